@@ -1,0 +1,427 @@
+"""The engine's protocol: what goes in (commands), what comes out (events), and their wire form.
+
+Everything the rest of ds4chat knows of the engine stands here. All of it is frozen, so that nothing
+travels back by shared state. Times are milliseconds, rates are tokens per second, token ids are the
+target's vocabulary ids, positions inside a draft count from 1.
+
+On the wire (engine process <-> client) one message is one frame: four bytes of big-endian length, then a
+JSON object ``{"type": <class name>, "body": {...}}``. JSON through msgspec rather than pickle: a frame is
+validated field by field, so a broken or hostile peer yields a ProtocolError and never runs code here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+Origin = Literal["accepted", "corrected", "bonus", "plain"]
+"""Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
+draft, the target's token after a fully accepted draft, or a step in which no draft was judged."""
+
+Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback"]
+"""How a step ended: all drafts accepted; some; the first one rejected; the gate left no draft; no draft was
+asked for or possible; the step could not be verified and one token was decoded instead."""
+
+Mode = Literal["exact", "approximate", "strict"]
+FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
+Level = Literal["info", "warning", "error"]
+Depth = int | Literal["auto"]
+
+MAX_DEPTH = 16
+
+
+class ProtocolError(Exception):
+    """A frame is not a message of this protocol; the text says what is wrong with it."""
+
+
+# ---------------------------------------------------------------------------------------- values
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What may change while a reply runs. The session takes it up between two steps and stamps every
+    Step with the one that was in force."""
+
+    depth: Depth = 1
+    """Most drafts a step: 0 (speculation paused) to 16, or "auto"."""
+    margin: float = 1.0
+    """Probability ratio from which a draft is accepted; 1.0 is exact."""
+    gate: float = 0.0
+    """Drafting stops where the drafter's top-1 minus top-2 logit is below this; 0 is off."""
+    strict: bool = False
+    probe: bool = False
+    """Draft and compare, never use."""
+    full_logits: bool = False
+    """Fill Judged.full: probabilities, entropy and the five likeliest tokens."""
+    temp: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    seed: int = -1
+    """-1: a fresh seed for every reply."""
+
+    @property
+    def mode(self) -> Mode:
+        """strict before approximate before exact: strict ignores the margin."""
+        if self.strict:
+            return "strict"
+        return "approximate" if self.margin < 1.0 else "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation, as the chat template takes it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One emitted token."""
+
+    id: int
+    text: str
+    """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
+    completes the character carries it); the texts of a reply joined are the reply."""
+    origin: Origin
+    thinking: bool = False
+    """The token belongs to the model's thinking, its tags included."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullRow:
+    """The whole distribution of one judged target row, reduced to what a reader can use."""
+
+    p_draft: float
+    p_target: float
+    entropy: float
+    """In nats."""
+    top: tuple[tuple[int, str, float], ...]
+    """The five likeliest tokens: id, text, probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One draft held against the target's row: a line of the confidence log."""
+
+    position: int
+    """1 is the step's first draft."""
+    draft: int
+    draft_text: str
+    target: int
+    """The target's own choice in this row (argmax, or the token sampled from it)."""
+    target_text: str
+    accepted: bool
+    by: Literal["match", "ratio", ""]
+    """Why it was accepted: it is the target's choice; its ratio reaches the margin; not accepted."""
+    ratio: float
+    """exp(l[draft] - max l) over the target's logits l, 0..1."""
+    gap: float
+    """The target's top-1 minus top-2 logit."""
+    draft_gap: float | None = None
+    """The drafter's top-1 minus top-2 logit; None where the drafter has no logits (lookup)."""
+    draft_prob: float | None = None
+    """The drafter's probability of its draft, softmax over its ten best logits as in llama.cpp."""
+    full: FullRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Wall milliseconds of one step. ``other`` is what ``total`` has beside the four phases."""
+
+    draft: float
+    verify: float
+    accept: float
+    rollback: float
+    other: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known of a loaded model."""
+
+    path: str
+    name: str
+    architecture: str
+    quantisation: str
+    parameters: int
+    size_bytes: int
+    n_ctx_train: int
+    n_layer: int
+    n_embd: int
+    n_vocab: int
+    has_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """The drafter in use. ``kind`` is one of the kinds of spec section 1, or two joined by "+"."""
+
+    kind: str
+    path: str
+    """The support file; empty for lookup and for a NextN block inside the target."""
+    max_depth: int
+    note: str = ""
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a target and its drafter, in the place of whatever is loaded."""
+
+    model: str
+    support: str = ""
+    """Path of the support GGUF, "embedded" for the NextN block inside the target, "" for none."""
+    lookup: bool = False
+    ctx: int = 0
+    """Context length in tokens; 0: the model's own, at most 8192."""
+    threads: int = 0
+    """0: chosen by the engine."""
+    gpu_layers: int = -1
+    """Layers to offload; -1: all of them, where the build has a GPU backend."""
+    split_mode: Literal["none", "layer", "row", "tensor"] = "layer"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    strict: bool = False
+    """Load with the settings under which strict mode can be bit-equal."""
+    convert: bool = False
+    """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Answer. Either ``messages`` through the chat template, or ``prompt`` as it stands."""
+
+    reply: int
+    """The caller's number for this reply; every event of the reply carries it."""
+    messages: tuple[Message, ...] = ()
+    prompt: str | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+    max_tokens: int = -1
+    """-1: until the model stops or the context is full."""
+    think: bool = True
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    keep_accepted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Retune:
+    """Take up this tuning from the next step on."""
+
+    tuning: Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop this reply within one llama.cpp call; what came stays."""
+
+    reply: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Decode a finished reply's prompt again without speculation and compare (the lossless check)."""
+
+    reply: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Leave the process."""
+
+
+Command = Load | Generate | Retune | Cancel | Replay | Quit
+
+
+# ---------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The load goes on. ``fraction`` (0..1) is of the stage that ``stage`` names."""
+
+    stage: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The models are ready for a Generate."""
+
+    target: ModelInfo
+    drafter: DrafterInfo | None
+    off_reason: str
+    """Why speculation is off; empty when there is a drafter."""
+    n_ctx: int
+    threads: int
+    device: str
+    plain_ms: float
+    """Median milliseconds of a one-token decode just after the load: the baseline that speed is compared
+    with; 0 where it was not measured."""
+    strict_note: str = ""
+    """What strict mode does here: bit-equal batches, or verification one token at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """Nothing is loaded. ``message`` is a sentence for the user: what happened and what to do."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache."""
+
+    reply: int
+    done: int
+    total: int
+    reused: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One cycle of draft, verify, accept, rollback."""
+
+    reply: int
+    index: int
+    """0 for the reply's first step."""
+    tokens: tuple[Token, ...]
+    """Emitted, in order. Token i < len(judged) was decided by judged[i]."""
+    drafted: int
+    judged: tuple[Judged, ...]
+    outcome: Outcome
+    ms: Phases
+    tuning: Tuning
+    depth: int
+    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget."""
+    drafter: str
+    """Kind of the drafter that made this step's draft; empty without one."""
+    context_used: int
+    """Tokens in the target's KV cache after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A reply is over. Its text is what its steps emitted; nothing more follows for this reply."""
+
+    reply: int
+    finish_reason: FinishReason
+    detail: str
+    """A sentence where the reason needs one (context full, an error), else empty."""
+    prompt_tokens: int
+    reused_tokens: int
+    prefill_ms: float
+    decode_ms: float
+    first_token_ms: float
+    """From the Generate to the first emitted token."""
+    context_used: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The answer to Replay: the reply's tokens against plain decoding under the same settings."""
+
+    reply: int
+    equal: bool
+    compared: int
+    first_difference: int
+    """Index of the first token that differs; -1 when equal."""
+    spec_token: int
+    plain_token: int
+    spec_text: str
+    plain_text: str
+    gap: float
+    """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence for the user that ends nothing."""
+
+    level: Level
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDied:
+    """The engine process is gone. The client makes this event; what was emitted before stays valid."""
+
+    reply: int | None
+    """The reply that was in flight."""
+    exit_code: int | None
+    signal: str
+    """Name of the signal that ended it, such as SIGKILL; empty for an exit code."""
+    message: str
+    """A sentence: what happened and what to do."""
+    log_tail: tuple[str, ...]
+    """The engine's last log lines."""
+
+
+Event = (
+    Loading | Loaded | LoadFailed | Prefill | Step | Ended | Replayed | Notice | EngineDied
+)
+
+# ---------------------------------------------------------------------------------------- wire form
+
+_COMMANDS: dict[str, type] = {c.__name__: c for c in (Load, Generate, Retune, Cancel, Replay, Quit)}
+_EVENTS: dict[str, type] = {
+    e.__name__: e
+    for e in (Loading, Loaded, LoadFailed, Prefill, Step, Ended, Replayed, Notice, EngineDied)
+}
+
+MAX_FRAME = 64 << 20
+"""Bytes. A longer frame is refused: a length field read from a broken stream must not be trusted."""
+
+
+class _Envelope(msgspec.Struct):
+    type: str
+    body: msgspec.Raw
+
+
+_encoder = msgspec.json.Encoder()
+_envelopes = msgspec.json.Decoder(_Envelope)
+_decoders: dict[str, msgspec.json.Decoder] = {}
+
+
+def encode(message: Command | Event) -> bytes:
+    """The frame of one message, its four length bytes included."""
+    body = _encoder.encode(message)
+    payload = b'{"type":"%s","body":%s}' % (type(message).__name__.encode(), body)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def _decode(payload: bytes, known: dict[str, type]) -> object:
+    try:
+        envelope = _envelopes.decode(payload)
+        cls = known.get(envelope.type)
+        if cls is None:
+            raise ProtocolError(f"a frame of the unknown type {envelope.type[:40]!r}")
+        decoder = _decoders.get(envelope.type)
+        if decoder is None:
+            decoder = _decoders[envelope.type] = msgspec.json.Decoder(cls)
+        return decoder.decode(envelope.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a frame that does not decode: {error}") from None
+
+
+def decode_event(payload: bytes) -> Event:
+    """The event in one frame's payload (without the length bytes). Raises ProtocolError."""
+    return _decode(payload, _EVENTS)  # type: ignore[return-value]
+
+
+def decode_command(payload: bytes) -> Command:
+    """The command in one frame's payload (without the length bytes). Raises ProtocolError."""
+    return _decode(payload, _COMMANDS)  # type: ignore[return-value]

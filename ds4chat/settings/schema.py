@@ -1,0 +1,355 @@
+"""The one option table: every setting's name, default, range, help, flags and environment switch.
+
+Settings is a frozen dataclass whose fields carry an Option each; OPTIONS is read off it. The CLI help, the
+comments of the TOML file, config.example.toml and the settings screen are generated from OPTIONS, so a
+fact about an option stands here and nowhere else.
+
+A setting's key is the same on the command line (``--mtp-draft``), in TOML (``mtp-draft = 2``) and in the
+TUI; as an attribute it has underscores (``settings.mtp_draft``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["int", "float", "bool", "str", "path", "choice", "depth", "table"]
+
+GROUPS = {
+    "models": "Models",
+    "speculation": "Speculation (MTP)",
+    "sampling": "Sampling",
+    "context": "Context and hardware",
+    "logs": "Logs",
+    "interface": "Interface",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table. Ranges are inclusive; None is no bound."""
+
+    key: str
+    kind: Kind
+    default: Any
+    help: str
+    group: str
+    flags: tuple[str, ...] = ()
+    """Further spellings on the command line; ``--<key>`` always works."""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    env: str = ""
+    """Environment variable that sets it."""
+    env_wins: bool = False
+    """The variable wins over the command line too, as DS4_MTP_MIN_MARGIN does in ds4."""
+    metavar: str = ""
+    optional_value: str = ""
+    """For ``--key [VALUE]``: what the bare flag means."""
+    live: bool = False
+    """It may change while a reply runs."""
+    unit: str = ""
+
+    @property
+    def attribute(self) -> str:
+        """Name of the Settings field."""
+        return self.key.replace("-", "_")
+
+
+def option(default: Any, kind: Kind, group: str, help: str, **more: Any) -> Any:
+    """A dataclass field that carries its Option, all but the key, which the field's name gives."""
+    metadata = {"option": {"kind": kind, "default": default, "help": help, "group": group, **more}}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting, validated. Make changes with ``dataclasses.replace``."""
+
+    # -- models
+    model: str = option(
+        "", "path", "models", "Target GGUF. It alone decides the text.", flags=("-m",), metavar="FILE"
+    )
+    mtp: str = option(
+        "",
+        "path",
+        "models",
+        'Support GGUF that drafts. "embedded", or --mtp without a file, uses the NextN block inside the '
+        "target; empty is none.",
+        flags=("--mtp-model",),
+        metavar="FILE",
+        optional_value="embedded",
+    )
+    lookup: bool = option(
+        False,
+        "bool",
+        "models",
+        "Draft by looking up the last tokens in the conversation; needs no file and can stand before a "
+        "support model.",
+    )
+    demo: bool = option(
+        False, "bool", "models", "Use the demo model that the extra 'demo' installs; no download."
+    )
+    mtp_convert: bool = option(
+        False,
+        "bool",
+        "models",
+        "Convert a support file in ds4's layout into the cache folder instead of refusing it.",
+    )
+    # -- speculation
+    mtp_draft: int | Literal["auto"] = option(
+        1,
+        "depth",
+        "speculation",
+        "Most tokens drafted a step, 1 to 16, or auto: the depth that this machine's measured costs and "
+        "the running acceptance say is fastest, 0 included. In ds4, 1 means no speculation; here it is one "
+        "real draft.",
+        low=1,
+        high=16,
+        metavar="N",
+        live=True,
+    )
+    mtp_margin: float = option(
+        1.0,
+        "float",
+        "speculation",
+        "A draft is accepted when it is the target's own choice or its probability is at least this share "
+        "of the likeliest token's. 1 is exact; below 1 the text is approximate. ds4's own margin is a logit "
+        "gap: that is --mtp-gate here.",
+        low=0.0,
+        high=1.0,
+        env="DS4_MTP_MIN_MARGIN",
+        env_wins=True,
+        metavar="F",
+        live=True,
+    )
+    mtp_gate: float = option(
+        0.0,
+        "float",
+        "speculation",
+        "Stop drafting when the drafter's best logit leads its second by less than this; 0 is off.",
+        low=0.0,
+        high=1000.0,
+        metavar="F",
+        live=True,
+        unit="logit",
+    )
+    mtp_strict: bool = option(
+        False,
+        "bool",
+        "speculation",
+        "The token stream of one-token greedy decoding, proven by a self-test at load; where batches are "
+        "not bit-equal, verify one token at a time. The margin is ignored.",
+        env="DS4_MTP_STRICT",
+    )
+    mtp_probe: bool = option(
+        False,
+        "bool",
+        "speculation",
+        "Draft and compare, but never use a draft: the text and its speed path are plain. Prints hits/total.",
+        env="DS4_MTP_PROBE",
+        live=True,
+    )
+    mtp_full_logits: bool = option(
+        False,
+        "bool",
+        "speculation",
+        "Compute each judged row's whole distribution: probabilities, entropy, five likeliest tokens.",
+        env="DS4_MTP_FULL_LOGITS",
+        live=True,
+    )
+    mtp_keep_accepted: bool = option(
+        True,
+        "bool",
+        "speculation",
+        "Keep the accepted tokens when a reply is stopped, or meets its limit, inside a verified block; off "
+        "drops that block.",
+        env="DS4_MTP_KEEP_ACCEPTED",
+    )
+    # -- sampling
+    predict: int = option(
+        -1,
+        "int",
+        "sampling",
+        "Most tokens of a reply; -1: until the model stops or the context is full.",
+        flags=("-n", "--n-predict"),
+        low=-1,
+        metavar="N",
+        unit="tokens",
+    )
+    temp: float = option(
+        0.0,
+        "float",
+        "sampling",
+        "Temperature; 0 always takes the likeliest token.",
+        low=0.0,
+        high=10.0,
+        metavar="F",
+        live=True,
+    )
+    top_k: int = option(
+        40, "int", "sampling", "Sample among the K likeliest tokens; 0: all.", low=0, metavar="K", live=True
+    )
+    top_p: float = option(
+        0.95,
+        "float",
+        "sampling",
+        "Sample among the likeliest tokens that hold this much probability; 1: all.",
+        low=0.0,
+        high=1.0,
+        metavar="F",
+        live=True,
+    )
+    min_p: float = option(
+        0.05,
+        "float",
+        "sampling",
+        "Leave out tokens below this share of the likeliest token's probability; 0: none.",
+        low=0.0,
+        high=1.0,
+        metavar="F",
+        live=True,
+    )
+    repeat_penalty: float = option(
+        1.0,
+        "float",
+        "sampling",
+        "Divide the logits of the last 64 tokens by this; 1 is off.",
+        low=0.0,
+        high=10.0,
+        metavar="F",
+        live=True,
+    )
+    seed: int = option(
+        -1,
+        "int",
+        "sampling",
+        "Seed of the sampling; -1: a fresh one for every reply.",
+        flags=("-s",),
+        low=-1,
+        high=2**32 - 2,
+        metavar="N",
+        live=True,
+    )
+    # -- context and hardware
+    ctx_size: int = option(
+        0,
+        "int",
+        "context",
+        "Context length; 0: the model's own, at most 8192.",
+        flags=("-c",),
+        low=0,
+        metavar="N",
+        unit="tokens",
+    )
+    threads: int = option(
+        0,
+        "int",
+        "context",
+        "CPU threads of the engine; 0: chosen by the engine.",
+        flags=("-t",),
+        low=0,
+        high=512,
+        metavar="N",
+    )
+    gpu_layers: int = option(
+        -1,
+        "int",
+        "context",
+        "Layers to offload to a GPU; -1: all, where this build of llama.cpp has a GPU backend.",
+        flags=("-ngl", "--n-gpu-layers"),
+        low=-1,
+        metavar="N",
+    )
+    split_mode: str = option(
+        "layer",
+        "choice",
+        "context",
+        "How several devices share the model. row and tensor switch MTP off.",
+        flags=("-sm",),
+        choices=("none", "layer", "row", "tensor"),
+    )
+    cache_type_k: str = option(
+        "f16",
+        "choice",
+        "context",
+        "Type of the K cache.",
+        flags=("-ctk",),
+        choices=("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"),
+    )
+    cache_type_v: str = option(
+        "f16",
+        "choice",
+        "context",
+        "Type of the V cache; a quantised one needs flash attention.",
+        flags=("-ctv",),
+        choices=("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"),
+    )
+    flash_attn: str = option(
+        "auto", "choice", "context", "Flash attention.", flags=("-fa",), choices=("auto", "on", "off")
+    )
+    system_prompt: str = option(
+        "", "str", "context", "System prompt of new conversations.", flags=("-sys",), metavar="TEXT"
+    )
+    think: bool = option(
+        True, "bool", "context", "Let the model think first, where its template knows that.", live=True
+    )
+    # -- logs
+    mtp_timing: bool = option(
+        False, "bool", "logs", "Counters and phase times per step and per reply, on stderr."
+    )
+    mtp_spec_log: bool = option(False, "bool", "logs", "What each step did, on stderr.")
+    mtp_conf_log: bool = option(False, "bool", "logs", "Every judged draft, on stderr.")
+    log_file: str = option(
+        "",
+        "path",
+        "logs",
+        "Where ds4chat and llama.cpp log; empty: a file in the log folder.",
+        metavar="FILE",
+    )
+    # -- interface
+    theme: str = option("ds4-dark", "str", "interface", "Colour theme.", metavar="NAME")
+    view: str = option(
+        "tokens",
+        "choice",
+        "interface",
+        "What a finished reply is shown as.",
+        choices=("tokens", "markdown"),
+        live=True,
+    )
+    panels: str = option(
+        "acceptance timings confidence tuning",
+        "str",
+        "interface",
+        "Panels that are open, in order: acceptance, timings, confidence, tuning.",
+        metavar="NAMES",
+        live=True,
+    )
+    model_folders: str = option(
+        "",
+        "str",
+        "interface",
+        "Folders in which the model picker looks for GGUF files, separated by the system's path separator.",
+        metavar="FOLDERS",
+    )
+    keys: dict[str, str] = option(
+        {},
+        "table",
+        "interface",
+        'Key bindings: action = "key, key". An action that is not named keeps its own keys.',
+    )
+
+
+def _read_options() -> tuple[Option, ...]:
+    return tuple(
+        Option(key=f.name.replace("_", "-"), **f.metadata["option"]) for f in dataclasses.fields(Settings)
+    )
+
+
+OPTIONS: tuple[Option, ...] = _read_options()
+"""Every option in the order of the table."""
+
+BY_KEY: dict[str, Option] = {o.key: o for o in OPTIONS}

@@ -370,16 +370,13 @@ class EngineDied:
     """The engine's last log lines."""
 
 
-Event = (
-    Loading | Loaded | LoadFailed | Prefill | Step | Ended | Replayed | Notice | EngineDied
-)
+Event = Loading | Loaded | LoadFailed | Prefill | Step | Ended | Replayed | Notice | EngineDied
 
 # ---------------------------------------------------------------------------------------- wire form
 
 _COMMANDS: dict[str, type] = {c.__name__: c for c in (Load, Generate, Retune, Cancel, Replay, Quit)}
 _EVENTS: dict[str, type] = {
-    e.__name__: e
-    for e in (Loading, Loaded, LoadFailed, Prefill, Step, Ended, Replayed, Notice, EngineDied)
+    e.__name__: e for e in (Loading, Loaded, LoadFailed, Prefill, Step, Ended, Replayed, Notice, EngineDied)
 }
 
 MAX_FRAME = 64 << 20

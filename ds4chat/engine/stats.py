@@ -1,0 +1,133 @@
+"""Counters and timings of a reply, folded from its events. Pure: no clock, no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ds4chat.engine.events import Ended, Event, FinishReason, Outcome, Prefill, Step
+
+OUTCOMES: tuple[Outcome, ...] = ("full", "partial", "miss", "gated", "plain", "fallback")
+PHASES = ("draft", "verify", "accept", "rollback", "other", "total")
+
+
+@dataclass(slots=True)
+class PositionCount:
+    """Drafts judged and accepted at one position of the draft."""
+
+    judged: int = 0
+    accepted: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Conditional acceptance: of the drafts that were judged here, the share accepted."""
+        return self.accepted / self.judged if self.judged else None
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals over the steps folded so far. Feed it with one reply's events, or with many replies'."""
+
+    steps: int = 0
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    drafting_steps: int = 0
+    """Steps in which at least one draft was judged."""
+    lossy: int = 0
+    """Accepted by ratio alone: the target would have chosen another token."""
+    by_position: list[PositionCount] = field(default_factory=list)
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    """Wall time from the first step's start to the last step's end."""
+    first_token_ms: float = 0.0
+    context_used: int = 0
+    finish_reason: FinishReason | None = None
+
+    def fold(self, event: Event) -> None:
+        """Take one event in. Events that carry no figures are passed over."""
+        if isinstance(event, Step):
+            self._fold_step(event)
+        elif isinstance(event, Prefill):
+            self.context_used = event.done
+        elif isinstance(event, Ended):
+            self.prompt_tokens += event.prompt_tokens
+            self.reused_tokens += event.reused_tokens
+            self.prefill_ms += event.prefill_ms
+            self.decode_ms += event.decode_ms
+            self.first_token_ms = event.first_token_ms
+            self.context_used = event.context_used
+            self.finish_reason = event.finish_reason
+
+    def _fold_step(self, step: Step) -> None:
+        self.steps += 1
+        self.drafted += step.drafted
+        self.judged += len(step.judged)
+        self.emitted += len(step.tokens)
+        self.drafting_steps += bool(step.judged)
+        for row in step.judged:
+            while len(self.by_position) < row.position:
+                self.by_position.append(PositionCount())
+            count = self.by_position[row.position - 1]
+            count.judged += 1
+            count.accepted += row.accepted
+            self.accepted += row.accepted
+            self.lossy += row.by == "ratio"
+        self.outcomes[step.outcome] += 1
+        for phase in PHASES:
+            self.ms[phase] += getattr(step.ms, phase)
+        self.context_used = step.context_used
+
+    @property
+    def acceptance(self) -> float | None:
+        """accepted / judged; None before a draft was judged."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def mean_accepted(self) -> float | None:
+        """Accepted drafts per step that judged one; None before there was such a step."""
+        return self.accepted / self.drafting_steps if self.drafting_steps else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Emitted tokens per target pass."""
+        return self.emitted / self.steps if self.steps else None
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Emitted tokens over the wall time of the steps, prefill left out."""
+        ms = self.decode_ms or self.ms["total"]
+        return self.emitted / ms * 1000 if ms and self.emitted else None
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Prompt tokens really decoded (reused ones left out) over the prefill's wall time."""
+        fresh = self.prompt_tokens - self.reused_tokens
+        return fresh / self.prefill_ms * 1000 if self.prefill_ms and fresh > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The ``stats`` object of the one shot's JSON."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "judged": self.judged,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "acceptance": _rounded(self.acceptance),
+            "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in self.by_position],
+            "mean_accepted": _rounded(self.mean_accepted),
+            "tokens_per_step": _rounded(self.tokens_per_step),
+            "outcomes": dict(self.outcomes),
+            "prefill_tokens_per_s": _rounded(self.prefill_tokens_per_s),
+            "decode_tokens_per_s": _rounded(self.decode_tokens_per_s),
+            "ms": {phase: round(self.ms[phase], 3) for phase in PHASES},
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

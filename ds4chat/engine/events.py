@@ -390,7 +390,7 @@ class _Envelope(msgspec.Struct):
 
 _encoder = msgspec.json.Encoder()
 _envelopes = msgspec.json.Decoder(_Envelope)
-_decoders: dict[str, msgspec.json.Decoder] = {}
+_decoders: dict[str, msgspec.json.Decoder[object]] = {}
 
 
 def encode(message: Command | Event) -> bytes:

@@ -1,0 +1,127 @@
+"""The lines of ``--mtp-timing``, ``--mtp-spec-log``, ``--mtp-conf-log`` and ``--mtp-probe``.
+
+One line an event: ``ds4chat: mtp <kind> key=value ...``. Fields that ds4 prints come first, under ds4's
+names; units stand in the name (``_ms``); texts are ASCII JSON strings, so that no token can break a line
+or steer a terminal. ``ds4chat.analysis.log_parser`` reads these lines back.
+
+How the figures differ from ds4's own: there ``drafted`` and ``committed`` count the first draft, which ds4
+checks for free against logits it already has, and ``margin`` is the drafter's logit gap. Here every draft
+is judged by the verification batch, ``committed`` is the number of accepted drafts, ``margin`` is the
+probability ratio in force and ``gate`` is the logit gap in force. Tokens emitted by a step are ``emitted``.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ds4chat.engine.events import Judged, Step
+from ds4chat.engine.stats import OUTCOMES, PHASES, Stats
+
+PREFIX = "ds4chat: mtp"
+
+
+def quoted(text: str) -> str:
+    """``text`` as a JSON string in ASCII: one line, no control characters, whatever the token holds."""
+    return json.dumps(text, ensure_ascii=True)
+
+
+def ratio_text(ratio: float) -> str:
+    """A ratio or probability with six decimals, or in scientific notation where those would lose it."""
+    return f"{ratio:.6f}" if ratio >= 1e-3 or ratio == 0 else f"{ratio:.4e}"
+
+
+def _optional(value: float | None) -> str:
+    return "nan" if value is None else f"{value:.6f}"
+
+
+def _accepted(step: Step) -> int:
+    return sum(row.accepted for row in step.judged)
+
+
+def timing_line(step: Step) -> str:
+    """The ``--mtp-timing`` line of one step: counters, the six phases, and the settings in force."""
+    phases = " ".join(f"{phase}_ms={getattr(step.ms, phase):.3f}" for phase in PHASES)
+    return (
+        f"{PREFIX} timing drafted={step.drafted} committed={_accepted(step)} margin={step.tuning.margin:.3f} "
+        f"{phases} step={step.index} reply={step.reply} outcome={step.outcome} emitted={len(step.tokens)} "
+        f"judged={len(step.judged)} depth={step.depth} mode={step.tuning.mode} gate={step.tuning.gate:.3f} "
+        f"drafter={step.drafter or 'none'}"
+    )
+
+
+def spec_line(step: Step) -> str:
+    """The ``--mtp-spec-log`` line of one step: how its draft fared, and the rejected draft if there was one.
+
+    The word after ``spec`` is ``accept`` for a fully accepted draft, else the step's outcome.
+    """
+    verdict = "accept" if step.outcome == "full" else step.outcome
+    rejected = next((row for row in step.judged if not row.accepted), None)
+    fields = ""
+    if rejected is not None:
+        fields = (
+            f" draft={rejected.draft} target={rejected.target} at={rejected.position} "
+            f"ratio={ratio_text(rejected.ratio)}"
+        )
+    return (
+        f"{PREFIX} spec {verdict}{fields} drafted={step.drafted} accepted={_accepted(step)} "
+        f"depth={step.depth} emitted={len(step.tokens)} step={step.index} reply={step.reply}"
+    )
+
+
+def conf_line(step: Step, judged: Judged) -> str:
+    """The ``--mtp-conf-log`` line of one judged draft. The full distribution follows where it was computed."""
+    line = (
+        f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
+        f"committed={_accepted(step)} draft={judged.draft} target={judged.target} "
+        f"accepted={int(judged.accepted)} by={judged.by or 'none'} ratio={ratio_text(judged.ratio)} "
+        f"gap={judged.gap:.6f} draft_gap={_optional(judged.draft_gap)} "
+        f"draft_prob={_optional(judged.draft_prob)} reply={step.reply} depth={step.depth} "
+        f"margin={step.tuning.margin:.3f} gate={step.tuning.gate:.3f} mode={step.tuning.mode} "
+        f"draft_text={quoted(judged.draft_text)} target_text={quoted(judged.target_text)}"
+    )
+    if judged.full is None:
+        return line
+    full = judged.full
+    top = json.dumps([[id, text, float(ratio_text(p))] for id, text, p in full.top], separators=(",", ":"))
+    return (
+        f"{line} p_draft={ratio_text(full.p_draft)} p_target={ratio_text(full.p_target)} "
+        f"entropy_nats={full.entropy:.6f} top={top}"
+    )
+
+
+def probe_line(token: int, draft: int, hits: int, total: int) -> str:
+    """The ``--mtp-probe`` line after one token: the token, the draft it was held against, hits so far."""
+    return f"{PREFIX} probe token={token} draft={draft} hit={hits}/{total}"
+
+
+def _share(value: float | None, digits: int = 4) -> str:
+    return "nan" if value is None else f"{value:.{digits}f}"
+
+
+def summary_lines(stats: Stats, loaded_plain_ms: float) -> list[str]:
+    """The lines after a reply: totals, outcomes, phases, prefill, and one line for each draft position.
+
+    ``loaded_plain_ms``: median milliseconds of a one-token decode measured after the load, 0 where it was
+    not measured. ``speedup`` is the decode speed over that baseline's.
+    """
+    plain = 1000 / loaded_plain_ms if loaded_plain_ms > 0 else None
+    speed = stats.decode_tokens_per_s
+    lines = [
+        f"{PREFIX} summary steps={stats.steps} drafted={stats.drafted} judged={stats.judged} "
+        f"accepted={stats.accepted} emitted={stats.emitted} lossy={stats.lossy} "
+        f"acceptance={_share(stats.acceptance)} mean_accepted={_share(stats.mean_accepted)} "
+        f"tokens_per_step={_share(stats.tokens_per_step)}",
+        f"{PREFIX} summary decode_tokens_per_s={_share(speed, 2)} plain_tokens_per_s={_share(plain, 2)} "
+        f"speedup={_share(speed / plain if speed and plain else None, 3)}",
+        f"{PREFIX} summary outcomes "
+        + " ".join(f"{outcome}={stats.outcomes.get(outcome, 0)}" for outcome in OUTCOMES),
+        f"{PREFIX} summary phases " + " ".join(f"{phase}_ms={stats.ms[phase]:.3f}" for phase in PHASES),
+        f"{PREFIX} summary prefill prompt_tokens={stats.prompt_tokens} reused_tokens={stats.reused_tokens} "
+        f"prefill_ms={stats.prefill_ms:.3f} first_token_ms={stats.first_token_ms:.3f}",
+    ]
+    for position, count in enumerate(stats.by_position, 1):
+        lines.append(
+            f"{PREFIX} summary position={position} judged={count.judged} accepted={count.accepted} "
+            f"acceptance={_share(count.rate)}"
+        )
+    return lines

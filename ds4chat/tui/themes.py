@@ -1,0 +1,316 @@
+"""Theme files: what ships with ds4chat and what lies in the user's folder, checked, as Textual themes.
+
+A theme is a TOML file whose stem is its name. ``[base]`` holds Textual's own colours, ``[colors]`` the
+colours of tokens and charts, ``[styles]`` (optional) how an origin looks beside its colour, ``[variables]``
+(optional) any further variable of Textual. Every problem of every file comes back as one sentence, so that
+one notice can show them all; a file with a problem yields no theme.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+DEFAULT_THEME = "ds4-dark"
+
+BASE_COLORS = (
+    "primary",
+    "secondary",
+    "accent",
+    "warning",
+    "error",
+    "success",
+    "foreground",
+    "background",
+    "surface",
+    "panel",
+)
+OWN_COLORS = (
+    "token-accepted",
+    "token-corrected",
+    "token-bonus",
+    "token-plain",
+    "token-approximate",
+    "thinking",
+    "chart-draft",
+    "chart-verify",
+    "chart-accept",
+    "chart-rollback",
+    "chart-other",
+    "bar-good",
+    "bar-bad",
+)
+TOKEN_STYLES: dict[str, str] = {
+    "token-accepted": "none",
+    "token-corrected": "underline",
+    "token-bonus": "bold",
+    "token-plain": "italic",
+    "token-approximate": "bold underline",
+}
+"""Text style of each origin: what tells them apart where colour cannot. A theme may choose others, as long
+as no two are the same. Each is the CSS variable ``$<name>-style``."""
+
+STYLE_WORDS = frozenset({"none", "bold", "italic", "underline", "reverse", "strike", "dim"})
+SECTIONS = ("dark", "ansi", "base", "colors", "styles", "variables")
+MAX_BYTES = 256 << 10
+"""A theme file is a few kilobytes; a larger one is something else and is not read."""
+
+
+def load_themes(user_dir: Path | None) -> tuple[list[Theme], list[str]]:
+    """Every theme, sorted by name, and one sentence for each problem found in any file.
+
+    A file in ``user_dir`` takes the place of a shipped theme of the same name. A folder that does not exist
+    has no themes; that is no problem.
+    """
+    found: dict[str, Theme] = {}
+    problems: list[str] = []
+    for file in [*_toml_files(shipped_folder()), *_user_files(user_dir, problems)]:
+        theme, wrong = _read_file(file)
+        problems += wrong
+        if theme is not None:
+            found[theme.name] = theme
+    return [found[name] for name in sorted(found)], problems
+
+
+def shipped_folder() -> Traversable:
+    """The themes that come with ds4chat: package data in a wheel, the top-level folder in a checkout."""
+    packaged = resources.files("ds4chat").joinpath("themes")
+    if packaged.is_dir():
+        return packaged
+    return Path(__file__).resolve().parents[2] / "themes"
+
+
+def parse_theme(name: str, text: str) -> tuple[Theme | None, list[str]]:
+    """The theme in a TOML document, or None and a sentence for each thing wrong with it."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return None, [f"Theme {name}: this is not TOML: {error}."]
+    problems = list(_unknown_keys(document, SECTIONS, "key"))
+    ansi = _flag(document, "ansi", False, problems)
+    dark = _flag(document, "dark", True, problems)
+    base = _colors(document, "base", BASE_COLORS, ("boost",), ansi, problems)
+    own = _colors(document, "colors", OWN_COLORS, (), ansi, problems)
+    styles = _styles(document, problems)
+    more = _variables(document, problems)
+    if problems:
+        return None, [f"Theme {name}: {problem}" for problem in problems]
+    variables = {**more, **own, **{f"{key}-style": value for key, value in styles.items()}}
+    return Theme(name=name, dark=dark, ansi=ansi, variables=variables, **base), []
+
+
+def unknown_theme(name: str, themes: Iterable[str]) -> str:
+    """The sentence for a theme name that no file has, with the nearest name that one has."""
+    known = sorted(themes)
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+    return f"There is no theme {name!r}. {hint}"
+
+
+def variable_defaults(dark: bool = True) -> dict[str, str]:
+    """Values of ds4chat's own variables for a Textual theme that does not define them.
+
+    For ``App.get_theme_variable_defaults``: without them the style sheets would not parse under Textual's
+    built-in themes.
+    """
+    theme, _ = _read_file(shipped_folder() / f"{DEFAULT_THEME if dark else 'ds4-light'}.toml")
+    if theme is None:
+        raise RuntimeError("The default theme is missing from this installation. Install ds4chat again.")
+    return {key: value for key, value in theme.variables.items() if key in _own_variables()}
+
+
+class ThemeFolder:
+    """Registers all themes with an app and takes up changes of the user's files while it runs."""
+
+    POLL_SECONDS = 1.0
+
+    def __init__(self, app: App[Any], user_dir: Path, report: Callable[[list[str]], None]) -> None:
+        """``report`` is called with the problems whenever files were read and there are some."""
+        self._app = app
+        self._user_dir = user_dir
+        self._report = report
+        self._seen = _stamps(user_dir)
+        self.themes: list[Theme] = []
+
+    def load(self) -> None:
+        """Read every file, register its theme, and draw the current theme anew if it is one of them."""
+        self.themes, problems = load_themes(self._user_dir)
+        before = self._app.get_theme(self._app.theme)
+        for theme in self.themes:
+            self._app.register_theme(theme)
+        if self._app.get_theme(self._app.theme) != before:
+            self._app.mutate_reactive(App.theme)
+        if problems:
+            self._report(problems)
+
+    def follow(self) -> None:
+        """Look for changed files once a second: a few stat calls, nothing more while none changed."""
+        self._app.set_interval(self.POLL_SECONDS, self.poll)
+
+    def poll(self) -> None:
+        """Load again if a file of the user's folder came, went or changed since the last look."""
+        stamps = _stamps(self._user_dir)
+        if stamps != self._seen:
+            self._seen = stamps
+            self.load()
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def _toml_files(folder: Traversable) -> list[Traversable]:
+    if not folder.is_dir():
+        return []
+    return sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+
+
+def _user_files(user_dir: Path | None, problems: list[str]) -> list[Traversable]:
+    if user_dir is None:
+        return []
+    try:
+        return _toml_files(user_dir)
+    except OSError as error:
+        problems.append(f"The theme folder {user_dir} cannot be read: {error.strerror}.")
+        return []
+
+
+def _read_file(file: Traversable) -> tuple[Theme | None, list[str]]:
+    name = file.name.removesuffix(".toml")
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        return None, [f"Theme {name}: {file} cannot be read: {error.strerror}."]
+    if len(data) > MAX_BYTES:
+        return None, [f"Theme {name}: {file} has more than {MAX_BYTES >> 10} KiB, so it is no theme."]
+    try:
+        return parse_theme(name, data.decode())
+    except UnicodeDecodeError as error:
+        return None, [f"Theme {name}: byte {error.start} of {file} is not UTF-8."]
+
+
+def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """Modification time and size of each theme file; empty where the folder cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return {
+                entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size)
+                for entry in entries
+                if entry.name.endswith(".toml")
+            }
+    except OSError:
+        return {}
+
+
+# ---------------------------------------------------------------------------------------- checks
+
+
+def _unknown_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> Iterator[str]:
+    names = list(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+            yield f"unknown {what} {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+
+
+def _table(document: Mapping[str, Any], section: str, problems: list[str]) -> dict[str, Any]:
+    table = document.get(section, {})
+    if isinstance(table, dict):
+        return table
+    problems.append(f"{section} must be a table: write [{section}] on a line of its own.")
+    return {}
+
+
+def _flag(document: Mapping[str, Any], key: str, default: bool, problems: list[str]) -> bool:
+    value = document.get(key, default)
+    if isinstance(value, bool):
+        return value
+    problems.append(f"{key} is {value!r}; it takes true or false.")
+    return default
+
+
+def _colors(
+    document: Mapping[str, Any],
+    section: str,
+    needed: tuple[str, ...],
+    more: tuple[str, ...],
+    ansi: bool,
+    problems: list[str],
+) -> dict[str, Any]:
+    if section not in document:
+        problems.append(f"the section [{section}] is missing.")
+        return {}
+    table = _table(document, section, problems)
+    problems += _unknown_keys(table, needed + more, f"colour in [{section}]:")
+    missing = [key for key in needed if key not in table]
+    if missing:
+        problems.append(f"[{section}] lacks {', '.join(missing)}.")
+    return {
+        key: value
+        for key, value in table.items()
+        if key in needed + more and _is_color(f"{section}.{key}", value, ansi, problems)
+    }
+
+
+def _is_color(key: str, value: object, ansi: bool, problems: list[str]) -> bool:
+    try:
+        color = Color.parse(value) if isinstance(value, str) else None
+    except ColorParseError:
+        color = None
+    if color is None:
+        problems.append(f"{key} is {value!r}, which is no colour; write one like '#8bd49c'.")
+        return False
+    if color.ansi is not None and not ansi:
+        problems.append(f"{key} is {value!r}, a colour of the terminal's palette; that needs ansi = true.")
+        return False
+    return True
+
+
+def _styles(document: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+    table = _table(document, "styles", problems)
+    problems += _unknown_keys(table, TOKEN_STYLES, "style in [styles]:")
+    styles = {**TOKEN_STYLES, **{k: v for k, v in table.items() if k in TOKEN_STYLES}}
+    for key, value in styles.items():
+        if not isinstance(value, str) or not set(value.split()) <= STYLE_WORDS or not value.split():
+            words = ", ".join(sorted(STYLE_WORDS))
+            problems.append(f"styles.{key} is {value!r}; it takes words of {words}.")
+            return dict(TOKEN_STYLES)
+    looks: dict[frozenset[str], str] = {}
+    for key, value in styles.items():
+        look = frozenset(value.split())
+        if look in looks:
+            problems.append(f"styles.{key} is {value!r}, the same as styles.{looks[look]}: they must differ.")
+        looks.setdefault(look, key)
+    return styles
+
+
+def _variables(document: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+    table = _table(document, "variables", problems)
+    problems += _unknown_keys(table, _textual_variables(), "variable in [variables]:")
+    for key, value in table.items():
+        if not isinstance(value, str):
+            problems.append(f"variables.{key} is {value!r}; it takes a string.")
+        elif not key.endswith("-style"):
+            _is_color(f"variables.{key}", value.split(" ")[0], True, problems)
+    return {key: value for key, value in table.items() if isinstance(value, str)}
+
+
+@cache
+def _textual_variables() -> tuple[str, ...]:
+    return tuple(Theme(name="any", primary="#000000").to_color_system().generate())
+
+
+@cache
+def _own_variables() -> frozenset[str]:
+    return frozenset(OWN_COLORS) | {f"{key}-style" for key in TOKEN_STYLES}

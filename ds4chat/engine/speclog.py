@@ -69,7 +69,7 @@ def spec_line(step: Step) -> str:
 
 
 def conf_line(step: Step, judged: Judged) -> str:
-    """The ``--mtp-conf-log`` line of one judged draft. The full distribution follows where it was computed."""
+    """The ``--mtp-conf-log`` line of one judged draft. The full distribution follows if it was computed."""
     line = (
         f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
         f"committed={_accepted(step)} draft={judged.draft} target={judged.target} "

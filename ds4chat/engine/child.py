@@ -1,0 +1,173 @@
+"""The engine process: commands come in on stdin, events go out on stdout, everything else goes to the log.
+
+Two threads. The reader takes commands as they come: a Cancel or a Retune acts at once, Load and Generate
+wait in a queue. The main thread works the queue; llama.cpp runs there, and so do chat templates, because
+only a main thread can be interrupted when a template does not end.
+
+When stdin closes, the chat is gone, however it went, and the process leaves at once: no orphan stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from typing import BinaryIO
+
+from ds4chat.engine.events import (
+    MAX_FRAME,
+    Cancel,
+    Command,
+    Ended,
+    Event,
+    Generate,
+    Load,
+    LoadFailed,
+    Notice,
+    ProtocolError,
+    Quit,
+    Replay,
+    Retune,
+    Tuning,
+    decode_command,
+    encode,
+)
+
+log = logging.getLogger("ds4chat.engine")
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """The next frame's payload; None at the end of the stream. Raises ProtocolError."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > MAX_FRAME:
+        raise ProtocolError(f"a frame of {length} bytes")
+    payload = stream.read(length)
+    return payload if len(payload) == length else None
+
+
+class Engine:
+    """Works the commands of one client."""
+
+    def __init__(self, commands: BinaryIO, events: BinaryIO) -> None:
+        self._commands = commands
+        self._events = events
+        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running: tuple[int, object] | None = None
+        self._cancelled: set[int] = set()
+        self._writing = threading.Lock()
+
+    def run(self) -> None:
+        """Work until Quit."""
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+        # llama_cpp takes a noticeable part of a second to import; commands queue up meanwhile.
+        from ds4chat.engine.opening import LoadError, open_session
+        from ds4chat.engine.session import Control, Session
+
+        session: Session | None = None
+        while True:
+            command = self._queue.get()
+            if isinstance(command, Quit):
+                return
+            if isinstance(command, Load):
+                if session:
+                    session.close()
+                    session = None
+                try:
+                    session, loaded = open_session(command, self.emit, forgiving=True)
+                    self.emit(loaded)
+                except LoadError as error:
+                    self.emit(LoadFailed(str(error)))
+            elif isinstance(command, Generate):
+                if session is None:
+                    self._refuse(
+                        command.reply, "No model is loaded. Choose one with /model, then send it again."
+                    )
+                    continue
+                control = Control(command.tuning)
+                with self._lock:
+                    self._running = (command.reply, control)
+                    if command.reply in self._cancelled:
+                        control.cancel()
+                session.generate(command, control, self.emit)
+                with self._lock:
+                    self._running = None
+                    self._cancelled.clear()
+            elif isinstance(command, Replay):
+                if session is None:
+                    self.emit(Notice("warning", "No model is loaded, so there is nothing to check."))
+                else:
+                    control = Control(Tuning())
+                    with self._lock:
+                        self._running = (command.reply, control)
+                    session.replay(command.reply, control, self.emit)
+                    with self._lock:
+                        self._running = None
+
+    def _refuse(self, reply: int, sentence: str) -> None:
+        self.emit(Ended(reply, "error", sentence, 0, 0, 0.0, 0.0, 0.0, 0, 0))
+
+    def emit(self, event: Event) -> None:
+        """Send one event."""
+        frame = encode(event)
+        with self._writing:
+            self._events.write(frame)
+            self._events.flush()
+
+    def _read(self) -> None:
+        from ds4chat.engine.session import Control
+
+        try:
+            while (payload := read_frame(self._commands)) is not None:
+                command = decode_command(payload)
+                with self._lock:
+                    running = self._running
+                    if isinstance(command, Cancel):
+                        if running and running[0] == command.reply and isinstance(running[1], Control):
+                            running[1].cancel()
+                        else:
+                            self._cancelled.add(command.reply)
+                        continue
+                    if isinstance(command, Retune):
+                        if running and isinstance(running[1], Control):
+                            running[1].tuning = command.tuning
+                        continue
+                self._queue.put(command)
+        except ProtocolError as error:
+            log.error("the client sent %s", error)
+        os._exit(0)
+
+
+def main() -> None:
+    """Entry of the engine process."""
+    # Whatever prints to stdout, native code included, must not fall between the frames.
+    commands = os.fdopen(os.dup(0), "rb")
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        Engine(commands, events).run()
+    except BrokenPipeError:
+        os._exit(0)
+    except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

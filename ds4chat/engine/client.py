@@ -1,0 +1,212 @@
+"""The handle that a UI holds on the engine process: start it, send commands, drain events.
+
+The process is a fresh interpreter, never a fork: a native abort, an out-of-memory kill or a hang in it costs
+the reply in flight and nothing else. Its stderr, where llama.cpp and ggml print, goes to the log file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import IO
+
+from ds4chat.engine.events import (
+    MAX_FRAME,
+    Command,
+    Ended,
+    EngineDied,
+    Event,
+    Generate,
+    LoadFailed,
+    ProtocolError,
+    Quit,
+    decode_event,
+    encode,
+)
+
+LOG_TAIL = 20
+"""Lines of the log that come with an EngineDied."""
+
+CLOSE_S = 2.0
+"""How long close() waits for the process to leave before it is killed."""
+
+
+class EngineClient:
+    """One engine process. All methods may be called from any thread; drain() from one at a time."""
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        self._events: deque[Event] = deque()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sending = threading.Lock()
+        self._reply: int | None = None
+        self._closing = False
+        self._log_start = 0
+
+    @property
+    def alive(self) -> bool:
+        """The process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None when it was never started."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Raises OSError when it cannot be started."""
+        if self.alive:
+            return
+        self._closing = False
+        self._reply = None
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "ab") as log:
+            self._log_start = log.tell()
+            process = subprocess.Popen(
+                # -P: a module of the same name in the working directory must not be run instead.
+                [sys.executable, "-P", "-m", "ds4chat.engine.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # The terminal's signals are the chat's to handle.
+                start_new_session=True,
+            )
+        self._process = process
+        assert process.stdout is not None
+        threading.Thread(
+            target=self._read, args=(process, process.stdout), name="events", daemon=True
+        ).start()
+
+    def send(self, command: Command) -> None:
+        """Send one command. To a process that is gone it is not sent; its EngineDied says so."""
+        if isinstance(command, Generate):
+            self._reply = command.reply
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        try:
+            with self._sending:
+                process.stdin.write(encode(command))
+                process.stdin.flush()
+        except (OSError, ValueError):
+            pass  # the reader sees the same end and makes the EngineDied
+
+    def drain(self) -> list[Event]:
+        """Every event since the last call, in order; never waits."""
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def kill(self) -> None:
+        """End the process at once, without asking; an EngineDied follows."""
+        if self.alive and self._process:
+            self._process.kill()
+
+    def close(self) -> None:
+        """Have the process leave, by force where asking does not help. No EngineDied follows."""
+        self._closing = True
+        process = self._process
+        if process is None:
+            return
+        self.send(Quit())
+        try:
+            if process.stdin:
+                process.stdin.close()  # the child leaves at the end of its commands, whatever it does
+        except OSError:
+            pass
+        try:
+            process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _read(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
+        broken = ""
+        try:
+            while True:
+                head = stream.read(4)
+                if len(head) < 4:
+                    break
+                length = int.from_bytes(head, "big")
+                if length > MAX_FRAME:
+                    raise ProtocolError(f"a frame of {length} bytes")
+                payload = stream.read(length)
+                if len(payload) < length:
+                    break
+                event = decode_event(payload)
+                if isinstance(event, Ended) and event.reply == self._reply:
+                    self._reply = None
+                self._events.append(event)
+        except ProtocolError as error:
+            broken = str(error)
+            process.kill()
+        except (OSError, ValueError):
+            pass
+        code = process.wait()
+        if not self._closing and process is self._process:
+            self._events.append(self._death(code, broken))
+
+    def _death(self, code: int, broken: str) -> EngineDied:
+        name = ""
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+        if broken:
+            why = f"it sent something that is no event ({broken})"
+        elif name == "SIGKILL":
+            why = "it was killed (SIGKILL), most often because memory ran out"
+        elif name == "SIGABRT":
+            why = "llama.cpp aborted it (SIGABRT)"
+        elif name:
+            why = f"it was ended by {name}"
+        else:
+            why = f"it left with exit code {code}"
+        return EngineDied(
+            reply=self._reply,
+            exit_code=None if name else code,
+            signal=name,
+            message=(
+                f"The engine stopped: {why}. Everything that came so far is kept. Load the model again to go "
+                "on; the log has llama.cpp's last words."
+            ),
+            log_tail=tuple(self._tail()),
+        )
+
+    def _tail(self) -> list[str]:
+        """The last lines that this process logged."""
+        try:
+            with self.log_path.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - 8192))
+                text = log.read().decode("utf-8", "replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-LOG_TAIL:]
+
+
+def wait_for(
+    client: EngineClient, kind: type[Event] | tuple[type[Event], ...], seconds: float
+) -> tuple[Event | None, list[Event]]:
+    """The first event of a kind, and all events up to it; None when time runs out or the engine ends."""
+    seen: list[Event] = []
+    deadline = time.monotonic() + seconds
+    ends = (EngineDied, LoadFailed)
+    while time.monotonic() < deadline:
+        for event in client.drain():
+            seen.append(event)
+            if isinstance(event, kind):
+                return event, seen
+            if isinstance(event, ends):
+                return None, seen
+        time.sleep(0.005)
+    return None, seen

@@ -1,0 +1,77 @@
+"""What every drafter is to the session: one small interface, after llama.cpp's begin/process/draft/accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ds4chat.engine.judge import Proposal
+
+
+@dataclass(slots=True)
+class Draft:
+    """Tokens proposed to follow the last sampled one, with the drafter's own figures where it has any."""
+
+    tokens: list[int] = field(default_factory=list)
+    gaps: list[float] | None = None
+    """Top-1 minus top-2 logit of each draft; None for a drafter without logits."""
+    probs: list[float] | None = None
+    gated: bool = False
+    """The gate or the confidence stop ended it before the depth was reached."""
+    source: str = ""
+    """Kind of the drafter that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When to stop drafting before the depth is reached."""
+
+    gate: float
+    """Stop at a proposal whose gap is below this; 0 is off. The proposal itself is dropped."""
+    ends: Callable[[int], bool]
+    """True for a control or end token: it is kept as the last draft."""
+    keep_drafting: Callable[[int, float | None], bool]
+    """The depth controller's word, by position and the drafter's probability."""
+
+    def takes(self, draft: Draft, proposal: Proposal) -> bool:
+        """Add a proposal to the draft unless the gate refuses it; False when drafting is over."""
+        position = len(draft.tokens) + 1
+        refused = self.gate > 0 and proposal.gap < self.gate
+        if refused or not self.keep_drafting(position, proposal.prob):
+            draft.gated = True
+            return False
+        draft.tokens.append(proposal.token)
+        assert draft.gaps is not None and draft.probs is not None
+        draft.gaps.append(proposal.gap)
+        draft.probs.append(proposal.prob)
+        return not self.ends(proposal.token)
+
+
+class Drafter(Protocol):
+    """A source of drafts. Positions are the target's: position p holds token p of the conversation.
+
+    The session calls observe() after every target decode and before the next one, because the hidden rows
+    that a drafter reads are overwritten by it; draft() between two such decodes; rewind() when the
+    conversation is cut back.
+    """
+
+    kind: str
+    path: str
+    max_depth: int
+    note: str
+
+    def rewind(self, keep: int) -> int:
+        """Forget everything from position ``keep`` on; returns how many positions the target may keep.
+
+        The answer is ``keep``, or less by what the target must decode again for the drafter's sake.
+        """
+
+    def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
+        """The target decoded ``tokens`` at ``pos``, and the first ``keep`` of them are committed."""
+
+    def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
+        """Up to ``depth`` tokens after ``last``, which stands at position len(committed), not decoded."""
+
+    def close(self) -> None:
+        """Free the drafter's context and model; the target keeps nothing for it from then on."""

@@ -1,0 +1,55 @@
+"""EAGLE-3: a trained one-layer drafter that reads the inputs of a few of the target's layers.
+
+The layer inputs of a position, side by side, go through the drafter's encoder (one projection) to the
+feature g; the cell of position p holds (token x_{p+1}, g_p). https://arxiv.org/abs/2503.01840
+"""
+
+from __future__ import annotations
+
+from ds4chat.engine.drafters.hidden import MAX_MERGED, HiddenDrafter
+from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model, missing_for_eagle3
+
+
+class Eagle3(HiddenDrafter):
+    """An EAGLE-3 support model beside a target whose architecture publishes its layer inputs."""
+
+    kind = "eagle3"
+    shift = 1
+
+    def __init__(
+        self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
+    ) -> None:
+        if missing_for_eagle3():
+            raise LlamaError(
+                "This build of llama.cpp lacks the calls that EAGLE-3 needs "
+                "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
+            )
+        self._layers = model.eagle3_layers
+        if not self._layers or max(self._layers) >= target.model.n_layer:
+            raise LlamaError(
+                f"The EAGLE-3 model reads the layers {self._layers} of its target, which has "
+                f"{target.model.n_layer}: it was made for another model."
+            )
+        context = Context(
+            model,
+            n_ctx=target.n_ctx,
+            n_batch=target.n_batch,
+            n_outputs=MAX_MERGED + 1,
+            threads=threads,
+            other=target,
+            embd_width=model.n_embd,
+            encoder_width=len(self._layers) * target.model.n_embd,
+            cache=cache,
+        )
+        super().__init__(target, model, context, width=model.n_embd, max_depth=max_depth)
+        target.enable_layer_inputs(self._layers)
+
+    def _hidden(self, rows: int, keep: int) -> Floats:
+        return self._target.layer_inputs(rows, keep)
+
+    def _encoded(self, hidden: Floats) -> Floats:
+        return self._context.encode(hidden)
+
+    def close(self) -> None:
+        self._target.enable_layer_inputs(self._layers, on=False)
+        super().close()

@@ -1,0 +1,76 @@
+"""Draft model: a smaller whole model with the target's vocabulary, run ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ds4chat.engine.drafters.base import Draft, Policy
+from ds4chat.engine.judge import propose
+from ds4chat.engine.llama import CacheConfig, Context, DecodeError, LlamaError, Model
+
+
+class DraftModel:
+    """The classic draft pair. Its cache follows the committed tokens; it is brought up to date when it
+    drafts, so that a paused drafter costs nothing."""
+
+    kind = "draft-model"
+
+    def __init__(
+        self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
+    ) -> None:
+        if model.recurrent:
+            raise LlamaError(f"{model.path} has a recurrent state, which a draft model cannot roll back.")
+        self.path = model.path
+        self.max_depth = max_depth
+        self.note = ""
+        self._model = model
+        self._context = Context(
+            model,
+            n_ctx=target.n_ctx,
+            n_batch=target.n_batch,
+            n_outputs=1,
+            threads=threads,
+            cache=cache,
+        )
+        self._known = 0
+
+    def rewind(self, keep: int) -> int:
+        if self._known > keep:
+            self._known = keep
+            if not self._context.remove_from(keep):
+                self._context.clear()
+                self._known = 0
+        return keep
+
+    def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
+        """Prompt chunks go in as they come, so that the first draft does not wait for the whole prompt."""
+        if keep == len(tokens) > 1 and pos == self._known:
+            self._context.decode(tokens, pos, outputs="none")
+            self._known = pos + keep
+
+    def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
+        draft = Draft(gaps=[], probs=[], source=self.kind)
+        n = len(committed)
+        if n + depth > self._context.n_ctx:
+            return draft
+        context = self._context
+        behind = [*committed[self._known :], last]
+        pos = self._known
+        while len(behind) > context.n_batch:
+            context.decode(behind[: context.n_batch], pos, outputs="none")
+            behind, pos = behind[context.n_batch :], pos + context.n_batch
+        context.decode(behind, pos, outputs="last")
+        self._known = n + 1
+        try:
+            while policy.takes(draft, propose(context.logits(1)[0])) and len(draft.tokens) < depth:
+                context.decode(draft.tokens[-1:], n + len(draft.tokens), outputs="last")
+        except DecodeError as error:
+            if error.code != 1:  # 1: the draft model's cache is full, what was drafted so far is good
+                raise
+        finally:
+            context.remove_from(n + 1)
+        return draft
+
+    def close(self) -> None:
+        self._context.close()
+        self._model.close()

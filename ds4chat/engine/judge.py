@@ -1,0 +1,96 @@
+"""Judging drafts against the target's logits. Pure functions of arrays; no model is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one target row says of one draft."""
+
+    accepted: bool
+    by: Literal["match", "ratio", ""]
+    ratio: float
+    gap: float
+
+
+def choose(logits: Floats) -> int:
+    """The likeliest token of a row (n_vocab,); of equals the lowest id, as llama.cpp's greedy sampler."""
+    return int(logits.argmax())
+
+
+def top_gap(logits: Floats, best: int) -> float:
+    """Logit of the row's argmax ``best`` minus the second best logit. The row is unchanged afterwards."""
+    top = logits[best]
+    logits[best] = -np.inf
+    gap = float(top - logits.max())
+    logits[best] = top
+    return gap if np.isfinite(gap) else 0.0
+
+
+def ratio(logits: Floats, draft: int, best: int) -> float:
+    """exp(l[draft] - l[best]): the draft's probability over the likeliest token's, 0..1."""
+    return float(np.exp(np.float64(logits[draft]) - np.float64(logits[best])))
+
+
+def judge(logits: Floats, draft: int, own: int, margin: float) -> Verdict:
+    """Hold one draft against the target's row.
+
+    logits: the row (n_vocab,), before temperature and penalties. own: the target's own choice in it (its
+    argmax, or the token that was sampled from it). margin: 1.0 is exact, and then only the own choice is
+    accepted; below 1.0 a draft whose ratio reaches it is accepted too, which is lossy.
+    """
+    best = choose(logits)
+    share = ratio(logits, draft, best)
+    gap = top_gap(logits, best)
+    if draft == own:
+        return Verdict(True, "match", share, gap)
+    if margin < 1.0 and share >= margin:
+        return Verdict(True, "ratio", share, gap)
+    return Verdict(False, "", share, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A drafter's row: its best token, by how much, and how sure it is."""
+
+    token: int
+    gap: float
+    """Top-1 minus top-2 logit."""
+    prob: float
+    """Softmax of the best over the ten best logits, as llama.cpp's p_min takes it."""
+
+
+_NEGLIGIBLE = 16.0
+"""e^-16 is 1e-7: logits this far below the best do not move a probability that anybody reads."""
+
+
+def propose(logits: Floats) -> Proposal:
+    """The drafter's proposal in a row (n_vocab,); -inf marks tokens outside a reduced vocabulary."""
+    best = choose(logits)
+    top = float(logits[best])
+    near = logits[logits > top - _NEGLIGIBLE]
+    if len(near) > 10:
+        near = np.partition(near, len(near) - 10)[-10:]
+    near = np.sort(near)[::-1].astype(np.float64)
+    gap = float(near[0] - near[1]) if len(near) > 1 else top_gap(logits, best)
+    return Proposal(best, gap, float(1.0 / np.exp(near - near[0]).sum()))
+
+
+def distribution(logits: Floats) -> tuple[NDArray[np.float64], float]:
+    """Softmax of a row (n_vocab,) and its entropy in nats, -sum p ln p."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max()
+    weights = np.exp(shifted)
+    total = weights.sum()
+    p = weights / total
+    # ln p = shifted - ln total; where p is 0, shifted may be -inf and the product has the limit 0.
+    finite = np.where(np.isfinite(shifted), shifted, 0.0)
+    return p, float(np.log(total) - (p * finite).sum())

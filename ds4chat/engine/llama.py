@@ -1,0 +1,619 @@
+"""llama.cpp as ds4chat uses it: Model, Context, Sampler. The only module that touches llama_cpp or ctypes.
+
+llama.cpp aborts the process on many mistakes, so every precondition that is known to abort is checked here
+and raises LlamaError or ValueError instead. What a file must look like is checked before, in ds4chat.models.
+
+Rows that a Context hands out are views of llama.cpp's buffers: the next decode overwrites them. Copy what
+must live longer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
+
+import llama_cpp.llama_cpp as C
+import llama_cpp.llama_cpp_ext as ext
+import numpy as np
+from gguf import GGMLQuantizationType
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+log = logging.getLogger("ds4chat.llama")
+
+CACHE_TYPES = {
+    name: int(GGMLQuantizationType[name.upper()])
+    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+}
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
+PARTIAL_STATE = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+PENALTY_WINDOW = 64
+
+
+class LlamaError(Exception):
+    """llama.cpp refused something; the text is a sentence for the user."""
+
+
+class DecodeError(LlamaError):
+    """A decode or encode returned ``code``: 1 no room in the cache, 2 aborted, below 0 invalid or fatal."""
+
+    def __init__(self, code: int, rows: int) -> None:
+        self.code = code
+        super().__init__(f"llama.cpp could not decode a batch of {rows} tokens (code {code}).")
+
+
+# ------------------------------------------------------------------------------------ the library
+
+
+def _symbol(names: Sequence[str], restype: Any, argtypes: list[Any]) -> Any:
+    """The first of these symbols in a function object of our own, or None: llama-ext.h promises nothing."""
+    for name in names:
+        try:
+            function = C._lib[name]
+        except AttributeError:
+            continue
+        function.restype, function.argtypes = restype, argtypes
+        return function
+    return None
+
+
+_pointer, _i32, _u32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32
+# Indexing the library makes function objects of our own: these return plain addresses, which cost a
+# quarter of a typed pointer, and leave the shared bindings as they are.
+_get_logits = _symbol(["llama_get_logits"], _pointer, [_pointer])
+_get_nextn = _symbol(
+    ["llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context"], _pointer, [_pointer]
+)
+_set_layer_input = _symbol(
+    ["llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"],
+    None,
+    [_pointer, _u32, ctypes.c_bool],
+)
+_get_layer_input = _symbol(
+    ["llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj"],
+    _pointer,
+    [_pointer, _u32],
+)
+_target_layers = _symbol(
+    ["llama_model_target_layer_ids", "_Z28llama_model_target_layer_idsPK11llama_model"],
+    ctypes.POINTER(_i32),
+    [_pointer],
+)
+_target_layers_n = _symbol(
+    ["llama_model_target_layer_ids_n", "_Z30llama_model_target_layer_ids_nPK11llama_model"],
+    _u32,
+    [_pointer],
+)
+
+_LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+
+class _LogSink:
+    """llama.cpp's log lines, put together from their pieces, and the last error among them."""
+
+    def __init__(self) -> None:
+        self.part = ""
+        self.level = 1
+        self.last_error = ""
+        self.callback = C.llama_log_callback(self.write)
+
+    def write(self, level: int, text: bytes, _data: Any) -> None:
+        if level != 5:  # 5 continues the line before it
+            self.level = level
+        self.part += text.decode("utf-8", "replace")
+        *lines, self.part = self.part.split("\n")
+        for line in lines:
+            log.log(_LEVELS.get(self.level, logging.DEBUG), line)
+            if self.level == 4 and line.strip():
+                self.last_error = line.strip()
+
+
+_sink: _LogSink | None = None
+
+
+def start() -> None:
+    """Bring up the backends and send llama.cpp's log to Python's. Calling it again does nothing."""
+    global _sink
+    if _sink is None:
+        _sink = _LogSink()
+        C.llama_log_set(_sink.callback, _pointer(0))
+        C.llama_backend_init()
+
+
+def last_error() -> str:
+    """llama.cpp's last error line; empty when there was none."""
+    return _sink.last_error if _sink else ""
+
+
+def missing_for_eagle3() -> bool:
+    """True when this build of llama.cpp does not export the calls that EAGLE-3 needs."""
+    return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
+
+
+def device() -> str:
+    """What the layers run on, in a word: "GPU" when this build can offload, else "CPU"."""
+    return "GPU" if C.llama_supports_gpu_offload() else "CPU"
+
+
+def chat_formatter(template: str, bos: str, eos: str) -> Callable[..., Any]:
+    """llama_cpp's sandboxed jinja2 formatter of a GGUF's chat template. Raises jinja2.TemplateError."""
+    formatter: Callable[..., Any] = Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
+    return formatter
+
+
+# ------------------------------------------------------------------------------------ model
+
+
+class Model:
+    """A loaded GGUF and its vocabulary.
+
+    ``mtp`` must be True for the model that hosts an MTP context (a support file, or a target with an
+    embedded NextN block): llama.cpp aborts when such a context is made of a model loaded without it.
+    ``progress`` is called with 0..1 and may return False to give up. Raises LlamaError.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        mtp: bool = False,
+        gpu_layers: int = -1,
+        split_mode: str = "layer",
+        extra_buffers: bool = True,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        start()
+        params = C.llama_model_default_params()
+        params.load_mtp = mtp
+        params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 999
+        params.split_mode = _SPLIT[split_mode]
+        params.use_extra_bufts = extra_buffers
+        callback = C.llama_progress_callback(lambda f, _: progress(f) if progress else True)
+        params.progress_callback = callback
+        assert _sink is not None
+        _sink.last_error = ""
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            reason = f": {last_error()}" if last_error() else "."
+            raise LlamaError(f"llama.cpp could not load {path}{reason}")
+        self.path = path
+        self.mtp = mtp
+        self.vocab = C.llama_model_get_vocab(self.handle)
+        self.n_vocab: int = C.llama_vocab_n_tokens(self.vocab)
+        self.n_embd: int = C.llama_model_n_embd(self.handle)
+        self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
+        self.n_layer: int = C.llama_model_n_layer(self.handle)
+        self.n_layer_nextn: int = C.llama_model_n_layer_nextn(self.handle)
+        self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
+        self.n_params: int = C.llama_model_n_params(self.handle)
+        self.size_bytes: int = C.llama_model_size(self.handle)
+        self.has_encoder: bool = C.llama_model_has_encoder(self.handle)
+        self.recurrent: bool = C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle)
+        self._eog: dict[int, bool] = {}
+        self._control: dict[int, bool] = {}
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def close(self) -> None:
+        """Free the model; its contexts must be closed before."""
+        if self.handle:
+            C.llama_model_free(self.handle)
+            self.handle = None
+
+    def meta(self, key: str) -> str:
+        """A metadata value as text; empty when the file has no such key."""
+        buffer = ctypes.create_string_buffer(1 << 16)
+        n = C.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+    @property
+    def chat_template(self) -> str:
+        """The jinja2 chat template in the file; empty when there is none."""
+        raw = C.llama_model_chat_template(self.handle, None)
+        return raw.decode("utf-8", "replace") if raw else ""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of a text; special tokens are recognised in it when ``parse_special``."""
+        raw = text.encode("utf-8", "surrogatepass")
+        capacity = len(raw) + 16
+        buffer = (C.llama_token * capacity)()
+        n = C.llama_tokenize(self.vocab, raw, len(raw), buffer, capacity, add_special, parse_special)
+        if n < 0:
+            raise LlamaError("llama.cpp could not turn the text into tokens.")
+        return list(buffer[:n])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes that a token stands for; control tokens are empty unless ``special``."""
+        known = self._pieces.get((token, special))
+        if known is None:
+            size = 64
+            while True:
+                buffer = ctypes.create_string_buffer(size)
+                n = C.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
+                if n >= 0:
+                    break
+                size = -n
+            known = self._pieces[token, special] = buffer.raw[:n]
+        return known
+
+    def is_eog(self, token: int) -> bool:
+        """True for a token that ends a reply."""
+        known = self._eog.get(token)
+        if known is None:
+            known = self._eog[token] = bool(C.llama_vocab_is_eog(self.vocab, token))
+        return known
+
+    def is_control(self, token: int) -> bool:
+        """True for a control token (end of turn, role marks, and the like)."""
+        known = self._control.get(token)
+        if known is None:
+            known = self._control[token] = bool(C.llama_vocab_is_control(self.vocab, token))
+        return known
+
+    @property
+    def bos(self) -> str:
+        """Text of the token that begins a sequence; empty when there is none."""
+        return self._special(C.llama_vocab_bos(self.vocab))
+
+    @property
+    def eos(self) -> str:
+        """Text of the token that ends a sequence; empty when there is none."""
+        return self._special(C.llama_vocab_eos(self.vocab))
+
+    def _special(self, token: int) -> str:
+        return self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    @property
+    def eagle3_layers(self) -> list[int]:
+        """Layers of the target whose inputs an EAGLE-3 model reads."""
+        if missing_for_eagle3():
+            return []
+        n = _target_layers_n(self.handle)
+        return list(_target_layers(self.handle)[:n])
+
+
+# ------------------------------------------------------------------------------------ context
+
+
+class _Batch:
+    """One llama_batch over numpy arrays made once; only its fields are written per decode."""
+
+    def __init__(self, capacity: int, width: int) -> None:
+        self.capacity = capacity
+        self.token = np.zeros(capacity, np.int32)
+        self.pos = np.zeros(capacity, np.int32)
+        self.logits = np.zeros(capacity, np.int8)
+        self.embd = np.zeros((capacity, width), np.float32) if width else None
+        self._n_seq = np.ones(capacity, np.int32)
+        self._seq0 = np.zeros(1, np.int32)
+        self._seq = np.full(capacity, self._seq0.ctypes.data, np.uint64)
+        self._token_p = self.token.ctypes.data_as(ctypes.POINTER(C.llama_token))
+        self._embd_p = (
+            self.embd.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if self.embd is not None else None
+        )
+        self.struct = C.llama_batch(
+            0,
+            self._token_p,
+            self._embd_p,
+            self.pos.ctypes.data_as(ctypes.POINTER(C.llama_pos)),
+            self._n_seq.ctypes.data_as(ctypes.POINTER(_i32)),
+            self._seq.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id))),
+            self.logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def use(self, *, token: bool) -> None:
+        """With or without token ids (an encoder takes embeddings alone)."""
+        self.struct.token = self._token_p if token else None
+
+
+Outputs = Literal["all", "last", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Types of the K and V cache (keys of CACHE_TYPES) and flash attention: auto, on or off."""
+
+    type_k: str = "f16"
+    type_v: str = "f16"
+    flash_attn: str = "auto"
+
+
+DEFAULT_CACHE = CacheConfig()
+
+
+class Context:
+    """A KV cache with its compute buffers, for one sequence.
+
+    ``n_outputs``: most rows that one decode may ask logits of. ``rollback``: how many tokens of the last
+    batch a recurrent state can drop; it multiplies that state's memory. ``embd_width``: floats a row when
+    decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. Raises LlamaError.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int,
+        n_batch: int = 512,
+        n_outputs: int,
+        threads: int,
+        rollback: int = 0,
+        mtp: bool = False,
+        other: Context | None = None,
+        embd_width: int = 0,
+        encoder_width: int = 0,
+        cache: CacheConfig = DEFAULT_CACHE,
+        sequences: int = 1,
+        swa_full: bool = True,
+    ) -> None:
+        if mtp and not (model.mtp and model.n_layer_nextn):
+            raise LlamaError(f"{model.path} was not loaded with its NextN block, so it cannot draft.")
+        if rollback and n_batch < rollback + 2:
+            raise ValueError("the batch must be larger than the rollback by two rows")
+        params = C.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = n_batch
+        params.n_seq_max = sequences
+        params.n_rs_seq = rollback
+        params.n_outputs_max = min(n_outputs, n_batch)
+        params.n_threads = params.n_threads_batch = threads
+        params.ctx_type = _MTP_CONTEXT if mtp else 0
+        params.flash_attn_type = _FLASH[cache.flash_attn]
+        params.type_k, params.type_v = CACHE_TYPES[cache.type_k], CACHE_TYPES[cache.type_v]
+        params.swa_full = swa_full
+        params.no_perf = True
+        if other is not None:
+            params.ctx_other = other.handle
+        assert _sink is not None
+        _sink.last_error = ""
+        self.handle: Any = C.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            reason = last_error() or "most often the memory for this context length is not there"
+            raise LlamaError(
+                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}"
+            )
+        self.model = model
+        self.memory = C.llama_get_memory(self.handle)
+        self.n_ctx: int = C.llama_n_ctx(self.handle)
+        self.n_batch = n_batch
+        self.rollback: int = C.llama_n_rs_seq(self.handle)
+        self.native_s = 0.0
+        """Seconds spent inside llama_decode and llama_encode, for measuring what Python adds."""
+        self._outputs_max = min(n_outputs, n_batch)
+        self._batch = _Batch(n_batch, embd_width)
+        # The encoder puts out a row for each input, so its batches are as long as there are output rows.
+        self._encoder = _Batch(self._outputs_max, encoder_width) if encoder_width else None
+        self._views: dict[tuple[int, int], Floats] = {}
+        self._layer_inputs: list[int] = []
+
+    def close(self) -> None:
+        """Free the context."""
+        if self.handle:
+            C.llama_free(self.handle)
+            self.handle = None
+
+    # -- running
+
+    def decode(
+        self,
+        tokens: Sequence[int] | Ints,
+        pos: int,
+        *,
+        outputs: Outputs = "all",
+        embd: Floats | None = None,
+        same_position: bool = False,
+    ) -> None:
+        """Decode tokens at positions pos, pos+1, ... (all at ``pos`` when ``same_position``).
+
+        tokens: n ids; embd: (n, embd_width) floats, required exactly when the context was made for them.
+        Raises DecodeError with the cache as llama.cpp left it, ValueError for what would abort the process.
+        """
+        n = len(tokens)
+        batch = self._batch
+        if not 0 < n <= batch.capacity:
+            raise ValueError(f"a batch takes 1 to {batch.capacity} tokens, not {n}")
+        if (batch.embd is None) != (embd is None):
+            raise ValueError(
+                "this context decodes tokens with embeddings" if embd is None else "unexpected embd"
+            )
+        if n > self._outputs_max and outputs == "all":
+            raise ValueError(f"this context has room for {self._outputs_max} output rows, not {n}")
+        batch.token[:n] = tokens
+        batch.pos[:n] = pos if same_position else np.arange(pos, pos + n)
+        batch.logits[:n] = outputs == "all"
+        if outputs == "last":
+            batch.logits[n - 1] = 1
+        if embd is not None and batch.embd is not None:
+            batch.embd[:n] = embd
+        batch.struct.n_tokens = n
+        started = time.perf_counter()
+        code = C.llama_decode(self.handle, batch.struct)
+        self.native_s += time.perf_counter() - started
+        if code != 0:
+            raise DecodeError(code, n)
+
+    def encode(self, rows: Floats) -> Floats:
+        """Encoder output of (n, encoder_width) rows: a copy of (n, n_embd). Chunked to the batch size."""
+        batch = self._encoder
+        if batch is None or batch.embd is None:
+            raise ValueError("this context was made without an encoder")
+        out = np.empty((len(rows), self.model.n_embd), np.float32)
+        batch.use(token=False)
+        first = self.used
+        for i in range(0, len(rows), batch.capacity):
+            part = rows[i : i + batch.capacity]
+            n = len(part)
+            batch.embd[:n] = part
+            # llama.cpp checks that positions go on from the cache's, though an encoder puts nothing there.
+            batch.pos[:n] = np.arange(first, first + n)
+            batch.logits[:n] = 1
+            batch.struct.n_tokens = n
+            started = time.perf_counter()
+            code = C.llama_encode(self.handle, batch.struct)
+            self.native_s += time.perf_counter() - started
+            if code != 0:
+                raise DecodeError(code, n)
+            out[i : i + n] = self.nextn(n, self.model.n_embd)
+        return out
+
+    # -- what the last decode left
+
+    def _view(self, address: int | None, rows: int, width: int) -> Floats:
+        if not address:
+            raise LlamaError("llama.cpp kept no output rows of the last decode.")
+        view = self._views.get((address, rows * width))
+        if view is None:
+            if len(self._views) > 64:
+                self._views.clear()
+            flat = np.ctypeslib.as_array((ctypes.c_float * (rows * width)).from_address(address))
+            view = self._views[address, rows * width] = flat.reshape(rows, width)
+        return view
+
+    def logits(self, rows: int) -> Floats:
+        """View of the last decode's logits, (rows, n_vocab), in the order of the batch's output rows."""
+        return self._view(_get_logits(self.handle), rows, self.model.n_vocab)
+
+    def nextn(self, rows: int, width: int) -> Floats:
+        """View of the last decode's NextN hidden rows, (rows, width)."""
+        return self._view(_get_nextn(self.handle), rows, width)
+
+    def layer_inputs(self, rows: int, keep: int) -> Floats:
+        """Copy of the enabled layer inputs of the first ``keep`` of the last decode's ``rows`` tokens, side
+        by side, (keep, layers * n_embd)."""
+        width = self.model.n_embd
+        parts = [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
+        return np.concatenate([part[:keep] for part in parts], axis=1)
+
+    def enable_nextn(self, on: bool, *, masked: bool) -> None:
+        """Keep NextN hidden rows: of output rows only when ``masked``, else of every row."""
+        ext.llama_set_embeddings_nextn(self.handle, on, masked)
+
+    def enable_layer_inputs(self, layers: Sequence[int], on: bool = True) -> None:
+        """Keep the inputs of these layers of every row. The architecture must publish them."""
+        for layer in layers:
+            if not 0 <= layer < self.model.n_layer:
+                raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
+            _set_layer_input(self.handle, layer, on)
+        self._layer_inputs = list(layers) if on else []
+
+    def set_nextn_head(self, index: int) -> None:
+        """Choose the NextN block that the next decode runs, for models with several heads."""
+        ext.llama_set_nextn_layer_offset(self.handle, index)
+
+    def set_threads(self, threads: int) -> None:
+        """Threads of the next decodes; one number for single tokens and batches, or the two would run on
+        pools of different size."""
+        C.llama_set_n_threads(self.handle, threads, threads)
+
+    @property
+    def shares_memory(self) -> bool:
+        """True when the drafter attends the target's KV cache instead of one of its own."""
+        return bool(ext.llama_get_ctx_other(self.handle))
+
+    # -- memory
+
+    @property
+    def used(self) -> int:
+        """Tokens in the cache."""
+        return int(C.llama_memory_seq_pos_max(self.memory, 0)) + 1
+
+    def remove_from(self, pos: int) -> bool:
+        """Drop the cells from ``pos`` on; False when the cache cannot, and then nothing changed."""
+        return bool(C.llama_memory_seq_rm(self.memory, 0, pos, -1))
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        C.llama_memory_clear(self.memory, True)
+
+    def save_state(self, flags: int = 0) -> bytes:
+        """The sequence's state; with PARTIAL_STATE its recurrent part alone."""
+        size = C.llama_state_seq_get_size_ext(self.handle, 0, flags)
+        buffer = (ctypes.c_uint8 * size)()
+        n = C.llama_state_seq_get_data_ext(self.handle, buffer, size, 0, flags)
+        return bytes(memoryview(buffer)[:n])
+
+    def load_state(self, state: bytes, flags: int = 0) -> bool:
+        """Put a saved state back; False when llama.cpp refuses it."""
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        return bool(C.llama_state_seq_set_data_ext(self.handle, buffer, len(state), 0, flags))
+
+
+# ------------------------------------------------------------------------------------ sampler
+
+
+class Sampler:
+    """llama.cpp's sampler chain: penalties, top-k, top-p, min-p, temperature, distribution.
+
+    At temperature 0 the chain ends in greedy instead and never draws from its generator. ``history`` is
+    what the penalties have seen: the prompt's last tokens.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        temp: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        penalty: float,
+        seed: int,
+        history: Sequence[int] = (),
+    ) -> None:
+        self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+        self._before: Any = None
+        self._penalised = penalty != 1.0
+        if self._penalised:
+            self._add(C.llama_sampler_init_penalties(model.n_vocab, PENALTY_WINDOW, penalty, 0.0, 0.0))
+        if temp <= 0:
+            self._add(C.llama_sampler_init_greedy())
+        else:
+            if top_k > 0:
+                self._add(C.llama_sampler_init_top_k(top_k))
+            if top_p < 1:
+                self._add(C.llama_sampler_init_top_p(top_p, 1))
+            if min_p > 0:
+                self._add(C.llama_sampler_init_min_p(min_p, 1))
+            self._add(C.llama_sampler_init_temp(temp))
+            self._add(C.llama_sampler_init_dist(seed & 0xFFFFFFFF))
+        for token in history[-PENALTY_WINDOW:]:
+            C.llama_sampler_accept(self._chain, token)
+
+    def _add(self, sampler: Any) -> None:
+        C.llama_sampler_chain_add(self._chain, sampler)
+
+    def sample(self, context: Context, row: int) -> int:
+        """The token chosen from output row ``row`` of the last decode; it also enters the penalties."""
+        if self._penalised:
+            self._free(self._before)
+            self._before = C.llama_sampler_clone(self._chain)
+        return int(C.llama_sampler_sample(self._chain, context.handle, row))
+
+    def emitted_instead(self, token: int) -> None:
+        """Another token than the one just sampled was emitted: the penalties must see that one."""
+        if self._penalised:
+            self._free(self._chain)
+            self._chain, self._before = self._before, None
+            C.llama_sampler_accept(self._chain, token)
+
+    @staticmethod
+    def _free(chain: Any) -> None:
+        if chain:
+            C.llama_sampler_free(chain)
+
+    def close(self) -> None:
+        """Free the chain."""
+        self._free(self._chain)
+        self._free(self._before)
+        self._chain = self._before = None

@@ -1,0 +1,86 @@
+"""The lossless check: a finished reply decoded again without drafts, token by token, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ds4chat.engine import judge
+from ds4chat.engine.events import Generate, Replayed, Tuning
+from ds4chat.engine.llama import Context
+from ds4chat.engine.prompting import Prompt
+from ds4chat.engine.reply import Reply
+
+TIE = 0.5
+"""Logits: below this gap, rounding in batched kernels can turn one choice into the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a replay needs to know of the reply that it replays."""
+
+    request: Generate
+    prompt: Prompt
+    ids: tuple[int, ...]
+    seed: int
+    tuning: Tuning
+    """In force at the reply's start."""
+    lossy: bool
+    """A margin below 1 was in force at some step."""
+    resampled: bool
+    """Sampling settings changed on the way, so the same draws cannot be made again."""
+
+
+def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Replayed | None:
+    """Decode on from a cache that holds the prompt but its last token, choosing as plain decoding would.
+
+    None when ``stop`` asked for it. The cache holds more tokens afterwards.
+    """
+    request = replace(finished.request, max_tokens=-1)
+    reply = Reply(request, finished.prompt, target, finished.tuning, finished.seed)
+    last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
+    try:
+        for i, expected in enumerate(finished.ids):
+            if stop():
+                return None
+            target.decode([last], pos, outputs="all")
+            row = target.logits(1)[0]
+            own = reply.own_choice(row, 0)
+            if own != expected:
+                gap = judge.top_gap(row, judge.choose(row))
+                return Replayed(
+                    reply=request.reply,
+                    equal=False,
+                    compared=i + 1,
+                    first_difference=i,
+                    spec_token=expected,
+                    plain_token=own,
+                    spec_text=reply.shown(expected),
+                    plain_text=reply.shown(own),
+                    gap=gap,
+                    detail=_explain(finished, gap, i),
+                )
+            last, pos = own, pos + 1
+    finally:
+        reply.close()
+    n = len(finished.ids)
+    return Replayed(
+        request.reply, True, n, -1, -1, -1, "", "", 0.0, f"All {n} tokens are those of plain decoding."
+    )
+
+
+def _explain(finished: Finished, gap: float, index: int) -> str:
+    where = f"The first difference is at token {index + 1}"
+    if finished.lossy:
+        return f"{where}. The margin was below 1, so the reply was approximate: a difference is expected."
+    if finished.resampled:
+        return f"{where}. Sampling settings changed during the reply, so its draws cannot be repeated."
+    if gap < TIE:
+        return (
+            f"{where}, where the two best tokens are {gap:.4f} logits apart: a rounding tie, since a batch "
+            "rounds differently from single tokens. --mtp-strict rules it out."
+        )
+    return (
+        f"{where}, at a gap of {gap:.2f} logits. That is more than rounding explains: please report it with "
+        "the model, the drafter and the prompt."
+    )

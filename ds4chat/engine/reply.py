@@ -1,0 +1,242 @@
+"""One reply on its way: what it has emitted, when it ends, and the acceptance of each step's rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ds4chat.engine import judge
+from ds4chat.engine.drafters.base import Draft, Drafter
+from ds4chat.engine.events import FinishReason, FullRow, Generate, Judged, Origin, Token, Tuning
+from ds4chat.engine.llama import Context, Floats, Sampler
+from ds4chat.engine.prompting import Prompt
+from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, TextStream, Thinking
+
+_TAGS = {tag.encode() for tag in OPEN_TAGS + CLOSE_TAGS}
+
+
+class Rows:
+    """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
+
+    In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
+    that nothing after a rejected draft is ever decoded.
+    """
+
+    def __init__(
+        self, target: Context, tokens: list[int], pos: int, one_by_one: bool, drafter: Drafter | None
+    ) -> None:
+        self.tokens = tokens
+        self.one_by_one = one_by_one and len(tokens) > 1
+        self.decoded = 0
+        """Tokens of this step in the target's cache."""
+        self.late_s = 0.0
+        """Seconds spent in decodes after the first."""
+        self._target = target
+        self._pos = pos
+        self._drafter = drafter
+        self._logits: Floats | None = None
+
+    def decode_first(self) -> None:
+        """Decode the whole batch, or its first token. Raises DecodeError."""
+        n = 1 if self.one_by_one else len(self.tokens)
+        self._target.decode(self.tokens[:n], self._pos, outputs="all")
+        self.decoded = n
+        self._logits = self._target.logits(n)
+        if self.one_by_one and self._drafter:
+            self._drafter.observe(self.tokens[:1], self._pos, 1)
+
+    def row(self, i: int) -> tuple[Floats, int]:
+        """Row i, (n_vocab,), and its index in the target's last decode. Rows must be asked for in order."""
+        if i >= self.decoded:
+            started = time.perf_counter()
+            token = self.tokens[i : i + 1]
+            self._target.decode(token, self._pos + i, outputs="all")
+            self.decoded = i + 1
+            self._logits = self._target.logits(1)
+            if self._drafter:
+                self._drafter.observe(token, self._pos + i, 1)
+            self.late_s += time.perf_counter() - started
+        assert self._logits is not None
+        index = 0 if self.one_by_one else i
+        return self._logits[index], index
+
+
+class Reply:
+    """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
+
+    def __init__(self, request: Generate, prompt: Prompt, target: Context, tuning: Tuning, seed: int) -> None:
+        self.request = request
+        self.last = prompt.tokens[-1]
+        self.finish: FinishReason | None = None
+        self.detail = ""
+        self.seed = seed
+        self.ids: list[int] = []
+        """Every emitted token."""
+        self.lossy = False
+        """A margin below 1 was in force at some step."""
+        self.resampled = False
+        """Sampling settings changed after the first token."""
+        self._prompt = prompt.tokens
+        self._target = target
+        self._model = target.model
+        self._text = TextStream((*prompt.stop, *request.stop))
+        self._thinking = Thinking(open_at_start=prompt.thinking)
+        self._tuning = tuning
+        self._sampler = self._make_sampler(tuning, seed, prompt.tokens)
+        self._last_end: float | None = None
+
+    # -- limits
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be emitted; -1 without a limit."""
+        if self.request.max_tokens < 0:
+            return -1
+        return max(self.request.max_tokens - len(self.ids), 0)
+
+    def end_for_context(self, n_ctx: int) -> None:
+        """End the reply because no further token fits."""
+        self.finish = "context"
+        self.detail = (
+            f"The context of {n_ctx} tokens is full, so the reply stops here. Start a new conversation, or "
+            "raise the context length (-c)."
+        )
+
+    # -- tuning
+
+    def retune(self, tuning: Tuning, committed: Sequence[int]) -> None:
+        """Take up changed sampling settings; the rest of a Tuning is read per step."""
+        if _sampling(tuning) != _sampling(self._tuning):
+            self.resampled = True
+            if self._sampler:
+                self._sampler.close()
+            # A new chain must not repeat the draws of the old one from its start.
+            self._sampler = self._make_sampler(tuning, self.seed + len(self.ids), [*committed, self.last])
+        self._tuning = tuning
+        self.lossy = self.lossy or tuning.mode == "approximate"
+
+    def _make_sampler(self, tuning: Tuning, seed: int, history: Sequence[int]) -> Sampler | None:
+        """The chain; None where the argmax is all there is to it."""
+        if tuning.temp <= 0 and tuning.repeat_penalty == 1.0:
+            return None
+        return Sampler(
+            self._model,
+            temp=tuning.temp,
+            top_k=tuning.top_k,
+            top_p=tuning.top_p,
+            min_p=tuning.min_p,
+            penalty=tuning.repeat_penalty,
+            seed=seed,
+            history=history,
+        )
+
+    def close(self) -> None:
+        """Free the sampler chain."""
+        if self._sampler:
+            self._sampler.close()
+
+    # -- time
+
+    def between_ms(self, start: float) -> float:
+        """Milliseconds between the end of the step before and this one's start."""
+        return 0.0 if self._last_end is None else (start - self._last_end) * 1000
+
+    def step_ended(self, now: float) -> None:
+        """Note when a step's own work ended."""
+        self._last_end = now
+
+    # -- acceptance
+
+    def own_choice(self, logits: Floats, index: int) -> int:
+        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode."""
+        return self._sampler.sample(self._target, index) if self._sampler else judge.choose(logits)
+
+    def accept(
+        self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
+    ) -> tuple[list[Token], list[Judged], int]:
+        """Judge the used drafts row by row: the emitted tokens, the judged rows, and how many of
+        rows.tokens are committed. Sets ``last``, and ``finish`` where a token ends the reply."""
+        tokens: list[Token] = []
+        judged: list[Judged] = []
+        margin = 1.0 if tuning.strict else tuning.margin
+        origin: Origin
+        for i in range(len(used) + 1):
+            logits, index = rows.row(i)
+            own = self.own_choice(logits, index)
+            if tuning.probe and draft.tokens:
+                judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
+            if i == len(used):
+                origin = "bonus" if used else "plain"
+                self._emit(own, origin, tokens)
+                self.last = own
+                break
+            row = self._judged(logits, draft, i, own, margin, tuning)
+            judged.append(row)
+            if not row.accepted:
+                self._emit(own, "corrected", tokens)
+                self.last = own
+                break
+            if row.by == "ratio" and self._sampler:
+                self._sampler.emitted_instead(row.draft)
+            self._emit(row.draft, "accepted", tokens)
+            if self.finish:
+                return self._flushed(tokens), judged, i + 2
+        return self._flushed(tokens), judged, i + 1
+
+    def _judged(
+        self, logits: Floats, draft: Draft, i: int, own: int, margin: float, tuning: Tuning
+    ) -> Judged:
+        token = draft.tokens[i]
+        verdict = judge.judge(logits, token, own, margin)
+        full = self._full(logits, token, own) if tuning.full_logits else None
+        return Judged(
+            position=i + 1,
+            draft=token,
+            draft_text=self.shown(token),
+            target=own,
+            target_text=self.shown(own),
+            accepted=verdict.accepted,
+            by=verdict.by,
+            ratio=verdict.ratio,
+            gap=verdict.gap,
+            draft_gap=draft.gaps[i] if draft.gaps is not None else None,
+            draft_prob=draft.probs[i] if draft.probs is not None else None,
+            full=full,
+        )
+
+    def _full(self, logits: Floats, token: int, own: int) -> FullRow:
+        p, entropy = judge.distribution(logits)
+        best = p.argpartition(-5)[-5:]
+        top = tuple((int(i), self.shown(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
+        return FullRow(float(p[token]), float(p[own]), entropy, top)
+
+    def shown(self, token: int) -> str:
+        """A token's text as a log shows it, control tokens included."""
+        return self._model.piece(token, special=True).decode("utf-8", "replace")
+
+    def _emit(self, token: int, origin: Origin, tokens: list[Token]) -> None:
+        """Put one token out, unless it ends the reply."""
+        if self._model.is_eog(token) and not self.request.ignore_eos:
+            self.finish = "stop"
+            return
+        piece = self._model.piece(token)
+        if not piece and self._model.piece(token, special=True) in _TAGS:
+            piece = self._model.piece(token, special=True)
+        text = self._text.push(piece)
+        self.ids.append(token)
+        tokens.append(Token(token, text, origin, self._thinking.push(piece.decode("utf-8", "replace"))))
+        if self._text.stopped:
+            self.finish = "stop"
+        elif self.left == 0:
+            self.finish = "length"
+
+    def _flushed(self, tokens: list[Token]) -> list[Token]:
+        """Give the last token of a reply the text that was still held back."""
+        if self.finish and tokens and not self._text.stopped and (rest := self._text.flush()):
+            end = tokens[-1]
+            tokens[-1] = Token(end.id, end.text + rest, end.origin, end.thinking)
+        return tokens
+
+
+def _sampling(tuning: Tuning) -> tuple[float, ...]:
+    return (tuning.temp, tuning.top_k, tuning.top_p, tuning.min_p, tuning.repeat_penalty)

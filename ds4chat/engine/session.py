@@ -1,0 +1,464 @@
+"""The cycle: prefill, then draft, verify, accept, roll back, until a reply ends.
+
+Between two steps the state is:
+
+    tokens   the committed tokens; the target's KV cache holds exactly these
+    last     one token that is sampled and emitted (or the prompt's last), but not decoded
+    drafter  knows all committed tokens, or can be brought to know them
+
+One step:
+1. DRAFT     the drafter proposes d1..dk to follow ``last``, k at most what the depth controller, the room
+             left in the context and the budget of tokens allow.
+2. VERIFY    the target decodes [last, d1..dk] in one batch; row i judges d(i+1).
+3. ACCEPT    the longest prefix of drafts that passes, and the target's own token after it.
+4. ROLLBACK  the target drops the rejected drafts, and the drafter is shown what was committed.
+             Committed is now tokens + [last, d1..da]; the target's own token is the new ``last``.
+
+A reply can end at any token inside a block; what counts is then decided token by token, and both caches are
+cut to the last token that counts. A step whose verification fails decodes ``last`` alone. A rollback that
+the cache refuses is made good by clearing it and decoding the committed tokens again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
+from ds4chat.engine.drafters.base import Draft, Drafter, Policy
+from ds4chat.engine.events import Ended, Event, Generate, Notice, Outcome, Phases, Prefill, Step, Tuning
+from ds4chat.engine.llama import Context, DecodeError, LlamaError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError
+from ds4chat.engine.replay import Finished, compare
+from ds4chat.engine.reply import Reply, Rows
+
+PREFILL_CHUNK = 128
+"""Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
+
+DRAFT_FAILURES = 3
+"""Failed drafts in a row after which the drafter is given up: each costs a prefill of the conversation."""
+
+HOPELESS = 64
+"""Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
+but a support file that does not belong to this target."""
+
+Emit = Callable[[Event], None]
+
+
+class Control:
+    """What others may change while a reply runs. Written by any thread, read between two decodes."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+        self._cancel = threading.Event()
+
+    def cancel(self) -> None:
+        """Ask the reply to stop."""
+        self._cancel.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """The reply was asked to stop."""
+        return self._cancel.is_set()
+
+
+class Session:
+    """One target with its drafter and caches, answering one reply at a time.
+
+    rollback: "kv" when the target's cache can be cut anywhere; "bounded" when it can only drop tokens of
+    the last batch (recurrent states); "none" when it cannot drop any. one_by_one: verify each draft by a
+    decode of its own, where batches are not bit-equal and strict mode is on.
+    """
+
+    def __init__(
+        self,
+        target: Context,
+        drafter: Drafter | None,
+        prompter: Prompter,
+        *,
+        n_ctx: int,
+        rollback: Literal["kv", "bounded", "none"] = "kv",
+        batches_are_exact: bool = False,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.prompter = prompter
+        self.n_ctx = min(n_ctx, target.n_ctx)
+        self.rollback = rollback
+        self.batches_are_exact = batches_are_exact
+        self.tokens: list[int] = []
+        self._auto: AutoDepth | None = None
+        self._judged = 0
+        self._accepted = 0
+        self._failures = 0
+        self._last: Finished | None = None
+
+    # ---------------------------------------------------------------------------------- a reply
+
+    def generate(self, request: Generate, control: Control, emit: Emit) -> None:
+        """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+        started = time.perf_counter()
+        try:
+            prompt = self._prompt(request)
+        except (PromptError, LlamaError) as error:
+            emit(_failed(request, str(error), "error"))
+            return
+        if not prompt.tokens:
+            emit(_failed(request, "The prompt is empty. Write something to answer.", "error"))
+            return
+        if len(prompt.tokens) >= self.n_ctx:
+            emit(
+                _failed(
+                    request,
+                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
+                    "Shorten it, or raise the context length (-c).",
+                    "context",
+                )
+            )
+            return
+        seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
+        reply = Reply(request, prompt, self.target, control.tuning, seed)
+        if self._auto:
+            self._auto.begin()
+        prefill_ms = decode_ms = first_ms = 0.0
+        try:
+            reused = self._prefill(prompt.tokens, request.reply, control, emit)
+            prefill_ms = _ms_since(started)
+            decoding = time.perf_counter()
+            index = 0
+            while not reply.finish:
+                if control.cancelled:
+                    reply.finish = "cancelled"
+                elif len(self.tokens) >= self.n_ctx:
+                    reply.end_for_context(self.n_ctx)
+                elif reply.left == 0:
+                    reply.finish = "length"
+                else:
+                    step = self._step(reply, control, index, emit)
+                    if step is None:
+                        continue
+                    emit(step)
+                    decode_ms = _ms_since(decoding)
+                    first_ms = first_ms or _ms_since(started)
+                    index += 1
+        except LlamaError as error:
+            reused = 0
+            reply.finish = "error"
+            reply.detail = f"{error} The reply stops here; what came stays. Retry, or reload the model."
+            self.reset()
+        finally:
+            reply.close()
+        self._last = Finished(
+            request, prompt, tuple(reply.ids), seed, request.tuning, reply.lossy, reply.resampled
+        )
+        emit(
+            Ended(
+                reply=request.reply,
+                finish_reason=reply.finish or "error",
+                detail=reply.detail,
+                prompt_tokens=len(prompt.tokens),
+                reused_tokens=reused,
+                prefill_ms=prefill_ms,
+                decode_ms=decode_ms,
+                first_token_ms=first_ms,
+                context_used=len(self.tokens),
+                seed=seed,
+            )
+        )
+
+    def replay(self, reply: int, control: Control, emit: Emit) -> None:
+        """Decode the last reply again without drafts and emit a Replayed, or a Notice why not."""
+        last = self._last
+        if last is None or last.request.reply != reply:
+            emit(
+                Notice(
+                    "warning", "Only the last reply can be checked, and not after a reload. Retry it first."
+                )
+            )
+            return
+        try:
+            self.reset()
+            self._prefill(last.prompt.tokens, reply, control, emit)
+            answer = None if control.cancelled else compare(self.target, last, lambda: control.cancelled)
+        except LlamaError as error:
+            emit(Notice("error", f"The check failed: {error} Reload the model and try again."))
+            return
+        finally:
+            self.reset()
+        emit(answer or Notice("info", "The check was stopped."))
+
+    def reset(self) -> None:
+        """Forget the conversation: both caches are empty afterwards."""
+        self.target.clear()
+        self.tokens.clear()
+        if self.drafter:
+            self.drafter.rewind(0)
+
+    def close(self) -> None:
+        """Free everything; the session cannot be used afterwards."""
+        if self.drafter:
+            self.drafter.close()
+        self.target.close()
+        self.target.model.close()
+
+    def _prompt(self, request: Generate) -> Prompt:
+        if request.prompt is not None:
+            return self.prompter.raw(request.prompt)
+        return self.prompter.chat(request.messages, think=request.think)
+
+    # ---------------------------------------------------------------------------------- prefill
+
+    def _prefill(self, prompt: Sequence[int], reply: int, control: Control, emit: Emit) -> int:
+        """Bring the cache to hold prompt[:-1]; returns how many of its tokens were there already.
+
+        The last token opens the first step, so that with and without drafts the first row of a reply comes
+        of a batch of the same shape.
+        """
+        keep = self._rewind_to(_common_prefix(self.tokens, prompt[:-1]))
+        total = len(prompt) - 1
+        started = time.perf_counter()
+        emit(Prefill(reply, keep, total, keep, 0.0))
+        for at in range(keep, total, PREFILL_CHUNK):
+            if control.cancelled:
+                break
+            self._commit(prompt[at : min(at + PREFILL_CHUNK, total)])
+            emit(Prefill(reply, len(self.tokens), total, keep, _ms_since(started)))
+        return keep
+
+    def _commit(self, tokens: Sequence[int]) -> None:
+        """Decode tokens that are certain and show them to the drafter."""
+        pos = len(self.tokens)
+        self.target.decode(tokens, pos, outputs="none")
+        self.tokens.extend(tokens)
+        if self.drafter:
+            self.drafter.observe(tokens, pos, len(tokens))
+
+    def _rewind_to(self, keep: int) -> int:
+        """Cut both caches to ``keep`` tokens or fewer; returns how many stayed."""
+        if keep < len(self.tokens) and self.rollback != "kv":
+            keep = 0  # a recurrent state cannot go back over several batches
+        if self.drafter:
+            keep = self.drafter.rewind(keep)
+            if keep < len(self.tokens) and self.rollback != "kv":
+                keep = self.drafter.rewind(0)
+        if keep < len(self.tokens):
+            if keep == 0 or not self.target.remove_from(keep):
+                self.reset()
+                return 0
+            del self.tokens[keep:]
+        return keep
+
+    # ---------------------------------------------------------------------------------- one step
+
+    def _step(self, reply: Reply, control: Control, index: int, emit: Emit) -> Step | None:
+        """Run the cycle once. None when a cancel came before anything was verified."""
+        t0 = time.perf_counter()
+        tuning = control.tuning
+        reply.retune(tuning, self.tokens)
+        controller = self._controller(tuning)
+        n = len(self.tokens)
+        limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
+        depth, draft = 0, Draft()
+        failed = False
+        if self.drafter and limit > 0:
+            depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
+            if depth > 0:
+                draft, failed = self._draft(reply.last, depth, tuning, controller, control, emit)
+        t1 = time.perf_counter()
+        if control.cancelled:
+            return None
+        used = [] if tuning.probe else draft.tokens
+        try:
+            rows = self._verify([reply.last, *used], one_by_one=tuning.strict and not self.batches_are_exact)
+        except DecodeError as error:
+            if not used:
+                if error.code == 1:
+                    reply.end_for_context(self.n_ctx)
+                    return None
+                raise
+            emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
+            self._restore(n, emit)
+            used, failed = [], True
+            rows = self._verify([reply.last], one_by_one=False)
+        t2 = time.perf_counter()
+        dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
+        if dropped:
+            tokens, judged, committed = [], [], 1
+        else:
+            tokens, judged, committed = reply.accept(rows, draft, used, tuning)
+        t3 = time.perf_counter()
+        verify_late = rows.late_s
+        rolled_back = self._roll_back(rows, [*rows.tokens[:committed]], emit)
+        t4 = time.perf_counter()
+        if not tuning.probe:
+            self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
+        ms = Phases(
+            draft=(t1 - t0) * 1000,
+            verify=(t2 - t1 + verify_late) * 1000,
+            accept=(t3 - t2 - verify_late) * 1000,
+            rollback=(t4 - t3) * 1000,
+            other=reply.between_ms(t0),
+            total=0.0,
+        )
+        total = ms.draft + ms.verify + ms.accept + ms.rollback + ms.other
+        ms = Phases(ms.draft, ms.verify, ms.accept, ms.rollback, ms.other, total)
+        accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
+        controller.observe(
+            StepCost(
+                depth=depth,
+                drafted=len(used),
+                judged=len(judged),
+                accepted=accepted,
+                draft_ms=ms.draft,
+                verify_ms=ms.verify,
+                total_ms=total,
+                emitted=len(tokens),
+            )
+        )
+        reply.step_ended(time.perf_counter())
+        return Step(
+            reply=reply.request.reply,
+            index=index,
+            tokens=tuple(tokens),
+            drafted=len(draft.tokens),
+            judged=tuple(judged),
+            outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
+            ms=ms,
+            tuning=tuning,
+            depth=depth,
+            drafter=draft.source,
+            context_used=len(self.tokens),
+        )
+
+    def _controller(self, tuning: Tuning) -> DepthController:
+        if tuning.depth == "auto":
+            if self._auto is None:
+                self._auto = AutoDepth(None, self.drafter.max_depth if self.drafter else 0)
+            return self._auto
+        return FixedDepth(tuning.depth)
+
+    def _draft(
+        self,
+        last: int,
+        depth: int,
+        tuning: Tuning,
+        controller: DepthController,
+        control: Control,
+        emit: Emit,
+    ) -> tuple[Draft, bool]:
+        """The step's draft, and whether drafting failed."""
+        assert self.drafter is not None
+        model = self.target.model
+        policy = Policy(
+            gate=tuning.gate,
+            ends=lambda token: model.is_control(token) or model.is_eog(token),
+            keep_drafting=lambda position, prob: (
+                not control.cancelled and controller.keep_drafting(position, prob)
+            ),
+        )
+        try:
+            draft = self.drafter.draft(self.tokens, last, depth, policy)
+        except LlamaError as error:
+            self._failures += 1
+            if self._failures >= DRAFT_FAILURES:
+                self._give_up_drafter(f"the drafter failed {self._failures} times in a row ({error})", emit)
+                return Draft(), True
+            emit(Notice("warning", f"The drafter failed: {error} This step goes on without a draft."))
+            self._teach_drafter()
+            return Draft(), True
+        self._failures = 0
+        # An id outside the target's vocabulary would make the whole batch invalid.
+        for i, token in enumerate(draft.tokens):
+            if not 0 <= token < model.n_vocab:
+                del draft.tokens[i:]
+                break
+        return draft, False
+
+    def _teach_drafter(self) -> None:
+        """Show a drafter that forgot everything the committed tokens again, by decoding them again."""
+        tokens = list(self.tokens)
+        self.reset()
+        for at in range(0, len(tokens), PREFILL_CHUNK):
+            self._commit(tokens[at : at + PREFILL_CHUNK])
+
+    def _verify(self, tokens: list[int], *, one_by_one: bool) -> Rows:
+        """Decode ``last`` and the drafts; one by one, each row only when it is asked for."""
+        rows = Rows(self.target, tokens, len(self.tokens), one_by_one, self.drafter)
+        rows.decode_first()
+        return rows
+
+    def _roll_back(self, rows: Rows, kept: list[int], emit: Emit) -> bool:
+        """Commit ``kept`` and cut both caches to it; False when the target had to decode all again."""
+        pos = len(self.tokens)
+        self.tokens.extend(kept)
+        if self.drafter and not rows.one_by_one:
+            self.drafter.observe(rows.tokens, pos, len(kept))
+        if rows.decoded > len(kept) and not self.target.remove_from(len(self.tokens)):
+            emit(
+                Notice(
+                    "warning",
+                    "The target's cache refused to drop rejected drafts; the conversation is decoded again.",
+                )
+            )
+            self._teach_drafter()
+            return False
+        return True
+
+    def _restore(self, n: int, emit: Emit) -> None:
+        """After a failed decode: have the cache hold the n committed tokens, by decoding again if need be."""
+        if self.target.used == n:
+            return
+        if self.rollback == "kv" and self.target.used > n and self.target.remove_from(n):
+            return
+        emit(Notice("warning", "The target's cache was left unclear; the conversation is decoded again."))
+        self._teach_drafter()
+
+    def _watch(self, source: str, judged: int, accepted: int, emit: Emit) -> None:
+        """Give up a drafter that never hits."""
+        if source in ("", "lookup"):
+            return
+        self._judged += judged
+        self._accepted += accepted
+        if self._judged >= HOPELESS and not self._accepted:
+            self._give_up_drafter(
+                f"none of the first {self._judged} drafts was accepted: this support file was most likely "
+                "made for another model, or its head is quantised too far",
+                emit,
+            )
+
+    def _give_up_drafter(self, why: str, emit: Emit) -> None:
+        """Go on without the drafter."""
+        emit(Notice("warning", f"Speculation is off until the model is loaded again: {why}."))
+        if self.drafter:
+            self.drafter.close()
+            self.drafter = None
+
+
+def _outcome(used: Sequence[int], accepted: int, failed: bool, gated: bool) -> Outcome:
+    if failed:
+        return "fallback"
+    if not used:
+        return "gated" if gated else "plain"
+    if accepted == len(used):
+        return "full"
+    return "partial" if accepted else "miss"
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = 0
+    for x, y in zip(a, b):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def _ms_since(start: float) -> float:
+    return (time.perf_counter() - start) * 1000
+
+
+def _failed(request: Generate, detail: str, reason: Literal["error", "context"]) -> Ended:
+    return Ended(request.reply, reason, detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)

@@ -147,9 +147,9 @@ class Curve:
         return self._points[x].value if math.isnan(guess) else min(guess, self._points[x].value)
 
     def most(self, x: int) -> float:
-        """The most that x is taken to cost before it is measured; NaN when nothing was. Each x above a measured
-        one adds at most what the lowest measured x costs for each of its x: batching makes nothing dearer.
-        Once two points are known it adds three times the steepest slope seen, but at least 0.3 of that most.
+        """The most that x is taken to cost before it is measured; NaN when nothing was. Each x above a
+        measured one adds at most what the lowest measured x costs for each of its x: batching makes nothing
+        dearer. Once two points are known it adds three times the steepest slope, but at least 0.3 of that.
         A measured x above it is not taken to be dearer than x: kernels change with the batch size.
         """
         if not self._xs or self.count(x):

@@ -67,20 +67,20 @@ class Thinking:
 
     def push(self, text: str) -> bool:
         """True when the token with this text is part of the thinking."""
-        seen = self._tail + text
-        was = self.inside
-        end = _last_end(seen, CLOSE_TAGS if was else OPEN_TAGS, len(self._tail))
-        if end is not None:
-            self.inside = not was
-            seen = seen[end:]
+        seen, old = self._tail + text, len(self._tail)
+        touched = self.inside
+        while (end := _first_end(seen, CLOSE_TAGS if self.inside else OPEN_TAGS, old)) is not None:
+            self.inside = not self.inside
+            touched = touched or self.inside
+            seen, old = seen[end:], max(old - end, 0)
         self._tail = seen[-(_LONGEST - 1) :]
-        return was or self.inside
+        return touched
 
 
-def _last_end(text: str, tags: Sequence[str], old: int) -> int | None:
+def _first_end(text: str, tags: Sequence[str], old: int) -> int | None:
     """Where the first of these tags that completes after ``old`` characters ends; None without one."""
     ends = [i + len(tag) for tag in tags if (i := text.find(tag)) >= 0 and i + len(tag) > old]
-    return min(ends) if ends else None
+    return min(ends, default=None)
 
 
 def opens_thinking(prompt: str) -> bool:

@@ -1,0 +1,93 @@
+"""The wire form: every message comes back as it went, and nothing else gets through."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ds4chat.engine import events
+from ds4chat.engine.events import (
+    Cancel,
+    Generate,
+    Judged,
+    Message,
+    Notice,
+    Phases,
+    ProtocolError,
+    Step,
+    Token,
+    Tuning,
+    decode_command,
+    decode_event,
+    encode,
+)
+
+STEP = Step(
+    reply=3,
+    index=0,
+    tokens=(Token(5, 'é "\n\x1b', "accepted"), Token(6, "", "bonus", True)),
+    drafted=1,
+    judged=(Judged(1, 5, "a", 5, "a", True, "match", 1.0, 2.5, 0.5, 0.9),),
+    outcome="full",
+    ms=Phases(1, 2, 3, 4, 5, 15),
+    tuning=Tuning(depth="auto", margin=0.5),
+    depth=1,
+    drafter="nextn-support",
+    context_used=9,
+)
+
+
+def test_events_and_commands_come_back_equal() -> None:
+    assert decode_event(encode(STEP)[4:]) == STEP
+    command = Generate(1, (Message("user", "hi"),), tuning=Tuning(depth=16), stop=("x",))
+    assert decode_command(encode(command)[4:]) == command
+
+
+def test_a_frame_begins_with_its_length() -> None:
+    frame = encode(Cancel(7))
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b'{"type":"Step","body":{}}',
+        b'{"type":"Nothing","body":{}}',
+        b'{"type":"Cancel","body":{"reply":"one"}}',
+        b"[" * 5000,
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_message_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_command(payload)
+    with pytest.raises(ProtocolError):
+        decode_event(payload)
+
+
+def test_a_command_is_no_event() -> None:
+    with pytest.raises(ProtocolError):
+        decode_event(encode(Cancel(1))[4:])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_mutated_frame_is_an_event_or_a_protocol_error(data: st.DataObject) -> None:
+    payload = bytearray(encode(data.draw(st.sampled_from([STEP, Notice("info", "x")])))[4:])
+    for _ in range(data.draw(st.integers(1, 6))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        event = decode_event(bytes(payload))
+    except ProtocolError:
+        return
+    assert type(event).__name__ in events._EVENTS
+    encode(event)
+
+
+def test_the_mode_follows_from_strict_and_margin() -> None:
+    assert Tuning().mode == "exact"
+    assert Tuning(margin=0.3).mode == "approximate"
+    assert Tuning(margin=0.3, strict=True).mode == "strict"

@@ -189,7 +189,12 @@ class AutoDepth:
     def observe(self, step: StepCost) -> None:
         """Learn from one step: its costs, its acceptance, and what it lost or won against plain decoding."""
         drafting = step.depth > 0
-        calls = max(self._calls, min(step.drafted + 1, step.depth) if self._calls == 0 else step.drafted)
+        if drafting and step.depth != self._depth:
+            return  # not a step of this controller's choice, such as a probe
+        calls = self._calls or min(step.drafted + 1, step.depth)
+        if not drafting:
+            calls = 0
+        self._depth = 0
         resumed = drafting and self._plain_run >= self.RESTED
         self._learn_costs(step, calls, resumed)
         plain = self.table.plain_ms()

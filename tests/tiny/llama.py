@@ -1,0 +1,180 @@
+"""Constructed llama models: a target, a draft model, an EAGLE-3 head for the target, and random twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiny import chain, vocab
+from tiny.tensors import (
+    GAIN,
+    HIDDEN_WEIGHT,
+    TOKEN_WEIGHT,
+    Tensors,
+    draft_output,
+    embedding,
+    noise,
+    ones,
+    successor_matrix,
+    target_output,
+    write,
+    zeros,
+)
+from tiny.vocab import Variant
+
+_HEADS = 4
+_FF = 64
+
+
+def _metadata(width: int, n_layer: int) -> dict[str, Any]:
+    return {
+        "context_length": 4096,
+        "embedding_length": width,
+        "block_count": n_layer,
+        "feed_forward_length": _FF,
+        "attention.head_count": _HEADS,
+        "attention.head_count_kv": _HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": width // _HEADS,
+        "vocab_size": vocab.N_VOCAB,
+    }
+
+
+def _silent_block(i: int, width: int) -> Tensors:
+    """A block that adds nothing to its input; its KV cache is real all the same."""
+    eye = np.eye(width, dtype=np.float32)
+    p = f"blk.{i}."
+    return {
+        p + "attn_norm.weight": ones(width),
+        p + "attn_q.weight": eye,
+        p + "attn_k.weight": eye,
+        p + "attn_v.weight": eye,
+        p + "attn_output.weight": zeros(width, width),
+        p + "ffn_norm.weight": ones(width),
+        p + "ffn_gate.weight": zeros(_FF, width),
+        p + "ffn_up.weight": zeros(_FF, width),
+        p + "ffn_down.weight": zeros(width, _FF),
+    }
+
+
+def _random_block(i: int, width: int, rng: np.random.Generator) -> Tensors:
+    block = _silent_block(i, width)
+    return {name: v if v.ndim == 1 else noise(rng, v.shape) for name, v in block.items()}
+
+
+def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, name: str) -> None:
+    width = chain.N_CLASSES
+    n_vocab = len(vocab.vocabulary(variant).texts)
+    tensors: Tensors = {
+        "token_embd.weight": embedding(n_vocab),
+        "output_norm.weight": ones(width),
+        "output.weight": head,
+    }
+    for i in range(n_layer):
+        tensors |= _silent_block(i, width)
+    metadata = _metadata(width, n_layer) | {"vocab_size": n_vocab}
+    write(path, "llama", metadata, tensors, name=name, variant=variant)
+
+
+def write_target(
+    path: Path, *, gain: float = GAIN, runner_ratio: float = 0.0, vocabulary: Variant = "standard"
+) -> None:
+    """Four silent layers under the target's head."""
+    n_vocab = len(vocab.vocabulary(vocabulary).texts)
+    _write_bigram(path, 4, target_output(n_vocab, gain, runner_ratio), vocabulary, "tiny llama")
+
+
+def write_draft(
+    path: Path,
+    *,
+    wrong_every: int = 4,
+    gain: float = GAIN,
+    wrong_gain: float | None = None,
+    vocabulary: Variant = "standard",
+) -> None:
+    """One silent layer under a drafter's head."""
+    n_vocab = len(vocab.vocabulary(vocabulary).texts)
+    _write_bigram(path, 1, draft_output(n_vocab, wrong_every, gain, wrong_gain), vocabulary, "tiny draft")
+
+
+def write_random(path: Path, *, width: int = 64, n_layer: int = 4, seed: int = 1) -> None:
+    """Random weights; a width of 256 gives rows that every block quantisation divides."""
+    rng = np.random.default_rng(seed)
+    tensors: Tensors = {
+        "token_embd.weight": noise(rng, (vocab.N_VOCAB, width)) * np.float32(np.sqrt(width)),
+        "output_norm.weight": ones(width),
+        "output.weight": noise(rng, (vocab.N_VOCAB, width)),
+    }
+    for i in range(n_layer):
+        tensors |= _random_block(i, width, rng)
+    metadata = _metadata(width, n_layer)
+    if width >= 256:
+        metadata["feed_forward_length"] = 256
+        for i in range(n_layer):
+            for part, shape in (("gate", (256, width)), ("up", (256, width)), ("down", (width, 256))):
+                tensors[f"blk.{i}.ffn_{part}.weight"] = noise(rng, shape)
+    write(path, "llama", metadata, tensors, name="tiny random llama")
+
+
+def write_eagle3(
+    path: Path,
+    *,
+    wrong_every: int = 4,
+    gain: float = GAIN,
+    wrong_gain: float | None = None,
+    reduced: bool = True,
+    own_embeddings: bool = True,
+    own_output: bool = True,
+    target_width: int = chain.N_CLASSES,
+    layers: tuple[int, int, int] = (0, 2, 3),
+    vocabulary: Variant = "standard",
+) -> None:
+    """An EAGLE-3 head for the llama target (width 64).
+
+    The encoder gives the class of its position's token: the mean of three layer inputs, all alike in the
+    target. In the decoder each position attends to itself alone, and what attention adds is
+    0.4 * class(token) + 0.6 * successor(class of the hidden row) - that row: its residual is swapped for
+    the mixture of tiny.tensors. ``reduced`` scores the chains' tokens only and maps them with d2t. Without
+    ``own_embeddings`` or ``own_output`` it borrows the target's table; the target's head is never wrong, so
+    ``wrong_every`` says nothing then.
+    """
+    width, n_layer = chain.N_CLASSES, 1
+    n_vocab = len(vocab.vocabulary(vocabulary).texts)
+    eye = np.eye(width, dtype=np.float32)
+    value = np.hstack([TOKEN_WEIGHT * eye, HIDDEN_WEIGHT * successor_matrix() - eye]) / 8
+    # Any one-hot row gives the same query and key, whose product is largest at distance 0: by 30 and more
+    # in the exponent for all distances up to 4096, see tests/tiny_checks.
+    constant = np.zeros((width, 2 * width), np.float32)
+    constant[:, :width] = 1.0
+    thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / 3] * 3)
+    tensors: Tensors = {
+        "fc.weight": thirds.astype(np.float32),
+        "output_norm.weight": ones(width),
+        "blk.0.attn_norm.weight": ones(width),
+        "blk.0.attn_norm_2.weight": ones(width),
+        "blk.0.attn_q.weight": constant,
+        "blk.0.attn_k.weight": constant,
+        "blk.0.attn_v.weight": value.astype(np.float32),
+        "blk.0.attn_output.weight": eye,
+        "blk.0.ffn_norm.weight": ones(width),
+        "blk.0.ffn_gate.weight": zeros(_FF, width),
+        "blk.0.ffn_up.weight": zeros(_FF, width),
+        "blk.0.ffn_down.weight": zeros(width, _FF),
+    }
+    if own_embeddings:
+        tensors["token_embd.weight"] = embedding(n_vocab)
+    if own_output:
+        head = draft_output(n_vocab, wrong_every, gain, wrong_gain)
+        if reduced:
+            kept = np.flatnonzero(head.any(axis=1))
+            tensors["d2t"] = kept.astype(np.int64)
+            head = head[kept]
+        tensors["output.weight"] = head
+    metadata = _metadata(width, n_layer) | {
+        "target_layers": list(layers),
+        "target_hidden_size": target_width,
+        "vocab_size": n_vocab,
+    }
+    write(path, "eagle3", metadata, tensors, name="tiny EAGLE-3", variant=vocabulary)

@@ -117,9 +117,7 @@ def run(settings: Settings, shot: Shot) -> int:
         print(f"ds4chat: {error}", file=sys.stderr)
         return RUN_ERROR
     if shot.prompts is not None:
-        from ds4chat.engine.batched import run_batched
-
-        return run_batched(settings, shot, load)
+        return run_many(settings, shot, load)
     printer = Printer(settings, as_json=shot.json, out=sys.stdout, err=sys.stderr)
     loaded = answer(load, request_of(settings, shot), printer)
     if loaded is None:
@@ -129,7 +127,9 @@ def run(settings: Settings, shot: Shot) -> int:
     printer.finish(loaded)
     assert printer.ended is not None
     if shot.json:
-        print(json.dumps(as_json(printer, loaded, tuning_of(settings)), ensure_ascii=False))
+        drafter = loaded.drafter.kind if loaded.drafter else None
+        answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
+        print(json.dumps(answered, ensure_ascii=False))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -187,7 +187,51 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Load
     return loaded
 
 
-def as_json(printer: Printer, loaded: Loaded, tuning: Tuning) -> dict[str, Any]:
+def run_many(settings: Settings, shot: Shot, load: Load) -> int:
+    """Answer every prompt of a file in one batched context, in order; the exit code."""
+    from ds4chat.engine.batched import OFF_REASON, BatchedSession
+    from ds4chat.engine.llama import LlamaError
+
+    prompts = shot.prompts or ()
+    if settings.mtp or settings.lookup:
+        print(f"ds4chat: MTP is off: {OFF_REASON}.", file=sys.stderr)
+    try:
+        session = BatchedSession(load, max(1, min(shot.parallel, len(prompts))))
+    except (ModelFileError, LlamaError) as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    if session.note:
+        print(f"ds4chat: {session.note}", file=sys.stderr)
+    code = 0
+    try:
+        for index, events in session.run([request_of(settings, shot, prompt) for prompt in prompts]):
+            printer = Printer(settings, as_json=True, out=sys.stdout, err=sys.stderr)
+            for event in events:
+                printer(event)
+            ended = printer.ended
+            assert ended is not None
+            if ended.detail:
+                print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+            if not printer.tokens and ended.finish_reason in ("error", "context"):
+                code = RUN_ERROR
+            if shot.json:
+                answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
+                print(json.dumps(answered, ensure_ascii=False), flush=True)
+            else:
+                print("".join(printer.text), flush=True)
+    except LlamaError as error:
+        print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
+        code = RUN_ERROR
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        session.close()
+    return code
+
+
+def as_json(
+    printer: Printer, tuning: Tuning, drafter: str | None, off_reason: str, strict_note: str
+) -> dict[str, Any]:
     """The one shot's JSON object; ds4chat/oneshot.schema.json describes it."""
     ended = printer.ended
     assert ended is not None
@@ -203,9 +247,9 @@ def as_json(printer: Printer, loaded: Loaded, tuning: Tuning) -> dict[str, Any]:
             "mode": tuning.mode,
             "temp": tuning.temp,
             "seed": ended.seed,
-            "drafter": loaded.drafter.kind if loaded.drafter else None,
-            "off_reason": loaded.off_reason,
-            "strict_note": loaded.strict_note,
+            "drafter": drafter,
+            "off_reason": off_reason,
+            "strict_note": strict_note,
         },
         "stats": printer.stats.as_json(),
     }

@@ -295,9 +295,9 @@ class _Batch:
         self.pos = np.zeros(capacity, np.int32)
         self.logits = np.zeros(capacity, np.int8)
         self.embd = np.zeros((capacity, width), np.float32) if width else None
+        self.seq = np.zeros(capacity, np.int32)
         self._n_seq = np.ones(capacity, np.int32)
-        self._seq0 = np.zeros(1, np.int32)
-        self._seq = np.full(capacity, self._seq0.ctypes.data, np.uint64)
+        self._seq = self.seq.ctypes.data + self.seq.itemsize * np.arange(capacity, dtype=np.uint64)
         self._token_p = self.token.ctypes.data_as(ctypes.POINTER(C.llama_token))
         self._embd_p = (
             self.embd.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if self.embd is not None else None
@@ -436,9 +436,30 @@ class Context:
             batch.logits[n - 1] = 1
         if embd is not None and batch.embd is not None:
             batch.embd[:n] = embd
-        batch.struct.n_tokens = n
+        self._run(n)
+
+    def decode_many(self, tokens: Ints, pos: Ints, seq: Ints, outputs: NDArray[np.bool_]) -> None:
+        """Decode tokens of several sequences in one batch; all four arrays are (n,).
+
+        Output rows come in the order of the batch. Raises as decode() does.
+        """
+        n = len(tokens)
+        batch = self._batch
+        if not 0 < n <= batch.capacity:
+            raise ValueError(f"a batch takes 1 to {batch.capacity} tokens, not {n}")
+        if int(outputs.sum()) > self._outputs_max:
+            raise ValueError(f"this context has room for {self._outputs_max} output rows")
+        batch.token[:n], batch.pos[:n], batch.logits[:n] = tokens, pos, outputs
+        batch.seq[:n] = seq
+        try:
+            self._run(n)
+        finally:
+            batch.seq[:n] = 0
+
+    def _run(self, n: int) -> None:
+        self._batch.struct.n_tokens = n
         started = time.perf_counter()
-        code = C.llama_decode(self.handle, batch.struct)
+        code = C.llama_decode(self.handle, self._batch.struct)
         self.native_s += time.perf_counter() - started
         if code != 0:
             raise DecodeError(code, n)
@@ -528,9 +549,9 @@ class Context:
         """Tokens in the cache."""
         return int(C.llama_memory_seq_pos_max(self.memory, 0)) + 1
 
-    def remove_from(self, pos: int) -> bool:
+    def remove_from(self, pos: int, seq: int = 0) -> bool:
         """Drop the cells from ``pos`` on; False when the cache cannot, and then nothing changed."""
-        return bool(C.llama_memory_seq_rm(self.memory, 0, pos, -1))
+        return bool(C.llama_memory_seq_rm(self.memory, seq, pos, -1))
 
     def clear(self) -> None:
         """Empty the cache."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.engine import measure
+from ds4chat.engine.drafters.assistant import Assistant
 from ds4chat.engine.drafters.base import Drafter
+from ds4chat.engine.drafters.chained import ChainedNextN
 from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
@@ -189,20 +191,27 @@ def _make_drafter(
     cache: CacheConfig,
 ) -> Drafter:
     """The drafter of a checked pair. Raises LlamaError."""
-    if pair.kind == "nextn-embedded":
-        return NextN(target, target_model, embedded=True, max_depth=MAX_DEPTH, threads=threads, cache=cache)
-    support = Model(
-        os.fspath(pair.path),
-        mtp=pair.kind == "nextn-support",
-        progress=_progress(emit, "support"),
-        **common,
+    embedded = pair.kind == "nextn-embedded"
+    options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": threads, "cache": cache}
+    support = (
+        target_model
+        if embedded
+        else Model(
+            os.fspath(pair.path),
+            mtp=pair.kind in ("nextn-support", "gemma4-assistant"),
+            progress=_progress(emit, "support"),
+            **common,
+        )
     )
-    if pair.kind == "nextn-support":
-        return NextN(target, support, embedded=False, max_depth=MAX_DEPTH, threads=threads, cache=cache)
+    if pair.kind in ("nextn-embedded", "nextn-support"):
+        nextn = ChainedNextN if support.n_layer_nextn > 1 else NextN
+        return nextn(target, support, embedded=embedded, **options)
+    if pair.kind == "gemma4-assistant":
+        return Assistant(target, support, **options)
     if pair.kind == "eagle3":
-        return Eagle3(target, support, max_depth=MAX_DEPTH, threads=threads, cache=cache)
+        return Eagle3(target, support, **options)
     if pair.kind == "draft-model":
-        return DraftModel(target, support, max_depth=MAX_DEPTH, threads=threads, cache=cache)
+        return DraftModel(target, support, **options)
     support.close()
     raise LlamaError(f"Support files of the kind {pair.kind} cannot be run.")
 

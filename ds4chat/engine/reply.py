@@ -159,15 +159,13 @@ class Reply:
         tokens: list[Token] = []
         judged: list[Judged] = []
         margin = 1.0 if tuning.strict else tuning.margin
-        origin: Origin
         for i in range(len(used) + 1):
             logits, index = rows.row(i)
             own = self.own_choice(logits, index)
             if tuning.probe and draft.tokens:
                 judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
             if i == len(used):
-                origin = "bonus" if used else "plain"
-                self._emit(own, origin, tokens)
+                self._emit(own, "bonus" if used else "plain", tokens)
                 self.last = own
                 break
             row = self._judged(logits, draft, i, own, margin, tuning)
@@ -182,6 +180,13 @@ class Reply:
             if self.finish:
                 return self._flushed(tokens), judged, i + 2
         return self._flushed(tokens), judged, i + 1
+
+    def take_own(self, logits: Floats, index: int) -> list[Token]:
+        """Plain decoding: emit the target's own token of a row, which becomes ``last``."""
+        tokens: list[Token] = []
+        self.last = self.own_choice(logits, index)
+        self._emit(self.last, "plain", tokens)
+        return self._flushed(tokens)
 
     def _judged(
         self, logits: Floats, draft: Draft, i: int, own: int, margin: float, tuning: Tuning

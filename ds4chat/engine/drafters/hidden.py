@@ -100,8 +100,7 @@ class HiddenDrafter:
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        if self._observed != n:
-            raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens")
+        self._expect(n)
         if n < self.shift or n - self.shift + depth > self._context.n_ctx:
             return draft
         if len(self._backlog) >= MAX_MERGED:
@@ -137,6 +136,11 @@ class HiddenDrafter:
 
     # -- inside
 
+    def _expect(self, n: int) -> None:
+        """Raise LlamaError unless every committed token was observed: drafts would be made of stale rows."""
+        if self._observed != n:
+            raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
+
     def _forget_cells(self, keep: int) -> None:
         """Drop the cells of the tokens from position ``keep`` on; all of them where that is refused."""
         if self._known > keep:
@@ -151,12 +155,14 @@ class HiddenDrafter:
         step = self._context.n_batch
         for i in range(0, len(tokens), step):
             part = self._encoded(np.stack(features[i : i + step]))
-            self._context.decode(
-                tokens[i : i + step], self._first() + i - self.shift, embd=part, outputs="none"
-            )
+            self._decode_certain(tokens[i : i + step], self._first() + i - self.shift, part)
         self._known = self._first() + len(tokens)
         self._backlog = []
         self._backlog_features = []
+
+    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
+        """Put cells of committed tokens into the cache, from ``cell`` on."""
+        self._context.decode(tokens, cell, embd=features, outputs="none")
 
     def _first(self) -> int:
         """Position of the first token of the backlog."""

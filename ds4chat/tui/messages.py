@@ -1,0 +1,82 @@
+"""What the widgets and screens tell the chat screen: small messages, nothing that happens per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual.message import Message
+
+from ds4chat.engine.events import Tuning
+from ds4chat.settings.schema import Settings
+
+
+@dataclass
+class TuningChanged(Message):
+    """The user changed what may change while a reply runs."""
+
+    tuning: Tuning
+    """In force from the next step on."""
+
+
+@dataclass
+class PromptSubmitted(Message):
+    """The user sent what stands in the prompt."""
+
+    text: str
+    """The whole prompt, folded pastes written out. Never empty."""
+
+
+@dataclass
+class StopReply(Message):
+    """The user stops the running reply and keeps what came."""
+
+
+@dataclass
+class TokenPicked(Message):
+    """The user picked a token, in the text or in the confidence log."""
+
+    reply: int
+    """The reply's number, as in its events."""
+    step: int
+    """Index of the step in the reply."""
+    token: int
+    """Index of the token among the step's tokens."""
+
+
+@dataclass
+class ModelChosen(Message):
+    """The user chose what to load."""
+
+    model: str
+    """Path of the target GGUF."""
+    support: str
+    """Path of the support GGUF, "embedded", or "" for none."""
+    lookup: bool
+    """Draft by lookup, alone or before the support model."""
+
+
+@dataclass
+class SettingsSaved(Message):
+    """Settings were changed and written to the settings file."""
+
+    settings: Settings
+    """All of them, as they now are."""
+    path: Path
+    """The file that holds them."""
+
+
+@dataclass
+class ThemeChosen(Message):
+    """The user chose a theme; it is already on the screen."""
+
+    name: str
+    """The theme's name, to be kept in the settings."""
+
+
+@dataclass
+class CommandRequested(Message):
+    """The user asked for a slash command from elsewhere than the prompt, such as the help screen."""
+
+    text: str
+    """The command as it would be typed, slash included."""

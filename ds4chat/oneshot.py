@@ -63,6 +63,7 @@ class Printer:
         elif isinstance(event, Ended):
             self._clear_progress()
             self.ended = event
+            self._add_tail(event.tail)
 
     def finish(self, loaded: Loaded) -> None:
         """What comes after the reply: the closing newline, the reason it ended early, the summary."""
@@ -74,6 +75,14 @@ class Printer:
         if self._settings.mtp_timing:
             for line in summary_lines(self.stats, loaded.plain_ms):
                 print(line, file=self._err)
+
+    def _add_tail(self, tail: str) -> None:
+        """Text that was held back belongs to the last token."""
+        if tail and self.tokens:
+            self.tokens[-1]["text"] += tail
+            self.text.append(tail)
+            if not self._json:
+                self._out.write(tail)
 
     def _step(self, step: Step) -> None:
         for token in step.tokens:

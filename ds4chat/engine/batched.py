@@ -113,7 +113,7 @@ class BatchedSession:
         return self._prompter.chat(request.messages, think=request.think)
 
     def _step(self, done: dict[int, list[Event]]) -> None:
-        """One batch: the next token of every slot that decodes, and prompt tokens in the room that is left."""
+        """One batch: the next token of every slot that decodes, and prompt tokens in what room is left."""
         started = time.perf_counter()
         tokens: list[int] = []
         pos: list[int] = []
@@ -184,6 +184,7 @@ class BatchedSession:
                     first_token_ms=(slot.decoding - slot.started) * 1000,
                     context_used=slot.pos,
                     seed=request.tuning.seed,
+                    tail=reply.tail(),
                 )
             )
             reply.close()

@@ -327,6 +327,8 @@ class Ended:
     """From the Generate to the first emitted token."""
     context_used: int
     seed: int
+    tail: str = ""
+    """Text that was still held back when the reply ended: it follows the last token's text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,15 +178,15 @@ class Reply:
                 self._sampler.emitted_instead(row.draft)
             self._emit(row.draft, "accepted", tokens)
             if self.finish:
-                return self._flushed(tokens), judged, i + 2
-        return self._flushed(tokens), judged, i + 1
+                return tokens, judged, i + 2
+        return tokens, judged, i + 1
 
     def take_own(self, logits: Floats, index: int) -> list[Token]:
         """Plain decoding: emit the target's own token of a row, which becomes ``last``."""
         tokens: list[Token] = []
         self.last = self.own_choice(logits, index)
         self._emit(self.last, "plain", tokens)
-        return self._flushed(tokens)
+        return tokens
 
     def _judged(
         self, logits: Floats, draft: Draft, i: int, own: int, margin: float, tuning: Tuning
@@ -235,12 +235,9 @@ class Reply:
         elif self.left == 0:
             self.finish = "length"
 
-    def _flushed(self, tokens: list[Token]) -> list[Token]:
-        """Give the last token of a reply the text that was still held back."""
-        if self.finish and tokens and not self._text.stopped and (rest := self._text.flush()):
-            end = tokens[-1]
-            tokens[-1] = Token(end.id, end.text + rest, end.origin, end.thinking)
-        return tokens
+    def tail(self) -> str:
+        """Text still held back at the reply's end; empty after a stop string."""
+        return "" if self._text.stopped else self._text.flush()
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

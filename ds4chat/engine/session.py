@@ -166,6 +166,7 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
+                tail=reply.tail(),
             )
         )
 

@@ -33,7 +33,9 @@ def folded() -> Stats:
     stats = Stats()
     stats.fold(Prefill(1, 5, 5, 0, 50.0))
     stats.fold(
-        step(0, ["accepted", "accepted", "accepted", "bonus"], [judged(i, True) for i in (1, 2, 3)], "full", 3)
+        step(
+            0, ["accepted", "accepted", "accepted", "bonus"], [judged(i, True) for i in (1, 2, 3)], "full", 3
+        )
     )
     stats.fold(step(1, ["accepted", "corrected"], [judged(1, True), judged(2, False)], "partial", 3))
     stats.fold(step(2, ["corrected"], [judged(1, False)], "miss", 2))

@@ -1,0 +1,103 @@
+"""Judged rows as CSV and JSON Lines: one record a row, with its step's figures beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import numpy as np
+
+from ds4chat.analysis.rows import Ints, Rows
+from ds4chat.engine.stats import OUTCOMES, PHASES
+
+COLUMNS = (
+    "reply",
+    "step",
+    "position",
+    "draft",
+    "draft_text",
+    "target",
+    "target_text",
+    "accepted",
+    "ratio",
+    "gap",
+    "draft_gap",
+    "draft_prob",
+    "outcome",
+    "drafted",
+    "judged",
+    "committed",
+    "emitted",
+    "depth",
+    "margin",
+    "gate",
+    *(f"{phase}_ms" for phase in PHASES),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
+    """One dict a row, its keys in the order of COLUMNS. What has no value is None, as in JSON."""
+    for row in np.arange(len(rows)) if indices is None else indices:
+        step = rows.step[row]
+        values: dict[str, Any] = {
+            "reply": int(rows.step_reply[step]),
+            "step": int(rows.step_index[step]),
+            "position": int(rows.position[row]),
+            "draft": int(rows.draft[row]),
+            "draft_text": rows.draft_text[row],
+            "target": int(rows.target[row]),
+            "target_text": rows.target_text[row],
+            "accepted": bool(rows.accepted[row]),
+            "ratio": _number(rows.ratio[row]),
+            "gap": _number(rows.gap[row]),
+            "draft_gap": _number(rows.draft_gap[row]),
+            "draft_prob": _number(rows.draft_prob[row]),
+            "outcome": OUTCOMES[rows.step_outcome[step]],
+            "drafted": int(rows.step_drafted[step]),
+            "judged": int(rows.step_judged[step]),
+            "committed": int(rows.step_accepted[step]),
+            "emitted": int(rows.step_emitted[step]),
+            "depth": int(rows.step_depth[step]),
+            "margin": _number(rows.step_margin[step]),
+            "gate": _number(rows.step_gate[step]),
+        }
+        for column, phase in enumerate(PHASES):
+            values[f"{phase}_ms"] = _number(rows.step_ms[step, column])
+        yield values
+
+
+def write_jsonl(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
+    """Write one JSON object a line; returns how many. ASCII: a lone surrogate in a text survives too."""
+    count = 0
+    for values in records(rows, indices):
+        file.write(json.dumps(values, allow_nan=False) + "\n")
+        count += 1
+    return count
+
+
+def write_csv(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
+    """Write a header and one line a row; returns how many rows. Open ``file`` with newline="".
+
+    Texts are model output: one that a spreadsheet would take for a formula gets an apostrophe in front, as
+    OWASP recommends. JSON Lines holds the texts as they are.
+    """
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    count = 0
+    for values in records(rows, indices):
+        for name in ("draft_text", "target_text"):
+            text = values[name].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+            values[name] = f"'{text}" if text.startswith(_FORMULA) else text
+        values["accepted"] = int(values["accepted"])
+        writer.writerow(values)
+        count += 1
+    return count
+
+
+def _number(value: float) -> float | None:
+    """A plain float, or None for NaN and infinity, which JSON does not know."""
+    return float(value) if math.isfinite(value) else None

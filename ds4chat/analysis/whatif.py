@@ -1,0 +1,285 @@
+"""Acceptance and speed at another depth, margin or gate, from recorded rows, without running again.
+
+A run at another depth verifies the same text, but cuts it into other steps, and a draft's chance depends on
+where its step begins: counting only the recorded positions up to the new depth gives the wrong answer. (Where
+the model copies a passage, one step of depth 8 becomes five of depth 1, all of them easy; on real runs the
+first position of a deep run is accepted several points less often than the drafts of a run at depth 1.)
+
+So the recorded reply is walked again, token by token, under the new settings. For each token that a draft
+was judged against, the record says whether the drafter had it right. A walked step drafts along these
+verdicts until one fails, the depth or the gate ends it; the token after that is the target's own, and the
+next step begins behind it. Where no draft was judged (the target's token after a full draft, plain steps),
+the verdict is a probability, the recorded acceptance at that position; the walk then splits, and the
+figures are expectations.
+
+The result is exact (``estimate`` is False) if every walked step begins where a recorded step began and uses
+only what was recorded for that step: the same settings; a lower depth that no step's accepted drafts exceed;
+a gate that drops only drafts that were rejected anyway; a margin that changes no verdict. It is an estimate
+if
+
+- a step begins elsewhere: its drafts would be made anew, from a fresher hidden state. What the drafter loses
+  from position to position then makes the estimate for a lower depth too low, by no more than that loss;
+- a verdict is missing: a depth above the recorded one, or a gate below it;
+- a margin turns a verdict over: the text itself would go another way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ds4chat.analysis.rows import Bools, Rows
+from ds4chat.engine.costs import CostTable
+from ds4chat.engine.events import MAX_DEPTH
+from ds4chat.engine.stats import PHASES
+
+_ENOUGH = 20
+"""Judged drafts at a position from which its own acceptance is used for a missing verdict."""
+
+
+class StepTimes(Protocol):
+    """Milliseconds of a step; costs.CostTable is one."""
+
+    def step_ms(self, drafts: int, calls: int | None = None) -> float:
+        """A step that verifies ``drafts`` drafts, after ``calls`` drafter passes; NaN where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Figures of a walk. Counts are expectations, so they may be fractions."""
+
+    steps: float
+    tokens: int
+    drafted: float
+    judged: float
+    accepted: float
+    by_position: tuple[tuple[float, float], ...]
+    """(judged, accepted) at positions 1, 2, ..."""
+    ms: float
+    """Decode time by the step times given; NaN where they do not know a depth that was walked."""
+    plain_ms: float
+    """Time of the same tokens by plain decoding; NaN where it is unknown."""
+    estimate: bool
+    exact_share: float
+    """Share of the walked steps that are wholly determined by the record; 1 if ``estimate`` is False."""
+    changed: int
+    """Verdicts that the margin turns over: places where the text would go another way."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """accepted / judged; None where nothing was judged."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens for each target pass; None without a step."""
+        return self.tokens / self.steps if self.steps else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Decode speed; None where the step times do not tell."""
+        return self.tokens / self.ms * 1000 if self.ms > 0 else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Speed over plain decoding's; None where the step times do not tell."""
+        return self.plain_ms / self.ms if self.ms > 0 and self.plain_ms > 0 else None
+
+
+def costs_from_rows(rows: Rows) -> CostTable:
+    """The step times that the recorded steps took: verification by rows, drafting by drafts, the rest."""
+    table = CostTable()
+    draft, verify, total = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
+    for depth, drafted, ms in zip(rows.step_depth, rows.step_drafted, rows.step_ms):
+        table.verify.add(int(drafted) + 1, float(ms[verify]))
+        rest = max(0.0, float(ms[total] - ms[verify]))
+        if depth == 0:
+            table.plain_overhead.add(rest)
+        elif drafted:
+            table.draft.add(int(drafted), float(ms[draft]))
+            table.drafting_overhead.add(max(0.0, rest - float(ms[draft])))
+    return table
+
+
+def what_if(
+    rows: Rows,
+    *,
+    depth: int | None = None,
+    margin: float | None = None,
+    gate: float | None = None,
+    times: StepTimes | None = None,
+) -> WhatIf:
+    """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
+
+    What is None stays as recorded, step by step. ``times``: costs_from_rows(rows) if None. Raises ValueError
+    for a depth outside 0..16, a margin outside 0..1 or a negative gate.
+    """
+    if depth is not None and not 0 <= depth <= MAX_DEPTH:
+        raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
+    if margin is not None and not 0 <= margin <= 1:
+        raise ValueError(f"A margin of {margin} is out of range: it takes 0 to 1.")
+    if gate is not None and not gate >= 0:
+        raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
+    verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
+    walk = _Walk(rows, verdicts, depth, gate, times or costs_from_rows(rows))
+    return walk.run(int(np.sum(verdicts != rows.accepted)))
+
+
+class _Walk:
+    """One walk over the recorded text: its tokens in order, each with the row that judged a draft for it."""
+
+    def __init__(
+        self, rows: Rows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
+    ) -> None:
+        self.rows = rows
+        self.depth, self.gate, self.times = depth, gate, times
+        self.verdict: list[bool] = verdicts.tolist()
+        recorded = rows.gate
+        wanted = recorded if gate is None else np.maximum(recorded, gate)
+        # A row below its own recorded gate cannot exist; NaN gaps pass every gate.
+        self.passes: list[bool] = (~(rows.draft_gap < wanted)).tolist()
+        self.pass_rate = float(np.mean(self.passes)) if self.passes else 1.0
+        self.rates = _rates(rows, verdicts)
+        self._lay_out()
+        self.judged = [0.0] * MAX_DEPTH
+        self.accepted = [0.0] * MAX_DEPTH
+        self.drafted = self.ms = 0.0
+        self.known_times: dict[int, float] = {}
+
+    def _lay_out(self) -> None:
+        """Number the tokens, and note for each the recorded step it belongs to and where replies end."""
+        rows = self.rows
+        first, judged = rows.step_first.tolist(), rows.step_judged.tolist()
+        emitted, reply = rows.step_emitted.tolist(), rows.step_reply.tolist()
+        self.row_of: list[int] = []
+        """-1 where no draft was judged for the token."""
+        self.step_of: list[int] = []
+        self.begin_of: list[int] = []
+        self.end_of: list[int] = []
+        """One past the last token of the token's reply."""
+        for step, count in enumerate(judged):
+            if step and reply[step] != reply[step - 1]:
+                self._close_reply()
+            self.begin_of.append(len(self.row_of))
+            length = count + (emitted[step] > count)
+            self.row_of += [*range(first[step], first[step] + count), *([-1] * (length - count))]
+            self.step_of += [step] * length
+        self._close_reply()
+        self.asked: list[int] = rows.step_depth.tolist()
+        self.recorded: list[int] = rows.step_drafted.tolist()
+        self.recorded_gate: list[float] = rows.step_gate.tolist()
+
+    def _close_reply(self) -> None:
+        self.end_of += [len(self.row_of)] * (len(self.row_of) - len(self.end_of))
+
+    def run(self, changed: int) -> WhatIf:
+        """Walk every reply; probabilities of a step beginning at a token are carried forward."""
+        count = len(self.row_of)
+        begins = [0.0] * (count + 1)
+        replies = {0, *self.end_of} - {count} if count else set()
+        for token in replies:
+            begins[token] = 1.0
+        steps = exact = 0.0
+        for token in range(count):
+            weight = begins[token]
+            if weight < 1e-9:
+                continue
+            steps += weight
+            if self._step(token, weight, begins):
+                exact += weight
+        share = exact / steps if steps else 1.0
+        used = max((i + 1 for i in range(MAX_DEPTH) if self.judged[i] > 0), default=0)
+        return WhatIf(
+            steps=steps,
+            tokens=count,
+            drafted=self.drafted,
+            judged=sum(self.judged),
+            accepted=sum(self.accepted),
+            by_position=tuple(zip(self.judged[:used], self.accepted[:used])),
+            ms=self.ms,
+            plain_ms=count * self.times.step_ms(0),
+            estimate=bool(changed) or share < 1 - 1e-9,
+            exact_share=min(share, 1.0),
+            changed=changed,
+        )
+
+    def _step(self, begin: int, weight: float, begins: list[float]) -> bool:
+        """Walk the step that begins at this token with this probability; True if the record determines it."""
+        step, end = self.step_of[begin], self.end_of[begin]
+        aligned = self.begin_of[step] == begin
+        exact = aligned
+        depth = self.asked[step] if self.depth is None else self.depth
+        stop = self._recorded_stop(step) if aligned else MAX_DEPTH
+        most = min(depth, stop)
+        token, position = begin, 1
+        while position <= most and token < end:
+            row = self.row_of[token]
+            known = row >= 0
+            exact = exact and known and self.step_of[token] == step
+            if known and not self.passes[row]:
+                break
+            if not known:
+                present = self.pass_rate if self.gate else 1.0
+                self._finish(token, position - 1, weight * (1 - present), begins, end)
+                weight *= present
+            rate = float(self.verdict[row]) if known else self.rates[position - 1]
+            self.judged[position - 1] += weight
+            self.accepted[position - 1] += weight * rate
+            if rate < 1:
+                unjudged = self._unjudged(most - position, step)
+                self._finish(token, position + unjudged, weight * (1 - rate), begins, end)
+            weight *= rate
+            if weight <= 0:
+                return exact
+            token, position = token + 1, position + 1
+        self._finish(token, position - 1, weight, begins, end)
+        return exact
+
+    def _recorded_stop(self, step: int) -> int:
+        """Drafts behind which the recorded step stopped by itself (an end token, its gate, the room left)."""
+        drafted = self.recorded[step]
+        looser = self.gate is not None and self.gate < self.recorded_gate[step]
+        return MAX_DEPTH if drafted >= self.asked[step] or looser else drafted
+
+    def _unjudged(self, behind: int, step: int) -> float:
+        """Drafts in the batch behind a rejected one. They were verified in vain, and their gaps are not on
+        record: a gate above the recorded one is taken to pass them as often as judged ones."""
+        if self.gate is None or self.gate <= self.recorded_gate[step]:
+            return float(behind)
+        return sum(self.pass_rate**i for i in range(1, behind + 1))
+
+    def _finish(self, token: int, drafted: float, weight: float, begins: list[float], end: int) -> None:
+        """Book a step whose last token, the target's own, is this one; the next begins behind it."""
+        if weight <= 0:
+            return
+        self.drafted += weight * drafted
+        low = math.floor(drafted)
+        ms = self._time(low)
+        if drafted > low:
+            ms += (drafted - low) * (self._time(low + 1) - ms)
+        self.ms += weight * ms
+        if token + 1 < end:
+            begins[token + 1] += weight
+
+    def _time(self, drafts: int) -> float:
+        if drafts not in self.known_times:
+            self.known_times[drafts] = self.times.step_ms(drafts)
+        return self.known_times[drafts]
+
+
+def _rates(rows: Rows, verdicts: Bools) -> Sequence[float]:
+    """For each position, the acceptance used for a missing verdict: its own where enough were judged there,
+    else that of the nearest position before it, else that of all rows."""
+    pooled = float(np.mean(verdicts)) if len(rows) else 0.0
+    judged = np.bincount(rows.position, minlength=MAX_DEPTH + 1)
+    accepted = np.bincount(rows.position, weights=verdicts, minlength=MAX_DEPTH + 1)
+    rates, last = [], pooled
+    for position in range(1, MAX_DEPTH + 1):
+        if judged[position] >= _ENOUGH:
+            last = float(accepted[position] / judged[position])
+        rates.append(last)
+    return rates

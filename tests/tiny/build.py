@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tiny import deepseek4, llama, qwen35
+from tiny import deepseek4, gemma4, llama, mimo2, qwen3next, qwen35
 
 KINDS: dict[str, Callable[..., None]] = {
     "deepseek4": deepseek4.write_target,
@@ -18,6 +18,10 @@ KINDS: dict[str, Callable[..., None]] = {
     "deepseek4-ds4": deepseek4.write_ds4_support,
     "deepseek4-random": deepseek4.write_random,
     "qwen35-nextn": qwen35.write_nextn,
+    "qwen3next-nextn": qwen3next.write_nextn,
+    "mimo2-nextn": mimo2.write_nextn,
+    "gemma4": gemma4.write_target,
+    "gemma4-assistant": gemma4.write_assistant,
     "llama": llama.write_target,
     "llama-draft": llama.write_draft,
     "llama-random": llama.write_random,

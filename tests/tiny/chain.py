@@ -117,22 +117,22 @@ def wrong_token(token: int) -> int:
     return CYCLE[(CYCLE.index(token) + 7) % len(CYCLE)]
 
 
-def draft_token(token: int, wrong_every: int = 4) -> int:
+def draft_token(token: int, wrong_every: int = 4, head: int = 0) -> int:
     """A drafter's choice after ``token``: the target's, but wrong after every Nth word of the cycle.
 
-    With ``wrong_every`` 4 those are the words at cycle positions 3, 7, 11, ...; 0 is never wrong. After
-    " here" every drafter misses the end.
+    With ``wrong_every`` 4 those are the words at cycle positions 3, 7, 11, ...; 0 is never wrong. Of chained
+    heads, ``head`` i errs 2 i words earlier. After " here" every drafter misses the end.
     """
     if token == word("here"):
         return CYCLE[0]
-    if is_wrong(token, wrong_every):
+    if is_wrong(token, wrong_every, head):
         return wrong_token(token)
     return next_token(token)
 
 
-def is_wrong(token: int, wrong_every: int) -> bool:
+def is_wrong(token: int, wrong_every: int, head: int = 0) -> bool:
     """True where a drafter with this parameter errs on the cycle."""
-    return wrong_every > 0 and token in CYCLE and CYCLE.index(token) % wrong_every == wrong_every - 1
+    return wrong_every > 0 and token in CYCLE and (CYCLE.index(token) + 2 * head + 1) % wrong_every == 0
 
 
 def ends_draft(token: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tiny import chain, vocab
+from tiny import chain, raw, vocab
 from tiny.tensors import (
     GAIN,
     HIDDEN_WEIGHT,
@@ -24,7 +24,7 @@ from tiny.tensors import (
 )
 from tiny.vocab import Variant
 
-_HEADS = 4
+_HEADS = 2  # of 32: a head that a q8_0 cache divides
 _FF = 64
 
 
@@ -42,7 +42,7 @@ def _metadata(width: int, n_layer: int) -> dict[str, Any]:
     }
 
 
-def _silent_block(i: int, width: int) -> Tensors:
+def _silent_block(i: int, width: int, ff: int = _FF) -> Tensors:
     """A block that adds nothing to its input; its KV cache is real all the same."""
     eye = np.eye(width, dtype=np.float32)
     p = f"blk.{i}."
@@ -53,15 +53,10 @@ def _silent_block(i: int, width: int) -> Tensors:
         p + "attn_v.weight": eye,
         p + "attn_output.weight": zeros(width, width),
         p + "ffn_norm.weight": ones(width),
-        p + "ffn_gate.weight": zeros(_FF, width),
-        p + "ffn_up.weight": zeros(_FF, width),
-        p + "ffn_down.weight": zeros(width, _FF),
+        p + "ffn_gate.weight": zeros(ff, width),
+        p + "ffn_up.weight": zeros(ff, width),
+        p + "ffn_down.weight": zeros(width, ff),
     }
-
-
-def _random_block(i: int, width: int, rng: np.random.Generator) -> Tensors:
-    block = _silent_block(i, width)
-    return {name: v if v.ndim == 1 else noise(rng, v.shape) for name, v in block.items()}
 
 
 def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, name: str) -> None:
@@ -99,23 +94,30 @@ def write_draft(
     _write_bigram(path, 1, draft_output(n_vocab, wrong_every, gain, wrong_gain), vocabulary, "tiny draft")
 
 
-def write_random(path: Path, *, width: int = 64, n_layer: int = 4, seed: int = 1) -> None:
-    """Random weights; a width of 256 gives rows that every block quantisation divides."""
+def write_random(path: Path, *, quant: str = "F32", n_layer: int = 4, seed: int = 1) -> None:
+    """Random weights of width 256, in rows that every block quantisation divides.
+
+    ``quant`` is a ggml type (Q4_0, Q8_0, Q4_K, ...) that llama.cpp stores all matrices in. Raises RawError
+    when it knows no such type.
+    """
     rng = np.random.default_rng(seed)
+    width = 256
     tensors: Tensors = {
         "token_embd.weight": noise(rng, (vocab.N_VOCAB, width)) * np.float32(np.sqrt(width)),
         "output_norm.weight": ones(width),
         "output.weight": noise(rng, (vocab.N_VOCAB, width)),
     }
     for i in range(n_layer):
-        tensors |= _random_block(i, width, rng)
-    metadata = _metadata(width, n_layer)
-    if width >= 256:
-        metadata["feed_forward_length"] = 256
-        for i in range(n_layer):
-            for part, shape in (("gate", (256, width)), ("up", (256, width)), ("down", (width, 256))):
-                tensors[f"blk.{i}.ffn_{part}.weight"] = noise(rng, shape)
-    write(path, "llama", metadata, tensors, name="tiny random llama")
+        tensors |= {
+            name: values if values.ndim == 1 else noise(rng, values.shape)
+            for name, values in _silent_block(i, width, width).items()
+        }
+    source = path if quant == "F32" else path.with_suffix(".f32")
+    metadata = _metadata(width, n_layer) | {"feed_forward_length": width}
+    write(source, "llama", metadata, tensors, name="tiny random llama")
+    if quant != "F32":
+        raw.quantize(source, path, quant)
+        source.unlink()
 
 
 def write_eagle3(
@@ -145,9 +147,9 @@ def write_eagle3(
     eye = np.eye(width, dtype=np.float32)
     value = np.hstack([TOKEN_WEIGHT * eye, HIDDEN_WEIGHT * successor_matrix() - eye]) / 8
     # Any one-hot row gives the same query and key, whose product is largest at distance 0: by 30 and more
-    # in the exponent for all distances up to 4096, see tests/tiny_checks.
+    # in the exponent for all distances up to 4096 (tests/tiny_checks works it out).
     constant = np.zeros((width, 2 * width), np.float32)
-    constant[:, :width] = 1.0
+    constant[:, :width] = 1.5
     thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / 3] * 3)
     tensors: Tensors = {
         "fc.weight": thirds.astype(np.float32),

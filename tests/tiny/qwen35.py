@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from tiny.tensors import (
 from tiny.vocab import Variant
 
 _WIDTH = chain.N_CLASSES
-_LAYERS = 4  # layer 3 attends, the others are recurrent
-_HEADS, _HEAD = 4, 16
+LAYERS = 4  # layer 3 attends, the others are recurrent
+_HEADS, _HEAD = 2, 32
 _STATE, _GROUPS, _VALUE_HEADS = 16, 2, 4
 _FF = 64
 
@@ -38,7 +39,8 @@ def _ffn(p: str) -> Tensors:
     }
 
 
-def _attention(p: str) -> Tensors:
+def attention(p: str) -> Tensors:
+    """A full attention layer whose way out is shut."""
     return {
         p + "attn_q.weight": np.tile(np.eye(_WIDTH, dtype=np.float32), (2, 1)),  # query and gate
         p + "attn_k.weight": np.eye(_WIDTH, dtype=np.float32),
@@ -49,7 +51,7 @@ def _attention(p: str) -> Tensors:
     }
 
 
-def _delta_net(p: str, rng: np.random.Generator) -> Tensors:
+def delta_net(p: str, rng: np.random.Generator) -> Tensors:
     """Random projections into a real recurrent state; only the way out of the block is shut."""
     value = _STATE * _VALUE_HEADS
     mixed = 2 * _STATE * _GROUPS + value
@@ -64,6 +66,43 @@ def _delta_net(p: str, rng: np.random.Generator) -> Tensors:
         p + "ssm_norm.weight": ones(_STATE),
         p + "ssm_out.weight": zeros(_WIDTH, value),
     }
+
+
+def nextn_tensors(p: str, head: np.ndarray, mixing: np.ndarray | None = None) -> Tensors:
+    """What makes a block a NextN block, with a head of its own."""
+    return {
+        p + "nextn.eh_proj.weight": mixing if mixing is not None else mixing_matrix(),
+        p + "nextn.enorm.weight": ones(_WIDTH),
+        p + "nextn.hnorm.weight": ones(_WIDTH),
+        p + "nextn.shared_head_norm.weight": ones(_WIDTH),
+        p + "nextn.shared_head_head.weight": head,
+    }
+
+
+def metadata(*, nextn: bool) -> dict[str, Any]:
+    """Keys that qwen35 and qwen3next share."""
+    keys: dict[str, Any] = {
+        "context_length": 4096,
+        "embedding_length": _WIDTH,
+        "block_count": LAYERS + int(nextn),
+        "feed_forward_length": _FF,
+        "attention.head_count": _HEADS,
+        "attention.head_count_kv": _HEADS,
+        "attention.key_length": _HEAD,
+        "attention.value_length": _HEAD,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": _HEAD,
+        "rope.dimension_sections": [6, 5, 5, 0],
+        "ssm.conv_kernel": 4,
+        "ssm.inner_size": _STATE * _VALUE_HEADS,
+        "ssm.state_size": _STATE,
+        "ssm.time_step_rank": _VALUE_HEADS,
+        "ssm.group_count": _GROUPS,
+        "full_attention_interval": 4,
+    }
+    if nextn:
+        keys["nextn_predict_layers"] = 1
+    return keys
 
 
 def write_nextn(
@@ -89,42 +128,17 @@ def write_nextn(
         "output_norm.weight": ones(_WIDTH),
         "output.weight": target_output(n_vocab, gain, runner_ratio),
     }
-    for i in range(_LAYERS):
+    for i in range(LAYERS):
         p = f"blk.{i}."
-        tensors |= _ffn(p) | (_attention(p) if i % 4 == 3 else _delta_net(p, rng))
+        tensors |= _ffn(p) | (attention(p) if i % 4 == 3 else delta_net(p, rng))
     if nextn:
-        p = f"blk.{_LAYERS}."
-        tensors |= _ffn(p) | _attention(p)
+        p = f"blk.{LAYERS}."
+        tensors |= _ffn(p) | attention(p)
         head = draft_output(n_vocab, wrong_every, gain, wrong_gain)
         mixing = mixing_matrix()
         if random_head:
             head, mixing = noise(rng, head.shape), noise(rng, mixing.shape)
-        tensors |= {
-            p + "nextn.eh_proj.weight": mixing,
-            p + "nextn.enorm.weight": ones(_WIDTH),
-            p + "nextn.hnorm.weight": ones(_WIDTH),
-            p + "nextn.shared_head_norm.weight": ones(_WIDTH),
-            p + "nextn.shared_head_head.weight": head,
-        }
-    metadata = {
-        "context_length": 4096,
-        "embedding_length": _WIDTH,
-        "block_count": _LAYERS + int(nextn),
-        "feed_forward_length": _FF,
-        "attention.head_count": _HEADS,
-        "attention.head_count_kv": _HEADS,
-        "attention.key_length": _HEAD,
-        "attention.value_length": _HEAD,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.dimension_count": _HEAD,
-        "rope.dimension_sections": [3, 3, 2, 0],
-        "ssm.conv_kernel": 4,
-        "ssm.inner_size": _STATE * _VALUE_HEADS,
-        "ssm.state_size": _STATE,
-        "ssm.time_step_rank": _VALUE_HEADS,
-        "ssm.group_count": _GROUPS,
-        "full_attention_interval": 4,
-    }
-    if nextn:
-        metadata["nextn_predict_layers"] = 1
-    write(path, "qwen35", metadata, tensors, name="tiny qwen35", variant=vocabulary, pre="qwen35")
+        tensors |= nextn_tensors(p, head, mixing)
+    write(
+        path, "qwen35", metadata(nextn=nextn), tensors, name="tiny qwen35", variant=vocabulary, pre="qwen35"
+    )

@@ -3,7 +3,7 @@
 It shares no line with ds4chat. It runs in a child process, because llama.cpp aborts on many mistakes:
 ``run({...})`` starts one and returns its answer; ``run_all`` does several jobs in one. Keys of a job:
 
-kind        "plain", "nextn", "eagle3" or "draft"
+kind        "plain", "nextn", "chained" (one NextN head a draft), "assistant", "eagle3" or "draft"
 target      path; support: path, or "" for the NextN block inside the target
 prompt      token ids, at least two (or text: tokenized by llama.cpp, answered under "prompt")
 n_tokens, depth, n_ctx (512)
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 _MTP_CONTEXT = 1
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class RawError(Exception):
@@ -49,6 +50,11 @@ def run_all(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         raise RawError(f"exit {child.returncode}: {child.stderr[-2000:]}")
     answers: list[dict[str, Any]] = json.loads(child.stdout)
     return answers
+
+
+def quantize(source: Path, path: Path, kind: str) -> None:
+    """Store every matrix of a GGUF in one ggml type ("Q4_K", ...), by llama.cpp. Raises RawError."""
+    run({"quantize": kind, "source": str(source), "path": str(path)})
 
 
 def _pointer(array: np.ndarray, kind: Any) -> Any:
@@ -140,6 +146,26 @@ class _Llama:
         if not self.lib.llama_memory_seq_rm(self.memory, 0, keep, -1):
             raise RawError(f"cannot roll back to {keep}")
 
+    @property
+    def cannot_roll_back(self) -> bool:
+        """True for a recurrent state of which llama.cpp keeps no snapshots."""
+        L = self.lib
+        recurrent = L.llama_model_is_hybrid(self.model) or L.llama_model_is_recurrent(self.model)
+        return bool(recurrent) and L.llama_n_rs_seq(self.ctx) == 0
+
+    def checkpoint(self) -> Any:
+        """The recurrent state as it stands."""
+        size = self.lib.llama_state_seq_get_size_ext(self.ctx, 0, _PARTIAL)
+        buffer = (ctypes.c_uint8 * size)()
+        self.lib.llama_state_seq_get_data_ext(self.ctx, buffer, size, 0, _PARTIAL)
+        return buffer
+
+    def restore(self, buffer: Any, keep: int) -> None:
+        """Back to a checkpoint that was taken at ``keep`` tokens."""
+        if not self.lib.llama_state_seq_set_data_ext(self.ctx, buffer, len(buffer), 0, _PARTIAL):
+            raise RawError("cannot restore the recurrent state")
+        self.cut(keep)
+
     def tokenize(self, text: str) -> list[int]:
         raw = text.encode()
         buffer = (self.lib.llama_token * (len(raw) + 8))()
@@ -167,11 +193,20 @@ class _Chained(_Plain):
 
     drafter: _Llama
 
-    def _chain(self, last: int, pos: int, row: np.ndarray | None, depth: int, width: int) -> list[int]:
+    def _chain(
+        self,
+        last: int,
+        pos: int,
+        row: np.ndarray | None,
+        depth: int,
+        width: int,
+        same_position: bool = False,
+    ) -> list[int]:
         drafts: list[int] = []
         token = last
         for i in range(depth):
-            self.drafter.decode([token], pos + i, None if row is None else row[None])
+            at = pos if same_position else pos + i
+            self.drafter.decode([token], at, None if row is None else row[None])
             token = int(self.drafter.logits(1)[0].argmax())
             drafts.append(token)
             if self.target.lib.llama_vocab_is_control(self.target.vocab, token):
@@ -205,6 +240,50 @@ class _NextN(_Chained):
         drafts = self._chain(last, n_past, self.pending, depth, self.target.width)
         self.drafter.cut(n_past)
         return drafts
+
+
+class _ChainedHeads(_NextN):
+    """Head i, with a KV layer of its own, makes draft i + 1 from all rows before it."""
+
+    def __init__(self, target: _Llama, job: dict[str, Any]) -> None:
+        super().__init__(target, job)
+        self.heads = target.lib.llama_model_n_layer_nextn(self.drafter.model)
+
+    def _head(self, i: int) -> None:
+        from llama_cpp import llama_cpp_ext as ext
+
+        ext.llama_set_nextn_layer_offset(self.drafter.ctx, i)
+
+    def saw(self, tokens: list[int], pos: int, keep: int) -> None:
+        rows = self.target.hidden(len(tokens))
+        for i in range(self.heads):
+            self._head(i)
+            self.drafter.cut(pos)
+            self.drafter.decode(tokens[:keep], pos, np.vstack([self.pending, rows])[:keep], outputs=False)
+        self.pending = rows[keep - 1]
+
+    def draft(self, last: int, n_past: int, depth: int) -> list[int]:
+        tokens, rows = [last], [self.pending]
+        for i in range(min(depth, self.heads)):
+            self._head(i)
+            self.drafter.cut(n_past)
+            self.drafter.decode(tokens, n_past, np.vstack(rows))
+            tokens.append(int(self.drafter.logits(len(tokens))[-1].argmax()))
+            rows.append(self.drafter.hidden(len(rows))[-1])
+            if self.target.lib.llama_vocab_is_control(self.target.vocab, tokens[-1]):
+                break
+        self.drafter.cut(n_past)
+        return tokens[1:]
+
+
+class _Assistant(_NextN):
+    """Reads the target's cache and writes none: every draft is made at the same position."""
+
+    def saw(self, tokens: list[int], pos: int, keep: int) -> None:
+        self.pending = self.target.hidden(len(tokens))[keep - 1]
+
+    def draft(self, last: int, n_past: int, depth: int) -> list[int]:
+        return self._chain(last, n_past, self.pending, depth, self.target.width, same_position=True)
 
 
 class _Eagle3(_Chained):
@@ -267,12 +346,19 @@ class _DraftModel(_Chained):
         return drafts
 
 
-_DRAFTERS = {"plain": _Plain, "nextn": _NextN, "eagle3": _Eagle3, "draft": _DraftModel}
+_DRAFTERS = {
+    "plain": _Plain,
+    "nextn": _NextN,
+    "chained": _ChainedHeads,
+    "assistant": _Assistant,
+    "eagle3": _Eagle3,
+    "draft": _DraftModel,
+}
 
 
 def _cycle(job: dict[str, Any]) -> dict[str, Any]:
     depth, n_ctx = job.get("depth", 0), job.get("n_ctx", 512)
-    embedded = job["kind"] == "nextn" and not job["support"]
+    embedded = job["kind"] in ("nextn", "chained") and not job["support"]
     target = _Llama(job["target"], job, mtp=embedded, n_rs_seq=depth)
     drafter = _DRAFTERS[job["kind"]](target, job)
     prompt = job["prompt"]
@@ -291,6 +377,7 @@ def _cycle(job: dict[str, Any]) -> dict[str, Any]:
         room = min(depth, job["n_tokens"] - len(tokens) - 1, n_ctx - n_past - 1)
         drafts = drafter.draft(last, n_past, room) if room > 0 else []
         block = [last, *drafts]
+        checkpoint = target.checkpoint() if len(block) > 1 and target.cannot_roll_back else None
         target.decode(block, n_past)
         own = [int(row.argmax()) for row in target.logits(len(block))]
         accepted = 0
@@ -312,7 +399,12 @@ def _cycle(job: dict[str, Any]) -> dict[str, Any]:
         counts["drafted"] += len(drafts)
         counts["accepted"] += accepted
         if accepted < len(drafts):
-            target.cut(n_past + accepted + 1)
+            if checkpoint is None:
+                target.cut(n_past + accepted + 1)
+            else:
+                target.restore(checkpoint, n_past)
+                block = block[: accepted + 1]
+                target.decode(block, n_past)
         drafter.saw(block, n_past, accepted + 1)
         n_past += accepted + 1
         last = own[accepted]
@@ -322,7 +414,7 @@ def _cycle(job: dict[str, Any]) -> dict[str, Any]:
 def _logits(job: dict[str, Any]) -> dict[str, Any]:
     prompt, answer = job["prompt"], {}
     for name in ("batch", "single"):
-        target = _Llama(job["target"], job)
+        target = _Llama(job["target"], job, mtp=False)
         if name == "batch":
             target.decode(prompt, 0)
             rows = target.logits(len(prompt))
@@ -337,6 +429,28 @@ def _one(target: _Llama, token: int, pos: int) -> np.ndarray:
     return target.logits(1)
 
 
+def _quantize(job: dict[str, Any]) -> dict[str, Any]:
+    import llama_cpp as L
+
+    kind = job["quantize"]
+    names = (f"LLAMA_FTYPE_MOSTLY_{kind}", f"LLAMA_FTYPE_MOSTLY_{kind}_S")
+    types = [getattr(L, name) for name in names if hasattr(L, name)]
+    if not types:
+        raise RawError(f"llama.cpp has no type {kind}")
+    params = L.llama_model_quantize_default_params()
+    params.ftype, params.nthread, params.pure = types[0], 1, True
+    code = L.llama_model_quantize(job["source"].encode(), job["path"].encode(), ctypes.byref(params))
+    if code != 0:
+        raise RawError(f"cannot quantise to {kind}: code {code}")
+    return {}
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    if "quantize" in job:
+        return _quantize(job)
+    return _logits(job) if job.get("logits") else _cycle(job)
+
+
 def _main() -> None:
     import llama_cpp as L
 
@@ -348,7 +462,7 @@ def _main() -> None:
     L.llama_log_set(errors_only, ctypes.c_void_p(0))
     L.llama_backend_init()
     jobs = json.loads(sys.argv[1])
-    print(json.dumps([_logits(job) if job.get("logits") else _cycle(job) for job in jobs]))
+    print(json.dumps([_answer(job) for job in jobs]))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,18 @@ from tiny.vocab import EOS
 Vector = dict[int, float]
 """Class -> weight."""
 
-DrafterKind = Literal["deepseek4-support", "deepseek4-nextn", "qwen35-nextn", "eagle3", "llama-draft"]
+DrafterKind = Literal[
+    "deepseek4-support",
+    "deepseek4-nextn",
+    "qwen35-nextn",
+    "qwen3next-nextn",
+    "mimo2-nextn",
+    "gemma4-assistant",
+    "eagle3",
+    "llama-draft",
+]
+CHAINED_HEADS = 3
+"""NextN heads of mimo2-nextn: its depth ends there."""
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
 
 
@@ -91,18 +102,25 @@ class Head:
         self.kind = kind
         errs_in_mixing = kind == "deepseek4-support"
         self.mixing_errs = wrong_every if errs_in_mixing else 0
-        self.table: dict[int, tuple[int, float]] = {chain.SHARED: (chain.CYCLE[0], gain)}
-        for token in chain.tokens():
-            wrong = not errs_in_mixing and chain.is_wrong(token, wrong_every)
-            height = wrong_gain if wrong and wrong_gain is not None else gain
-            choice = chain.next_token(token) if errs_in_mixing else chain.draft_token(token, wrong_every)
-            self.table[chain.class_of(token)] = (choice, height)
+        n_heads = CHAINED_HEADS if kind == "mimo2-nextn" else 1
+        self.max_depth = CHAINED_HEADS if kind == "mimo2-nextn" else 1 << 30
+        self.tables: list[dict[int, tuple[int, float]]] = []
+        for i in range(n_heads):
+            table = {chain.SHARED: (chain.CYCLE[0], gain)}
+            for token in chain.tokens():
+                wrong = not errs_in_mixing and chain.is_wrong(token, wrong_every, i)
+                height = wrong_gain if wrong and wrong_gain is not None else gain
+                choice = (
+                    chain.next_token(token) if errs_in_mixing else chain.draft_token(token, wrong_every, i)
+                )
+                table[chain.class_of(token)] = (choice, height)
+            self.tables.append(table)
 
-    def choice(self, state: Vector) -> int:
-        """Token of the largest logit."""
+    def choice(self, state: Vector, position: int) -> int:
+        """Token of the largest logit, for the draft at this position (0 is the first)."""
         logits: dict[int, float] = {}
         for class_, weight in state.items():
-            token, height = self.table[class_]
+            token, height = self.tables[position % len(self.tables)][class_]
             logits[token] = logits.get(token, 0.0) + weight * height
         return max(logits, key=lambda token: logits[token])
 
@@ -150,7 +168,7 @@ def simulate(
         if n_past >= n_ctx:
             result.finish_reason = "context"
             return result
-        room = min(depth, n_tokens - len(result.tokens) - 1, n_ctx - n_past - 1)
+        room = min(depth, head.max_depth, n_tokens - len(result.tokens) - 1, n_ctx - n_past - 1)
         drafts = _draft(head, before, last, room)
         own = [chain.next_token(token) for token in (last, *drafts)]
         accepted = 0
@@ -181,7 +199,7 @@ def _draft(head: Head, before: int, last: int, room: int) -> list[int]:
     token, hidden = last, {chain.class_of(before): 1.0}
     while len(drafts) < room:
         hidden = head.step(token, hidden)
-        token = head.choice(hidden)
+        token = head.choice(hidden, len(drafts))
         drafts.append(token)
         if chain.ends_draft(token):
             break

@@ -69,21 +69,22 @@ def target_output(n_vocab: int, gain: float = GAIN, runner_ratio: float = 0.0) -
 
 
 def draft_output(
-    n_vocab: int, wrong_every: int, gain: float = GAIN, wrong_gain: float | None = None
+    n_vocab: int, wrong_every: int, gain: float = GAIN, wrong_gain: float | None = None, *, head: int = 0
 ) -> Floats:
     """A drafter's head, (n_vocab, 64): tiny.chain.draft_token as a table.
 
     ``wrong_gain`` is the height where the drafter errs, so that its margin can tell (default: the same).
+    ``head`` counts chained heads.
     """
-    head = zeros(n_vocab, chain.N_CLASSES)
-    head[chain.draft_token(vocab.BOS), chain.SHARED] = gain
+    table = zeros(n_vocab, chain.N_CLASSES)
+    table[chain.draft_token(vocab.BOS), chain.SHARED] = gain
     for token in range(vocab.N_VOCAB):
         class_ = chain.class_of(token)
         if class_ != chain.SHARED:
-            wrong = chain.is_wrong(token, wrong_every)
+            wrong = chain.is_wrong(token, wrong_every, head)
             height = wrong_gain if wrong and wrong_gain is not None else gain
-            head[chain.draft_token(token, wrong_every), class_] = height
-    return head
+            table[chain.draft_token(token, wrong_every, head), class_] = height
+    return table
 
 
 def successor_matrix(wrong_every: int = 0) -> Floats:

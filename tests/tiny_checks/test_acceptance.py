@@ -14,6 +14,9 @@ PAIRS = [
     ("deepseek4", "deepseek4-support", "nextn"),
     ("deepseek4-nextn", "", "nextn"),
     ("qwen35-nextn", "", "nextn"),
+    ("qwen3next-nextn", "", "nextn"),
+    ("mimo2-nextn", "", "chained"),
+    ("gemma4", "gemma4-assistant", "assistant"),
     ("llama", "eagle3", "eagle3"),
     ("llama", "llama-draft", "draft"),
 ]
@@ -26,7 +29,9 @@ def _same(got: dict[str, Any], expected: tiny.Simulated) -> None:
     assert [tuple(pair) for pair in got["by_position"]] == expected.by_position
 
 
-@pytest.mark.parametrize("target", ["deepseek4", "qwen35-nextn", "llama"])
+@pytest.mark.parametrize(
+    "target", ["deepseek4", "qwen35-nextn", "llama", "mimo2-nextn", "gemma4", "qwen3next-nextn"]
+)
 def test_plain_greedy_decoding_is_the_chain(tiny_dir: Path, target: str) -> None:
     path = str(tiny.build(target, tiny_dir))
     prompts = [" end now", *(f"hi {topic}" for topic in vocab.TOPICS), "<｜Assistant｜></think>"]
@@ -42,14 +47,14 @@ def test_llama_cpp_tokenizes_as_the_vocabulary_says(tiny_dir: Path) -> None:
         "<｜User｜>é\U0001f600 hello sun<｜Assistant｜><think> let me</think>",
         " se sea set  ",
     ]
-    for kind in ("llama", "qwen35-nextn"):
+    for kind in ("llama", "qwen35-nextn", "qwen3next-nextn"):
         path = str(tiny.build(kind, tiny_dir))
         answers = raw.run_all([{"kind": "plain", "target": path, "prompt": t, "n_tokens": 1} for t in texts])
         assert [a["prompt"] for a in answers] == [tiny.encode(t) for t in texts]
 
 
 @pytest.mark.parametrize(("target", "support", "kind"), PAIRS, ids=[s or t for t, s, _ in PAIRS])
-@pytest.mark.parametrize("wrong_every", [0, 3, 4])
+@pytest.mark.parametrize("wrong_every", [3, 4])
 def test_acceptance_is_as_simulated(
     tiny_dir: Path, target: str, support: str, kind: str, wrong_every: int
 ) -> None:
@@ -103,11 +108,20 @@ def test_a_random_head_changes_no_token(tiny_dir: Path) -> None:
     assert got["accepted"] < got["judged"] / 4
 
 
-@pytest.mark.parametrize("storage", ["F32", "Q8_0"])
-def test_a_support_file_stored_in_q8_0_drafts_the_same(tiny_dir: Path, storage: str) -> None:
+def test_a_support_file_that_is_never_wrong(tiny_dir: Path) -> None:
     job = {
         "kind": "nextn",
         "target": str(tiny.build("deepseek4", tiny_dir)),
-        "support": str(tiny.build("deepseek4-support", tiny_dir, storage=storage)),
+        "support": str(tiny.build("deepseek4-support", tiny_dir, wrong_every=0)),
+    }
+    got = raw.run(job | {"prompt": END_NOW, "n_tokens": 100, "depth": 4})
+    assert (got["steps"], got["drafted"], got["accepted"]) == (20, 80, 80)
+
+
+def test_a_support_file_stored_in_q8_0_drafts_the_same(tiny_dir: Path) -> None:
+    job = {
+        "kind": "nextn",
+        "target": str(tiny.build("deepseek4", tiny_dir)),
+        "support": str(tiny.build("deepseek4-support", tiny_dir, storage="Q8_0")),
     }
     _same(raw.run(job | {"prompt": END_NOW, "n_tokens": 100, "depth": 3}), tiny.simulate(END_NOW, 100, 3))

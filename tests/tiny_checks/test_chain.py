@@ -39,7 +39,8 @@ def test_the_cycle_is_endless_and_entered_from_any_other_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["deepseek4-support", "deepseek4-nextn", "qwen35-nextn", "eagle3", "llama-draft"]
+    "kind",
+    ["deepseek4-support", "deepseek4-nextn", "qwen35-nextn", "gemma4-assistant", "eagle3", "llama-draft"],
 )
 @pytest.mark.parametrize(
     ("depth", "steps", "drafted", "judged", "accepted"),
@@ -58,6 +59,20 @@ def test_known_counts_when_every_fourth_word_is_wrong(
     assert (got.steps, got.drafted, got.judged, got.accepted) == (steps, drafted, judged, accepted)
     assert got.tokens == tiny.reply(END_NOW[-1], 200)
     assert got.finish_reason == "length"
+
+
+def test_known_counts_of_chained_heads() -> None:
+    # Wrong after every third word, head i two words earlier: " now" misses; from there the steps are full,
+    # full, a miss: 9 tokens in 3 steps. 1 + 22 * 9 + 1 tokens; the last miss has room for one draft, the last
+    # step for none.
+    got = tiny.simulate(END_NOW, 200, 4, "mimo2-nextn", wrong_every=3)
+    assert (got.steps, got.drafted, got.judged, got.accepted) == (68, 199, 155, 132)
+
+
+def test_characters_are_split_over_tokens_and_steps() -> None:
+    got = tiny.simulate(tiny.encode("hi emoji"), 50, 2)
+    emitted = [b"".join(vocab.piece(t) for t in step.emitted) for step in got.log]
+    assert emitted == [b" look\xf0\x9f", b"\x98\x80\xe2", b"\x82\xac wow", b"\xc3\xa9"]
 
 
 def test_an_end_token_inside_a_block_ends_the_reply_and_counts_as_accepted() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from kit import END_NOW, PAIRS, Bench, load_of, opened
+from engine_kit import END_NOW, PAIRS, Bench, load_of, opened
 from tiny.tensors import GAIN
 
 from ds4chat.engine.events import Event, Message, Prefill, Step, Tuning
@@ -37,7 +37,7 @@ def test_stream_and_counters_are_those_worked_out_by_hand(
 
 
 def test_the_known_counts_stand_as_literals(tiny_dir: Path) -> None:
-    """Every fourth word wrong, 200 tokens: steps, drafted, judged, accepted, as tiny.simulate derives them."""
+    """Every fourth word wrong, 200 tokens: steps, drafted, judged, accepted."""
     with opened(load_of(tiny_dir, "deepseek4-support")) as bench:
         assert bench.ask(n=200, depth=1).counts == (101, 100, 100, 99)
         assert bench.ask(n=200, depth=2).counts == (100, 200, 150, 100)

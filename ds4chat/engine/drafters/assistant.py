@@ -55,13 +55,15 @@ class Assistant:
         self._context.enable_nextn(True, masked=True)
         target.enable_nextn(True, masked=False)
         self._observed = 0
-        self._feature: Floats = np.zeros(self._width, np.float32)
+        self._zeros = np.zeros(self._width, np.float32)
+        self._feature: Floats | None = self._zeros
 
     def rewind(self, keep: int) -> int:
-        if keep < self._observed:
+        if keep < self._observed or self._feature is None:
             # f_{keep-1} is gone: the target decodes that token again.
             keep = max(keep - 1, 0)
             self._observed = keep
+            self._feature = None if keep else self._zeros
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
@@ -72,7 +74,7 @@ class Assistant:
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        if self._observed != n:
+        if self._observed != n or self._feature is None:
             raise LlamaError(f"the assistant has seen {self._observed} of {n} tokens")
         hidden, token = self._feature, last
         while len(draft.tokens) < depth:

@@ -44,12 +44,11 @@ class ChainedNextN(NextN):
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        self._expect(n)
+        features = [self._expect(n)]
         if n + depth > self._context.n_ctx:
             return draft
         self._flush()
         context = self._context
-        features = [self._feature]
         try:
             for head in range(depth):
                 context.remove_from(n)

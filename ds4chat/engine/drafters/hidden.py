@@ -50,7 +50,8 @@ class HiddenDrafter:
         self._backlog: list[int] = []
         self._backlog_features: list[Floats] = []
         self._zeros = np.zeros(width, np.float32)
-        self._feature = self._zeros
+        self._feature: Floats | None = self._zeros
+        """f_{n-1}; None after a rewind, until the target has decoded the last kept token again."""
         self._observed = 0
         context.enable_nextn(True, masked=True)
 
@@ -67,18 +68,17 @@ class HiddenDrafter:
     # -- the interface
 
     def rewind(self, keep: int) -> int:
-        if keep >= self._observed:
-            self._forget_cells(keep)  # of a token that was sampled and never committed
-            return keep
-        if self._known < keep:
+        if self._known < keep < self._observed:
             self._flush()
+        self._forget_cells(keep)  # among them that of a token that was sampled and never committed
+        if keep >= self._observed and self._feature is not None:
+            return keep
         self._backlog.clear()
         self._backlog_features.clear()
         # f_{keep-1} is gone: the target decodes that token again, and only that one.
-        self._forget_cells(keep)
         keep = max(keep - 1, 0) if self._known else 0
         self._observed = keep
-        self._feature = self._zeros
+        self._feature = None if keep else self._zeros
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
@@ -89,6 +89,7 @@ class HiddenDrafter:
         for i in range(keep):
             p = pos + i
             if p >= self._known and p >= self.shift:
+                assert previous is not None  # the cell of the first token after a rewind was kept
                 self._backlog.append(tokens[i])
                 self._backlog_features.append(previous)
             previous = hidden[i]
@@ -100,7 +101,7 @@ class HiddenDrafter:
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        self._expect(n)
+        feature = self._expect(n)
         if n < self.shift or n - self.shift + depth > self._context.n_ctx:
             return draft
         if len(self._backlog) >= MAX_MERGED:
@@ -111,7 +112,7 @@ class HiddenDrafter:
         tokens = [*self._backlog, last] if self._known <= n else [last]
         if self._known > n:
             context.remove_from(n - self.shift)
-        features = self._encoded(np.stack([*self._backlog_features, self._feature]))
+        features = self._encoded(np.stack([*self._backlog_features, feature]))
         rows = len(tokens)
         context.decode(tokens, n + 1 - rows - self.shift, embd=features)
         self._backlog.clear()
@@ -136,10 +137,12 @@ class HiddenDrafter:
 
     # -- inside
 
-    def _expect(self, n: int) -> None:
-        """Raise LlamaError unless every committed token was observed: drafts would be made of stale rows."""
-        if self._observed != n:
+    def _expect(self, n: int) -> Floats:
+        """f_{n-1}. Raises LlamaError unless every committed token was observed: drafts would be made of
+        stale rows."""
+        if self._observed != n or self._feature is None:
             raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
+        return self._feature
 
     def _forget_cells(self, keep: int) -> None:
         """Drop the cells of the tokens from position ``keep`` on; all of them where that is refused."""

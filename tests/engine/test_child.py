@@ -1,0 +1,247 @@
+"""The engine process: what it answers, how it dies, and that it never stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from engine_kit import END_NOW, load_of
+
+from ds4chat.engine.client import EngineClient, wait_for
+from ds4chat.engine.events import (
+    Cancel,
+    Ended,
+    EngineDied,
+    Event,
+    Generate,
+    Load,
+    Loaded,
+    LoadFailed,
+    Replay,
+    Replayed,
+    Retune,
+    Step,
+    Tuning,
+    encode,
+)
+
+LONG = 60.0
+"""Seconds to wait for what must come; only a broken engine makes a test wait that long."""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[EngineClient]:
+    client = EngineClient(tmp_path / "log" / "engine.log")
+    client.start()
+    yield client
+    client.close()
+
+
+def expect(client: EngineClient, kind: type[Event]) -> tuple[Event, list[Event]]:
+    event, seen = wait_for(client, kind, LONG)
+    assert event is not None, seen
+    return event, seen
+
+
+def endless(reply: int = 1, depth: int = 3) -> Generate:
+    return Generate(reply, prompt=END_NOW, tuning=Tuning(depth=depth))
+
+
+def ids(events: list[Event]) -> list[int]:
+    return [t.id for e in events if isinstance(e, Step) for t in e.tokens]
+
+
+def test_a_reply_comes_as_events(client: EngineClient, tiny_dir: Path) -> None:
+    client.send(load_of(tiny_dir, "deepseek4-support"))
+    loaded, _ = expect(client, Loaded)
+    assert isinstance(loaded, Loaded)
+    assert loaded.drafter is not None
+    assert (loaded.drafter.kind, loaded.off_reason) == ("nextn-support", "")
+    assert loaded.plain_ms > 0
+    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=50))
+    ended, seen = expect(client, Ended)
+    assert isinstance(ended, Ended)
+    assert ended.finish_reason == "length"
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 50)
+    client.send(Replay(1))
+    replayed, _ = expect(client, Replayed)
+    assert isinstance(replayed, Replayed)
+    assert replayed.equal
+
+
+def test_cancel_and_retune_reach_a_running_reply(client: EngineClient, tiny_dir: Path) -> None:
+    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
+    expect(client, Loaded)
+    client.send(endless(depth=1))
+    expect(client, Step)
+    client.send(Retune(Tuning(depth=4)))
+    for _ in range(10_000):
+        step, _ = expect(client, Step)
+        assert isinstance(step, Step)
+        if step.tuning.depth == 4:
+            break
+    else:
+        pytest.fail("the new depth was never taken up")
+    client.send(Cancel(1))
+    ended, _ = expect(client, Ended)
+    assert isinstance(ended, Ended)
+    assert ended.finish_reason == "cancelled"
+    client.send(Generate(2, prompt=END_NOW, tuning=Tuning(), max_tokens=5))
+    _, seen = expect(client, Ended)
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+
+
+def test_a_cancel_that_comes_before_its_reply_begins_still_counts(
+    client: EngineClient, tiny_dir: Path
+) -> None:
+    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
+    client.send(endless(1))
+    client.send(endless(2))
+    client.send(Cancel(2))
+    client.send(Cancel(1))
+    for reply in (1, 2):
+        ended, _ = expect(client, Ended)
+        assert isinstance(ended, Ended)
+        assert (ended.reply, ended.finish_reason) == (reply, "cancelled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_a_death_is_an_event_with_its_signal_and_keeps_what_came(
+    client: EngineClient, tiny_dir: Path, number: signal.Signals
+) -> None:
+    client.send(load_of(tiny_dir, "deepseek4-support", ctx=32768))
+    expect(client, Loaded)
+    client.send(endless(7))
+    expect(client, Step)
+    assert client.pid is not None
+    os.kill(client.pid, number)
+    died, _ = expect(client, EngineDied)
+    assert isinstance(died, EngineDied)
+    assert (died.reply, died.signal, died.exit_code) == (7, number.name, None)
+    assert "Load the model again" in died.message
+    assert not client.alive
+    client.start()
+    client.send(load_of(tiny_dir, "deepseek4-support"))
+    expect(client, Loaded)
+    client.send(Generate(8, prompt=END_NOW, max_tokens=4))
+    _, seen = expect(client, Ended)
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 4)
+
+
+def test_a_native_abort_brings_llama_cpps_last_words(client: EngineClient, tmp_path: Path) -> None:
+    """The log's tail comes along: here the sentence that a real abort prints on stderr."""
+    assert client.pid is not None
+    with client.log_path.open("a") as log:
+        log.write("GGML_ASSERT(n_ubatch > n_keep_tail) failed\n")
+    os.kill(client.pid, signal.SIGABRT)
+    died, _ = expect(client, EngineDied)
+    assert isinstance(died, EngineDied)
+    assert "GGML_ASSERT(n_ubatch > n_keep_tail) failed" in died.log_tail
+
+
+def test_files_that_cannot_be_loaded_leave_the_process_alive(
+    client: EngineClient, tiny_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"PK\x03\x04 this is a zip")
+    for path in (tmp_path / "missing.gguf", tmp_path / "no.gguf", tmp_path):
+        client.send(Load(str(path)))
+        failed, _ = wait_for(client, LoadFailed, LONG)
+        assert isinstance(failed, LoadFailed)
+        assert str(path.name) in failed.message
+    client.send(Generate(3, prompt="x"))
+    ended, _ = expect(client, Ended)
+    assert isinstance(ended, Ended)
+    assert "No model is loaded" in ended.detail
+    client.send(load_of(tiny_dir, "llama-draft"))
+    expect(client, Loaded)
+
+
+def test_a_support_file_that_does_not_fit_leaves_the_target_usable(
+    client: EngineClient, tiny_dir: Path
+) -> None:
+    llama = tiny.build("llama", tiny_dir)
+    support = tiny.build("deepseek4-support", tiny_dir, wrong_every=4)
+    client.send(Load(str(llama), str(support), ctx=512, threads=1))
+    loaded, _ = expect(client, Loaded)
+    assert isinstance(loaded, Loaded)
+    assert loaded.drafter is None
+    assert "deepseek4" in loaded.off_reason
+    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=5))
+    _, seen = expect(client, Ended)
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+
+
+def test_close_leaves_no_process(tmp_path: Path, tiny_dir: Path) -> None:
+    client = EngineClient(tmp_path / "engine.log")
+    client.start()
+    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
+    expect(client, Loaded)
+    client.send(endless())
+    expect(client, Step)
+    client.close()
+    assert not client.alive
+    assert not [e for e in client.drain() if isinstance(e, EngineDied)]
+
+
+def test_an_engine_whose_client_was_killed_leaves(tmp_path: Path, tiny_dir: Path) -> None:
+    """The client is a process of its own here and dies by SIGKILL in the middle of a reply."""
+    load = load_of(tiny_dir, "llama-draft", ctx=32768)
+    (tmp_path / "load").write_bytes(encode(load)[4:])
+    script = f"""
+from pathlib import Path
+from ds4chat.engine.client import EngineClient, wait_for
+from ds4chat.engine.events import *
+client = EngineClient(Path({str(tmp_path / "engine.log")!r}))
+client.start()
+client.send(decode_command(Path({str(tmp_path / "load")!r}).read_bytes()))
+wait_for(client, Loaded, {LONG})
+client.send(Generate(1, prompt={END_NOW!r}, tuning=Tuning(depth=3)))
+wait_for(client, Step, {LONG})
+print(client.pid, flush=True)
+wait_for(client, EngineDied, 600)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    engine = int(owner.stdout.readline())
+    os.kill(engine, 0)
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + LONG
+    while time.monotonic() < deadline and _runs(engine):
+        time.sleep(0.02)
+    assert not _runs(engine)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_garbage_on_the_command_pipe_ends_the_engine_with_a_log_line(
+    client: EngineClient, tmp_path: Path
+) -> None:
+    assert client._process is not None
+    assert client._process.stdin is not None
+    client._process.stdin.write(b"\x00\x00\x00\x05hello")
+    client._process.stdin.flush()
+    died, _ = expect(client, EngineDied)
+    assert isinstance(died, EngineDied)
+    assert any("the client sent" in line for line in died.log_tail)
+
+
+def test_prints_of_the_engine_reach_the_log_and_not_the_protocol(
+    client: EngineClient, tiny_dir: Path
+) -> None:
+    client.send(load_of(tiny_dir, "llama-draft"))
+    expect(client, Loaded)
+    assert "llama_model_loader" in client.log_path.read_text()
+    assert client.log_path.stat().st_mode & 0o077 == 0

@@ -5,6 +5,9 @@
 >>> expected = tiny.simulate(tiny.encode(" end now"), 200, depth=3)
 >>> expected.steps, expected.drafted, expected.accepted
 
+The constructed targets see one token back and add nothing in their blocks: their text is known, and does not
+depend on what the KV cache holds. What a cache must hold is proven on the random twins (``*-random``).
+
 What the models say is in tiny.chain, the vocabulary in tiny.vocab, the counters in tiny.simulate, a plain
 llama.cpp driver that proves all three in tiny.raw.
 """

@@ -18,6 +18,7 @@ KINDS: dict[str, Callable[..., None]] = {
     "deepseek4-ds4": deepseek4.write_ds4_support,
     "deepseek4-random": deepseek4.write_random,
     "qwen35-nextn": qwen35.write_nextn,
+    "qwen35-random": qwen35.write_random,
     "qwen3next-nextn": qwen3next.write_nextn,
     "mimo2-nextn": mimo2.write_nextn,
     "gemma4": gemma4.write_target,

@@ -22,6 +22,7 @@ from tiny.tensors import (
     mixing_matrix,
     noise,
     ones,
+    random_table,
     target_output,
     write,
     zeros,
@@ -289,5 +290,5 @@ def write_random(path: Path, *, seed: int = 1) -> None:
     for name, values in tensors.items():
         if values.dtype == np.float32 and values.ndim > 1:
             tensors[name] = noise(rng, values.shape)
-    tensors["token_embd.weight"] *= np.float32(np.sqrt(_WIDTH))
+    tensors |= random_table(rng, _WIDTH)
     write(path, "deepseek4", _metadata(False), tensors, name="tiny random DeepSeek V4")

@@ -17,6 +17,7 @@ from tiny.tensors import (
     embedding,
     noise,
     ones,
+    random_table,
     successor_matrix,
     target_output,
     write,
@@ -102,11 +103,7 @@ def write_random(path: Path, *, quant: str = "F32", n_layer: int = 4, seed: int 
     """
     rng = np.random.default_rng(seed)
     width = 256
-    tensors: Tensors = {
-        "token_embd.weight": noise(rng, (vocab.N_VOCAB, width)) * np.float32(np.sqrt(width)),
-        "output_norm.weight": ones(width),
-        "output.weight": noise(rng, (vocab.N_VOCAB, width)),
-    }
+    tensors = random_table(rng, width) | {"output_norm.weight": ones(width)}
     for i in range(n_layer):
         tensors |= {
             name: values if values.ndim == 1 else noise(rng, values.shape)

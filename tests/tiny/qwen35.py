@@ -16,6 +16,7 @@ from tiny.tensors import (
     mixing_matrix,
     noise,
     ones,
+    random_table,
     target_output,
     write,
     zeros,
@@ -105,6 +106,18 @@ def metadata(*, nextn: bool) -> dict[str, Any]:
     return keys
 
 
+def _target(head: np.ndarray, rng: np.random.Generator) -> Tensors:
+    tensors: Tensors = {
+        "token_embd.weight": embedding(head.shape[0]),
+        "output_norm.weight": ones(_WIDTH),
+        "output.weight": head,
+    }
+    for i in range(LAYERS):
+        p = f"blk.{i}."
+        tensors |= _ffn(p) | (attention(p) if i % 4 == 3 else delta_net(p, rng))
+    return tensors
+
+
 def write_nextn(
     path: Path,
     *,
@@ -123,14 +136,7 @@ def write_nextn(
     """
     rng = np.random.default_rng(seed)
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
-    tensors: Tensors = {
-        "token_embd.weight": embedding(n_vocab),
-        "output_norm.weight": ones(_WIDTH),
-        "output.weight": target_output(n_vocab, gain, runner_ratio),
-    }
-    for i in range(LAYERS):
-        p = f"blk.{i}."
-        tensors |= _ffn(p) | (attention(p) if i % 4 == 3 else delta_net(p, rng))
+    tensors = _target(target_output(n_vocab, gain, runner_ratio), rng)
     if nextn:
         p = f"blk.{LAYERS}."
         tensors |= _ffn(p) | attention(p)
@@ -142,3 +148,14 @@ def write_nextn(
     write(
         path, "qwen35", metadata(nextn=nextn), tensors, name="tiny qwen35", variant=vocabulary, pre="qwen35"
     )
+
+
+def write_random(path: Path, *, seed: int = 1) -> None:
+    """The target's shapes with random weights, no NextN block: real numbers in every state and cache."""
+    rng = np.random.default_rng(seed)
+    tensors = _target(target_output(vocab.N_VOCAB), rng)
+    for name, values in tensors.items():
+        if values.ndim > 1:
+            tensors[name] = noise(rng, values.shape)
+    tensors |= random_table(rng, _WIDTH)
+    write(path, "qwen35", metadata(nextn=False), tensors, name="tiny random qwen35", pre="qwen35")

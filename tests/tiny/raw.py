@@ -3,7 +3,8 @@
 It shares no line with ds4chat. It runs in a child process, because llama.cpp aborts on many mistakes:
 ``run({...})`` starts one and returns its answer; ``run_all`` does several jobs in one. Keys of a job:
 
-kind        "plain", "nextn", "chained" (one NextN head a draft), "assistant", "eagle3" or "draft"
+kind        "plain", "nextn", "chained" (one NextN head a draft), "assistant", "eagle3", "draft",
+            or "oracle" with reference (the target's own reply) and wrong_every
 target      path; support: path, or "" for the NextN block inside the target
 prompt      token ids, at least two (or text: tokenized by llama.cpp, answered under "prompt")
 n_tokens, depth, n_ctx (512)
@@ -188,6 +189,22 @@ class _Plain:
         return []
 
 
+class _Oracle(_Plain):
+    """Drafts a known reply (``reference``), but for every Nth token of it (``wrong_every``)."""
+
+    def __init__(self, target: _Llama, job: dict[str, Any]) -> None:
+        super().__init__(target, job)
+        self.reference, self.first = job["reference"], len(job["prompt"])
+        self.wrong_every = job["wrong_every"]
+
+    def draft(self, last: int, n_past: int, depth: int) -> list[int]:
+        start = n_past + 1 - self.first
+        return [
+            token if i % self.wrong_every else (token + 1) % self.target.n_vocab
+            for i, token in enumerate(self.reference[start : start + depth], start + 1)
+        ]
+
+
 class _Chained(_Plain):
     """Token by token from ``first`` and hidden row on."""
 
@@ -348,6 +365,7 @@ class _DraftModel(_Chained):
 
 _DRAFTERS = {
     "plain": _Plain,
+    "oracle": _Oracle,
     "nextn": _NextN,
     "chained": _ChainedHeads,
     "assistant": _Assistant,

@@ -44,6 +44,14 @@ def noise(rng: np.random.Generator, shape: Sequence[int]) -> Floats:
     return values
 
 
+def random_table(rng: np.random.Generator, width: int) -> Tensors:
+    """Embedding and head of a random twin. Control tokens have no logit, so that no reply ends by chance."""
+    head = noise(rng, (vocab.N_VOCAB, width))
+    head[: vocab.FIRST_BYTE] = 0
+    table = noise(rng, (vocab.N_VOCAB, width)) * np.float32(np.sqrt(width))
+    return {"token_embd.weight": table, "output.weight": head}
+
+
 def embedding(n_vocab: int, width: int = chain.N_CLASSES) -> Floats:
     """One-hot class embedding, (n_vocab, width)."""
     table = zeros(n_vocab, width)

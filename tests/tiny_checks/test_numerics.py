@@ -19,7 +19,7 @@ def _rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array(answer["batch"]), np.array(answer["single"])
 
 
-@pytest.mark.parametrize("kind", ["llama-random", "deepseek4-random"])
+@pytest.mark.parametrize("kind", ["llama-random", "deepseek4-random", "qwen35-random"])
 def test_random_twins_depend_on_what_came_before(tiny_dir: Path, kind: str) -> None:
     batch, single = _rows(tiny.build(kind, tiny_dir))
     assert np.abs(batch - single).max() < 0.05
@@ -33,6 +33,16 @@ def test_random_twins_depend_on_what_came_before(tiny_dir: Path, kind: str) -> N
         }
     )
     assert np.abs(batch[1:] - np.array(again["batch"])).max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["llama-random", "deepseek4-random", "qwen35-random"])
+def test_rollback_restores_the_state_of_random_twins(tiny_dir: Path, kind: str) -> None:
+    job = {"target": str(tiny.build(kind, tiny_dir)), "prompt": PROMPT}
+    plain = raw.run(job | {"kind": "plain", "n_tokens": 120})["tokens"]
+    oracle = {"kind": "oracle", "reference": plain, "wrong_every": 5}
+    for got in raw.run_all([job | oracle | {"n_tokens": len(plain), "depth": depth} for depth in (2, 3, 8)]):
+        assert got["tokens"] == plain
+        assert 0 < got["accepted"] < got["judged"]
 
 
 @pytest.mark.parametrize("quant", ["Q4_0", "Q8_0", "Q4_K"])

@@ -1,0 +1,111 @@
+"""The vocabulary in a GGUF's metadata: its size, its begin and end tokens, and how two of them differ."""
+
+from __future__ import annotations
+
+from ds4chat.models.errors import shown
+from ds4chat.models.gguf_file import ArrayInfo, Header
+
+TOKENS = "tokenizer.ggml.tokens"
+
+MAX_SIZE_DIFFERENCE = 128
+"""Tokens by which a draft model's vocabulary may be longer or shorter than its target's: the padding that
+two sizes of one family differ by (SPEC_VOCAB_MAX_SIZE_DIFFERENCE in common/speculative.cpp)."""
+
+FIRST_COMPARED = 5
+"""The first tokens of a draft model's vocabulary may differ: families name their control tokens anew
+(SPEC_VOCAB_CHECK_START_TOKEN_ID, same place)."""
+
+# Defaults of src/llama-vocab.cpp for what the metadata leaves out.
+_ADD_BOS_MODELS = frozenset(("llama", "bert"))
+_ADD_BOS_PRE = frozenset(
+    [
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        "tekken",
+        "chameleon",
+        "gemma4",
+        "granite-embed-multi-311m",
+    ]
+)
+_NO_BOS_PRE = frozenset(("chatglm-bpe", "glm4", "glm5"))
+_BOS = {"llama": 1, "bert": 101, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "plamo2": 1}
+_EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "plamo2": 2}
+
+
+def has_tokenizer(header: Header) -> bool:
+    """The file carries a vocabulary of its own."""
+    return isinstance(header.metadata.get(TOKENS), ArrayInfo)
+
+
+def vocabulary_size(header: Header) -> int | None:
+    """Number of tokens; None where the file does not say."""
+    tokens = header.metadata.get(TOKENS)
+    return tokens.length if isinstance(tokens, ArrayInfo) else header.own_integer("vocab_size")
+
+
+def adds_bos(header: Header) -> bool:
+    """A begin token is put before a prompt, as llama.cpp decides it."""
+    stated = header.flag("tokenizer.ggml.add_bos_token")
+    pre = header.text("tokenizer.ggml.pre")
+    if header.text("tokenizer.ggml.model") == "gemma4" or pre in ("gemma4", "granite-embed-multi-311m"):
+        return True
+    if stated is not None:
+        return stated
+    return header.text("tokenizer.ggml.model") in _ADD_BOS_MODELS or pre in _ADD_BOS_PRE
+
+
+def adds_eos(header: Header) -> bool:
+    """An end token is put after a prompt, as llama.cpp decides it."""
+    stated = header.flag("tokenizer.ggml.add_eos_token")
+    return header.text("tokenizer.ggml.model") == "t5" if stated is None else stated
+
+
+def bos(header: Header) -> int | None:
+    """Id of the begin token."""
+    fallback = _BOS.get(header.text("tokenizer.ggml.model"))
+    if header.text("tokenizer.ggml.pre") in _NO_BOS_PRE:
+        fallback = None
+    return _valid(header, "tokenizer.ggml.bos_token_id", fallback)
+
+
+def eos(header: Header) -> int | None:
+    """Id of the end token."""
+    fallback = _EOS.get(header.text("tokenizer.ggml.model"))
+    return _valid(header, "tokenizer.ggml.eos_token_id", fallback)
+
+
+def _valid(header: Header, key: str, fallback: int | None) -> int | None:
+    """The id under ``key``, or the fallback, where they are ids of the vocabulary."""
+    size = vocabulary_size(header) or 0
+    stated = header.integer(key)
+    if stated is not None and 0 <= stated < size:
+        return stated
+    return fallback if fallback is not None and fallback < size else None
+
+
+def same_tokens(one: Header, other: Header) -> bool:
+    """Both vocabularies hold the same texts in the same order. Compares the files' bytes, piece by piece."""
+    a, b = one.metadata[TOKENS], other.metadata[TOKENS]
+    if not isinstance(a, ArrayInfo) or not isinstance(b, ArrayInfo):
+        return False
+    if (a.length, a.n_bytes, a.type) != (b.length, b.n_bytes, b.type):
+        return False
+    return all(x == y for x, y in zip(one.array_chunks(TOKENS), other.array_chunks(TOKENS), strict=True))
+
+
+def first_difference(one: Header, other: Header, start: int = 0) -> tuple[int, str, str] | None:
+    """The first token id from ``start`` on whose texts differ, and both texts fit for a sentence."""
+    if same_tokens(one, other):
+        return None
+    ours, theirs = one.array(TOKENS) or [], other.array(TOKENS) or []
+    for i, (a, b) in enumerate(zip(ours[start:], theirs[start:], strict=False), start=start):
+        if a != b:
+            return i, shown(a, 24), shown(b, 24)
+    return None

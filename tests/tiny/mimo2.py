@@ -51,7 +51,11 @@ def write_nextn(
     runner_ratio: float = 0.0,
     vocabulary: Variant = "standard",
 ) -> None:
-    """Target and its NextN heads. Head i errs two words of the cycle earlier than head i - 1."""
+    """Target and its NextN heads. Head i errs two words of the cycle earlier than head i - 1.
+
+    At depth 3 a full step is four words, so with ``wrong_every`` 4 it falls in step with the cycle: soon all
+    drafts are accepted. With 3 a miss follows every two full steps.
+    """
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
     blocks = _LAYERS + heads
     tensors: Tensors = {

@@ -1,0 +1,119 @@
+"""The slash commands: their table, and a typed line read against it. What they do is the chat screen's."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+Completes = Literal["", "file", "switch", "depth", "format", "option", "mtp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One slash command."""
+
+    name: str
+    help: str
+    argument: str = ""
+    """What follows it, as the help shows it; in brackets where it may be left out."""
+    aliases: tuple[str, ...] = ()
+    completes: Completes = ""
+    """What its argument is, for completion."""
+
+    @property
+    def usage(self) -> str:
+        """The command as it is typed."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+    @property
+    def needs_argument(self) -> bool:
+        """It does nothing without its argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("help", "Keys and commands"),
+    Command("new", "Begin a new conversation", aliases=("clear",)),
+    Command("retry", "Answer the last prompt anew", aliases=("regenerate",)),
+    Command(
+        "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
+    ),
+    Command("stop", "Stop the reply and keep what came"),
+    Command("model", "Choose the model; with a file, load it", "[FILE]", completes="file"),
+    Command(
+        "mtp",
+        "Speculation: on, off (paused), or another drafter",
+        "[on|off|embedded|lookup|none|FILE]",
+        completes="mtp",
+    ),
+    Command(
+        "draft",
+        "Most tokens drafted a step: 1 to 16, or auto",
+        "[N|auto]",
+        aliases=("depth",),
+        completes="depth",
+    ),
+    Command("margin", "Accept drafts from this probability ratio on; 1 is exact", "[0..1]"),
+    Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
+    Command("temp", "Temperature; 0 takes the likeliest token", "[F]"),
+    Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
+    Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
+    Command("think", "Let the model think first"),
+    Command("nothink", "Have the model answer at once"),
+    Command("read", "Put a text file into the prompt", "FILE", completes="file"),
+    Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
+    Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
+    Command("copy", "Copy the last reply as it was written"),
+    Command("view", "Finished replies as tokens or as Markdown", "[tokens|markdown]", completes="format"),
+    Command("panels", "Open or close the panels"),
+    Command("unqueue", "Drop the prompts that wait"),
+    Command("theme", "Choose the colours"),
+    Command("settings", "All settings"),
+    Command("save", "Save the settings as they are now"),
+    Command("export", "Write the conversation to a file (.md, .json or .jsonl)", "FILE", completes="file"),
+    Command("log", "The log of the engine and of ds4chat"),
+    Command("about", "Versions, places, licences"),
+    Command("quit", "Leave", aliases=("exit", "q")),
+)
+
+BY_NAME: dict[str, Command] = {
+    name: command for command in COMMANDS for name in (command.name, *command.aliases)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A typed line: the command it names, and its argument without blanks around it."""
+
+    command: Command
+    argument: str
+
+
+class CommandError(Exception):
+    """The line names no command, or one without the argument that it needs; the text is a sentence."""
+
+
+def is_command(text: str) -> bool:
+    """The text is meant as a command: one line that begins with a slash and a letter, and is no path."""
+    head = text.split(maxsplit=1)[0] if text.strip() else ""
+    return text.startswith("/") and "\n" not in text.strip() and head[1:2].isalpha() and "/" not in head[1:]
+
+
+def parse(text: str) -> Parsed:
+    """The command in a line for which is_command holds. Raises CommandError."""
+    head, _, argument = text.strip()[1:].partition(" ")
+    command = BY_NAME.get(head.lower())
+    if command is None:
+        near = difflib.get_close_matches(head.lower(), BY_NAME, n=1, cutoff=0.4)
+        hint = f"Did you mean /{near[0]}?" if near else "/help lists them."
+        raise CommandError(f"There is no command /{head}. {hint} To send it as text, begin with a blank.")
+    argument = argument.strip()
+    if command.needs_argument and not argument:
+        raise CommandError(f"/{command.name} takes {command.argument}: {command.usage}.")
+    return Parsed(command, argument)
+
+
+def usage_rows() -> list[tuple[str, str]]:
+    """(usage, help) of every command, for the help screen."""
+    return [(command.usage, command.help) for command in COMMANDS]

@@ -1,0 +1,399 @@
+"""What the chat does, without a screen: commands to the engine, its events folded into the conversation.
+
+The states of the engine as the chat sees it:
+
+    none -> loading -> ready -> reading -> writing -> ready ...
+                 \\-> failed            (nothing is loaded; a new load may be asked for)
+    any  -> died                        (the process is gone; a new load starts another)
+
+One call of ``frame`` takes everything that the engine sent since the last one. Nothing else reads events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from time import monotonic
+from typing import Literal, Protocol
+
+from ds4chat.engine.events import (
+    Cancel,
+    Command,
+    Ended,
+    EngineDied,
+    Event,
+    Generate,
+    Load,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Notice,
+    Prefill,
+    Replay,
+    Replayed,
+    Retune,
+    Step,
+    Tuning,
+)
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
+
+EngineState = Literal["none", "loading", "ready", "reading", "writing", "stopping", "failed", "died"]
+
+KILL_AFTER = 3.0
+"""Seconds after which a second stop ends an engine that does not take the first one."""
+
+
+class Engine(Protocol):
+    """What the chat needs of the engine's handle (ds4chat.engine.client.EngineClient)."""
+
+    @property
+    def alive(self) -> bool:
+        """The process runs."""
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Raises OSError."""
+
+    def send(self, command: Command) -> None:
+        """Send one command."""
+
+    def drain(self) -> list[Event]:
+        """Every event since the last call."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+
+    def close(self) -> None:
+        """Have the process leave."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a load or the reading of a prompt is."""
+
+    stage: str = ""
+    fraction: float = 0.0
+    """Of a load's stage, 0..1."""
+    done: int = 0
+    total: int = 0
+    """Prompt tokens read, of all."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """What one frame brought: what is to be drawn anew."""
+
+    started: list[Reply] = field(default_factory=list)
+    """Replies asked for, their prompt the turn before each."""
+    steps: list[Step] = field(default_factory=list)
+    """Of the running reply, in order."""
+    grown: Reply | None = None
+    """The reply that gained something."""
+    ended: Reply | None = None
+    engine: bool = False
+    """The engine's state or progress changed."""
+    died: EngineDied | None = None
+    failed: str = ""
+    """Why nothing could be loaded."""
+    notices: list[Notice] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing came."""
+        return not (self.started or self.grown or self.ended or self.engine or self.notices or self.replayed)
+
+
+class Chat:
+    """The conversation, the queue of prompts, and the engine behind them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: Recorder,
+        tuning: Tuning,
+        *,
+        system: str = "",
+        think: bool = True,
+        max_tokens: int = -1,
+        keep_accepted: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.engine = engine
+        self.recorder = recorder
+        self.tuning = tuning
+        self.think = think
+        self.max_tokens = max_tokens
+        self.keep_accepted = keep_accepted
+        self.conversation = Conversation(system=system)
+        self.queue: deque[str] = deque()
+        self.state: EngineState = "none"
+        self.progress = Progress()
+        self.loaded: Loaded | None = None
+        self.load_command: Load | None = None
+        self.trouble = ""
+        """Why nothing is loaded, as a sentence."""
+        self.session = Stats()
+        """Totals of every reply since the start."""
+        self.reply: Reply | None = None
+        """The running reply."""
+        self._numbers = 0
+        self._clock = clock
+        self._stopped_at: float | None = None
+        self._pending_load = False
+        self._started: list[Reply] = []
+        self._changed = False
+
+    # -- the engine
+
+    @property
+    def busy(self) -> bool:
+        """Events are to be expected soon."""
+        return self.reply is not None or self.state == "loading"
+
+    def load(self, command: Load) -> None:
+        """Load models, in the place of what is loaded. A running reply is stopped first."""
+        self.load_command = command
+        self._changed = True
+        if self.reply is not None and self.state not in ("died", "failed"):
+            self._pending_load = True
+            self.stop()
+            return
+        self._pending_load = False
+        self.loaded = None
+        self.trouble = ""
+        self.progress = Progress(stage="starting the engine")
+        self.state = "loading"
+        try:
+            self.engine.start()
+        except OSError as error:
+            self._fail(
+                f"The engine process cannot be started: {error}. Free memory or processes, then reload."
+            )
+            return
+        self.engine.send(command)
+
+    def reload(self) -> bool:
+        """Load again what was loaded or asked for last; False when nothing was."""
+        if self.load_command is None:
+            return False
+        self.load(self.load_command)
+        return True
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that is loaded or being loaded."""
+        if self.loaded is not None:
+            return self.loaded.target.name or PurePath(self.loaded.target.path).stem
+        return PurePath(self.load_command.model).stem if self.load_command else ""
+
+    def retune(self, tuning: Tuning) -> bool:
+        """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
+        if tuning == self.tuning:
+            return False
+        self.tuning = tuning
+        if self.reply is not None:
+            self.engine.send(Retune(tuning))
+        return True
+
+    # -- prompts
+
+    def submit(self, text: str) -> bool:
+        """Send a prompt, or queue it while the engine is not ready; True when it was sent."""
+        self.recorder.prompted(text)
+        if self.state != "ready" or self.queue:
+            self.queue.append(text)
+            self._next()
+            return False
+        self._ask(text)
+        return True
+
+    def unqueue(self) -> str | None:
+        """Take the newest queued prompt out of the queue."""
+        return self.queue.pop() if self.queue else None
+
+    def retry(self) -> bool:
+        """Answer the newest prompt anew; the reply it had is left out. False where there is none to answer,
+        or while the engine is not ready."""
+        if self.state != "ready" or not self.conversation.drop_reply():
+            return False
+        self.recorder.went_back(self.conversation)
+        self._request()
+        return True
+
+    def undo(self) -> str | None:
+        """Take back the newest prompt and its reply; the prompt's text, or None where there is none."""
+        if self.reply is not None:
+            return None
+        text = self.conversation.drop_exchange()
+        if text is not None:
+            self.recorder.went_back(self.conversation)
+        return text
+
+    def new(self) -> bool:
+        """Begin a new conversation; False while a reply runs."""
+        if self.reply is not None:
+            return False
+        self.conversation = Conversation(system=self.conversation.system)
+        return True
+
+    def stop(self) -> bool:
+        """Stop the running reply and keep what came; False where none runs. Asked again after KILL_AFTER
+        seconds, it ends an engine that does not answer."""
+        if self.reply is None:
+            return False
+        if self._stopped_at is None:
+            self._stopped_at = self._clock()
+            self.engine.send(Cancel(self.reply.number))
+            self.state = "stopping"
+            self._changed = True
+        elif self._clock() - self._stopped_at >= KILL_AFTER:
+            self.engine.kill()
+        return True
+
+    def replay(self) -> Reply | None:
+        """Have the newest reply decoded again without speculation; the reply, or None where that cannot be."""
+        reply = self.conversation.last_reply
+        if self.state != "ready" or reply is None or not reply.tokens:
+            return None
+        self.engine.send(Replay(reply.number))
+        return reply
+
+    def _ask(self, text: str) -> None:
+        self.conversation.turns.append(UserTurn(text))
+        self._request()
+
+    def _request(self) -> None:
+        """Ask for a reply to the conversation as it stands."""
+        self._numbers += 1
+        messages = self.conversation.messages()
+        reply = Reply(self._numbers, self.model_name)
+        self.conversation.turns.append(reply)
+        self.recorder.started(self.conversation, reply)
+        self.reply = reply
+        self.state = "reading"
+        self.progress = Progress()
+        self._stopped_at = None
+        self._started.append(reply)
+        self.engine.send(
+            Generate(
+                reply=reply.number,
+                messages=messages,
+                tuning=self.tuning,
+                max_tokens=self.max_tokens,
+                think=self.think,
+                keep_accepted=self.keep_accepted,
+            )
+        )
+
+    def _next(self) -> None:
+        if self.state == "ready" and self.queue:
+            self._ask(self.queue.popleft())
+
+    # -- events
+
+    def frame(self) -> Frame:
+        """Take everything in that the engine sent since the last call."""
+        frame = Frame(engine=self._changed)
+        self._changed = False
+        recorded: list[Step | Prefill] = []
+        for event in self.engine.drain():
+            if isinstance(event, Step):
+                self._step(event, frame, recorded)
+            elif isinstance(event, Prefill):
+                self._prefill(event, frame, recorded)
+            else:
+                self._flush(recorded)
+                self._other(event, frame)
+        self._flush(recorded)
+        frame.started, self._started = self._started, []
+        return frame
+
+    def _flush(self, recorded: list[Step | Prefill]) -> None:
+        if recorded and self.reply is not None:
+            self.recorder.took(self.reply, tuple(recorded))
+        recorded.clear()
+
+    def _step(self, step: Step, frame: Frame, recorded: list[Step | Prefill]) -> None:
+        if self.reply is None or step.reply != self.reply.number:
+            return
+        if self.state == "reading":
+            self.state = "writing"
+            frame.engine = True
+        self.reply.take(step)
+        self.session.fold(step)
+        frame.steps.append(step)
+        frame.grown = self.reply
+        recorded.append(step)
+
+    def _prefill(self, event: Prefill, frame: Frame, recorded: list[Step | Prefill]) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.stats.fold(event)
+        self.progress = Progress(
+            "reading", event.done / event.total if event.total else 0, event.done, event.total
+        )
+        frame.engine = True
+        recorded.append(event)
+
+    def _other(self, event: Event, frame: Frame) -> None:
+        if isinstance(event, Loading):
+            self.progress = Progress(event.stage, event.fraction)
+            frame.engine = True
+        elif isinstance(event, Loaded):
+            self.loaded = event
+            self.state = "ready"
+            frame.engine = True
+            self._next()
+        elif isinstance(event, LoadFailed):
+            self._fail(event.message)
+            frame.failed = event.message
+        elif isinstance(event, Ended):
+            self._ended(event, frame)
+        elif isinstance(event, EngineDied):
+            self._died(event, frame)
+        elif isinstance(event, Replayed):
+            frame.replayed.append(event)
+        elif isinstance(event, Notice):
+            frame.notices.append(event)
+
+    def _ended(self, ended: Ended, frame: Frame) -> None:
+        reply = self.reply
+        if reply is None or ended.reply != reply.number:
+            return
+        by_user = self._stopped_at is not None
+        reply.end(ended)
+        self.session.fold(ended)
+        self.recorder.ended(reply, ended)
+        frame.grown = frame.ended = reply
+        frame.engine = True
+        self.reply = None
+        self._stopped_at = None
+        self.state = "ready"
+        if self._pending_load and self.load_command is not None:
+            self.load(self.load_command)
+        elif not by_user:
+            self._next()
+
+    def _died(self, died: EngineDied, frame: Frame) -> None:
+        frame.died = died
+        frame.engine = True
+        self.state = "died"
+        self.loaded = None
+        self.trouble = died.message
+        if self.reply is not None:
+            self.reply.crash(died)
+            self.recorder.ended(self.reply, died)
+            frame.grown = frame.ended = self.reply
+            self.reply = None
+            self._stopped_at = None
+        if self._pending_load and self.load_command is not None:
+            self.load(self.load_command)
+
+    def _fail(self, sentence: str) -> None:
+        self.state = "failed"
+        self.loaded = None
+        self.trouble = sentence
+        self._changed = True

@@ -1,0 +1,227 @@
+"""The conversation as the chat holds it: prompts and replies, the replies with their tokens and steps.
+
+Nothing here draws or stores. What is kept on disk is the Recorder's business: it is told what happens, in
+the order in which it happens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ds4chat.engine.events import Ended, EngineDied, Judged, Message, Prefill, Step, Token
+from ds4chat.engine.stats import Stats
+
+ReplyState = Literal["waiting", "streaming", "complete", "limited", "stopped", "failed", "crashed"]
+"""waiting: no token yet. complete: the model ended it. limited: it met its token or context limit. stopped:
+by the user. failed: the engine could not go on. crashed: the engine died."""
+
+RUNNING: frozenset[ReplyState] = frozenset({"waiting", "streaming"})
+
+
+@dataclass(slots=True)
+class UserTurn:
+    """What the user wrote."""
+
+    text: str
+    key: int | None = None
+    """The recorder's number for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a token stands in its reply's steps, and what decided it."""
+
+    step: Step
+    index: int
+    """Index among the step's tokens."""
+    judged: Judged | None
+    """The row that decided it; None for a token that no draft was held against."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One reply, from the request on."""
+
+    number: int
+    model: str
+    """Name of the model that answers."""
+    state: ReplyState = "waiting"
+    tokens: list[Token] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    """Empty for a reply from the store whose steps were not read."""
+    tail: str = ""
+    """Text after the last token's."""
+    ended: Ended | None = None
+    trouble: str = ""
+    """A sentence that says why it is not complete."""
+    stats: Stats = field(default_factory=Stats)
+    lossy: bool = False
+    """A token was accepted by its ratio alone, or would have been: the mode was approximate."""
+    thinking_tokens: int = 0
+    key: int | None = None
+    """The recorder's number for it."""
+    _first: list[int] = field(default_factory=list)
+    """Index in ``tokens`` of each step's first token."""
+
+    @property
+    def running(self) -> bool:
+        """More may come."""
+        return self.state in RUNNING
+
+    @property
+    def text(self) -> str:
+        """Everything the model wrote, its thinking included."""
+        return "".join(token.text for token in self.tokens) + self.tail
+
+    @property
+    def answer(self) -> str:
+        """What the model wrote outside its thinking."""
+        if not self.thinking_tokens:
+            return self.text
+        return "".join(t.text for t in self.tokens if not t.thinking).lstrip("\n") + self.tail
+
+    def take(self, step: Step) -> None:
+        """Append a step's tokens."""
+        self.state = "streaming"
+        self._first.append(len(self.tokens))
+        self.steps.append(step)
+        self.tokens += step.tokens
+        self.thinking_tokens += sum(token.thinking for token in step.tokens)
+        self.lossy |= step.tuning.mode == "approximate"
+        self.stats.fold(step)
+
+    def end(self, ended: Ended) -> None:
+        """The engine says that it is over."""
+        self.ended = ended
+        self.tail = ended.tail
+        states: dict[str, ReplyState] = {"stop": "complete", "cancelled": "stopped", "error": "failed"}
+        self.state = states.get(ended.finish_reason, "limited")
+        self.trouble = ended.detail
+        self.stats.fold(ended)
+
+    def crash(self, died: EngineDied) -> None:
+        """The engine died under it; what came stays."""
+        self.state = "crashed"
+        self.trouble = died.message
+
+    def place(self, token: int) -> Place | None:
+        """Where a token stands; None when this reply's steps are not at hand. Raises IndexError."""
+        if not self.steps:
+            return None
+        position = bisect_right(self._first, range(len(self.tokens))[token]) - 1
+        # A step that emitted nothing has the same first token as the one after it.
+        step, index = self.steps[position], token - self._first[position]
+        return Place(step, index, step.judged[index] if index < len(step.judged) else None)
+
+    def token_of(self, step: int, index: int) -> int | None:
+        """Index in ``tokens`` of a step's token; None where there is no such step or token."""
+        guess = step - self.steps[0].index if self.steps else 0
+        if not 0 <= guess < len(self.steps) or self.steps[guess].index != step:
+            return None
+        return self._first[guess] + index if index < len(self.steps[guess].tokens) else None
+
+
+Turn = UserTurn | Reply
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The turns on the screen, one path through the conversation's tree."""
+
+    system: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    title: str = ""
+    key: int | None = None
+    """The recorder's number for it."""
+
+    def messages(self) -> tuple[Message, ...]:
+        """What the engine is asked with: all turns so far. A reply without an answer is left out."""
+        found = [Message("system", self.system)] if self.system.strip() else []
+        for turn in self.turns:
+            if isinstance(turn, UserTurn):
+                found.append(Message("user", turn.text))
+            elif turn.answer:
+                found.append(Message("assistant", turn.answer))
+        return tuple(found)
+
+    @property
+    def last_reply(self) -> Reply | None:
+        """The newest reply."""
+        return next((turn for turn in reversed(self.turns) if isinstance(turn, Reply)), None)
+
+    def reply(self, number: int) -> Reply | None:
+        """The reply with this number."""
+        return next((t for t in reversed(self.turns) if isinstance(t, Reply) and t.number == number), None)
+
+    def drop_reply(self) -> bool:
+        """Take the newest reply off the end, so that its prompt can be answered anew; False without one."""
+        if self.turns and isinstance(self.turns[-1], Reply):
+            self.turns.pop()
+        return bool(self.turns)
+
+    def drop_exchange(self) -> str | None:
+        """Take the newest prompt and its reply off the end; the prompt's text, or None without one."""
+        self.drop_reply()
+        last = self.turns.pop() if self.turns else None
+        return last.text if isinstance(last, UserTurn) else None
+
+
+class Recorder(Protocol):
+    """Keeps conversations as they happen. Nothing here may raise: a store in trouble says so by itself."""
+
+    def started(self, conversation: Conversation, reply: Reply) -> None:
+        """A reply was asked for; the turn before it may be new. Called before the engine is asked."""
+
+    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+        """What came of the reply since the last call, in order; at most once a frame."""
+
+    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
+        """The reply is over."""
+
+    def went_back(self, conversation: Conversation) -> None:
+        """Turns were taken off the end of the path shown; they stay in the tree."""
+
+    def prompts(self) -> list[str]:
+        """Prompts of earlier sessions, oldest first."""
+
+    def prompted(self, text: str) -> None:
+        """A prompt was sent."""
+
+    def draft(self) -> str:
+        """The unsent text of the last session."""
+
+    def keep_draft(self, text: str) -> None:
+        """Unsent text to offer again next time; empty: none."""
+
+
+class Forgetful:
+    """The Recorder that keeps nothing: for a chat without a store."""
+
+    def started(self, conversation: Conversation, reply: Reply) -> None:
+        """Kept nowhere."""
+
+    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+        """Kept nowhere."""
+
+    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
+        """Kept nowhere."""
+
+    def went_back(self, conversation: Conversation) -> None:
+        """Kept nowhere."""
+
+    def prompts(self) -> list[str]:
+        """None."""
+        return []
+
+    def prompted(self, text: str) -> None:
+        """Kept nowhere."""
+
+    def draft(self) -> str:
+        """None."""
+        return ""
+
+    def keep_draft(self, text: str) -> None:
+        """Kept nowhere."""

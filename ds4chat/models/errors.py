@@ -30,3 +30,11 @@ def shown(text: object, limit: int = _SHOWN) -> str:
 def shown_path(path: object) -> str:
     """A path fit for a terminal, whole."""
     return shown(path, limit=4096)
+
+
+def shown_size(n_bytes: int) -> str:
+    """A size in decimal units: "3.81 GB"."""
+    for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if n_bytes >= 10**exponent:
+            return f"{n_bytes / 10**exponent:.3g} {unit}"
+    return f"{n_bytes} bytes"

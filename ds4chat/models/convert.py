@@ -1,0 +1,337 @@
+"""ds4's MTP support file rewritten for llama.cpp: the same numbers under other names, no value changed.
+
+ds4 keeps the NextN block of DeepSeek V4 as tensors ``mtp.0.*`` and nothing else. llama.cpp wants block N of a
+``deepseek4`` file, with the trunk's metadata and tokenizer, embeddings and output beside it, the two input
+projections in one matrix, and the block's own hyper-connection head at the root (src/models/deepseek4.cpp).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from gguf.constants import GGUFValueType
+
+from ds4chat.models.classify import classify, describe, nextn_layers
+from ds4chat.models.errors import ModelFileError, shown, shown_path, shown_size
+from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
+from ds4chat.models.gguf_write import (
+    OutTensor,
+    Progress,
+    array_value,
+    text_value,
+    uint32_value,
+    write_gguf,
+)
+from ds4chat.models.pairing import check_target, checkpoint_conflict
+
+ARCHITECTURE = "deepseek4"
+_PREFIX = "mtp.0."
+_VERSION = 1
+"""Of this conversion: part of a converted file's name in the cache, so that a change makes a new one."""
+
+_ROOT = ("token_embd.weight", "output_norm.weight", "output.weight")
+_HEAD = ("hc_head_fn.weight", "hc_head_base.weight", "hc_head_scale.weight")
+_NORMS = {
+    "enorm.weight": "nextn.enorm.weight",
+    "hnorm.weight": "nextn.hnorm.weight",
+    "norm.weight": "nextn.shared_head_norm.weight",
+}
+_BLOCK = (
+    *(f"attn_{s}.weight" for s in ("norm", "sinks", "q_a", "q_a_norm", "q_b", "kv", "kv_a_norm")),
+    *(f"attn_{s}.weight" for s in ("output_a", "output_b")),
+    *(f"hc_{part}_{s}.weight" for part in ("attn", "ffn") for s in ("fn", "base", "scale")),
+    *(f"ffn_{s}.weight" for s in ("norm", "gate_inp", "gate_exps", "up_exps", "down_exps")),
+    *(f"ffn_{s}.weight" for s in ("gate_shexp", "up_shexp", "down_shexp")),
+    "exp_probs_b.bias",
+)
+_PROJECTIONS = ("e_proj.weight", "h_proj.weight")
+_RESHAPED = "attn_output_a.weight"
+"""llama.cpp takes this one in two or three dimensions."""
+
+_REPLACED = frozenset(
+    f"{ARCHITECTURE}.{key}"
+    for key in ("block_count", "nextn_predict_layers", "embedding_length_out", "mtp_layer_count")
+)
+_DROPPED = frozenset(
+    f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")
+)
+"""Written anew, or true of the whole model only."""
+_DROPPED_PREFIXES = ("split.", "quantize.")
+_NOT_PER_LAYER = frozenset((f"{ARCHITECTURE}.rope.dimension_sections",))
+_RATIOS = f"{ARCHITECTURE}.attention.compress_ratios"
+
+
+def convert_mtp(
+    main: str | os.PathLike[str],
+    support: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    progress: Progress = lambda done, total: None,
+    *,
+    force: bool = False,
+) -> None:
+    """Write ``out``: the support file in llama.cpp's layout, with what it needs of the ``main`` model.
+
+    Lossless, as a stream of small pieces; ``out`` appears whole or not at all. Raises ModelFileError when the
+    files do not belong together or ``out`` cannot be written.
+    """
+    target, source = check_target(main), read_header(support)
+    block = _check(target, source)
+    _refuse_overwriting(Path(out), target, source)
+    write_gguf(
+        Path(out), _metadata(target, source, block), _tensors(target, source, block), progress, force=force
+    )
+
+
+def converted_path(
+    main: str | os.PathLike[str], support: str | os.PathLike[str], cache_dir: str | os.PathLike[str]
+) -> Path:
+    """Where in ``cache_dir`` the conversion of these two files belongs: the same name as long as both stay
+    what they are. Raises ModelFileError when one of them is missing."""
+    digest = hashlib.sha256(f"convert-mtp {_VERSION}".encode())
+    for path in (Path(main), Path(support)):
+        try:
+            status = path.stat()
+            identity = f"\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+        except (OSError, ValueError):
+            raise ModelFileError(
+                f"{shown_path(path)} cannot be read. Give the path of a .gguf file."
+            ) from None
+        digest.update(identity.encode("utf-8", "surrogateescape"))
+    return Path(cache_dir) / f"{Path(support).stem[:80]}-{digest.hexdigest()[:16]}.gguf"
+
+
+def run(
+    main: str | os.PathLike[str],
+    support: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    force: bool = False,
+) -> int:
+    """The command ``convert-mtp``: exit code 0, or 1 with a sentence on stderr."""
+    try:
+        convert_mtp(main, support, out, _bar(), force=force)
+    except ModelFileError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nds4chat: stopped; {shown_path(out)} was not written.", file=sys.stderr)
+        return 130
+    size = shown_size(Path(out).stat().st_size)
+    print(f"{shown_path(out)}: {size}. Use it with: ds4chat -m {shown_path(main)} --mtp {shown_path(out)}")
+    return 0
+
+
+# -- checks
+
+
+def _check(target: Header, source: Header) -> int:
+    """Number of the block that the support file becomes. Raises ModelFileError where the two do not fit."""
+    name = shown_path(source.path)
+    kind = classify(source)
+    if kind == "nextn-support":
+        raise ModelFileError(f"{name} is in llama.cpp's layout already. Give it with --mtp as it is.")
+    if kind != "ds4-support":
+        raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
+    if target.architecture != ARCHITECTURE:
+        _misfit(
+            source, target, f"the model's architecture is {shown(target.architecture)}, not {ARCHITECTURE}"
+        )
+    if nextn_layers(target):
+        raise ModelFileError(
+            f"{shown_path(target.path)} has a NextN block inside already. Use --mtp without a file."
+        )
+    conflict = checkpoint_conflict(target, source)
+    if conflict:
+        _misfit(source, target, conflict)
+    for key in ("mtp_layer_count", "nextn_predict_layers"):
+        if (source.integer(f"{ARCHITECTURE}.{key}") or 1) != 1:
+            raise ModelFileError(f"{name} has several MTP blocks, and llama.cpp runs one. Give another file.")
+    experts = [h.integer(f"{ARCHITECTURE}.expert_count") for h in (target, source)]
+    if experts[1] is not None and experts[0] != experts[1]:
+        _misfit(source, target, f"it routes among {experts[1]} experts, the model among {experts[0]}")
+    block = _trunk(target)
+    _check_tensors(target, source, block)
+    return block
+
+
+def _trunk(target: Header) -> int:
+    """Blocks of the model, counted by what is there."""
+    blocks = target.own_integer("block_count") or 0
+    held = 0
+    while held < blocks and f"blk.{held}.attn_norm.weight" in target.tensors:
+        held += 1
+    missing = [name for name in _ROOT if name not in target.tensors]
+    ratios = target.metadata.get(_RATIOS)
+    if not isinstance(ratios, ArrayInfo) or ratios.length < held:
+        missing.append(_RATIOS)
+    if missing or held < blocks - (target.own_integer("nextn_predict_layers") or 0):
+        what = missing[0] if missing else f"blk.{held}.attn_norm.weight"
+        raise ModelFileError(f"{shown_path(target.path)} is incomplete: it lacks {what}. Download it again.")
+    return held
+
+
+def _check_tensors(target: Header, source: Header, block: int) -> None:
+    """Every tensor that llama.cpp wants is there, in the shape that the model asks for, and no other."""
+    width = target.own_integer("embedding_length") or 0
+    streams = target.own_integer("hyper_connection.count") or 0
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_PROJECTIONS, (width, width))
+    shapes |= dict.fromkeys(_NORMS, (width,))
+    shapes |= dict(zip(_HEAD, ((streams * width, streams), (streams,), (1,)), strict=True))
+    known = [*_PROJECTIONS, *_NORMS, *_HEAD, *_BLOCK]
+    name = shown_path(source.path)
+    for stem in known:
+        tensor = source.tensors.get(_PREFIX + stem)
+        if tensor is None:
+            raise ModelFileError(
+                f"{name} is incomplete: it lacks the tensor {_PREFIX}{stem}. Download it again."
+            )
+        trunk = target.tensors.get(f"blk.{block - 1}.{stem}")
+        expected = shapes.get(stem) or (trunk.dims if trunk else None)
+        fits = expected is None or tensor.dims == expected
+        if stem == _RESHAPED and trunk:
+            fits = tensor.n_elements == trunk.n_elements
+        if not fits:
+            _misfit(
+                source,
+                target,
+                f"its tensor {_PREFIX}{stem} is {_times(tensor.dims)}, the model asks for "
+                f"{_times(expected or ())}",
+            )
+    unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
+    if unknown:
+        raise ModelFileError(
+            f"{name} has the tensor {shown(min(unknown))}, which has no place in llama.cpp's layout. "
+            "Give the support file of DeepSeek V4 Flash as it was published."
+        )
+    e_proj, h_proj = (source.tensors[_PREFIX + stem] for stem in _PROJECTIONS)
+    if e_proj.type != h_proj.type:
+        raise ModelFileError(
+            f"{name} stores e_proj in {e_proj.type.name} and h_proj in {h_proj.type.name}; llama.cpp wants "
+            "both in one matrix, so they must be alike. Give a file where they are."
+        )
+
+
+def _misfit(source: Header, target: Header, what: str) -> None:
+    raise ModelFileError(
+        f"{shown_path(source.path)} does not fit {shown_path(target.path)}: {what}. "
+        "Give the model and the support file of one checkpoint."
+    )
+
+
+def _refuse_overwriting(out: Path, *inputs: Header) -> None:
+    for header in inputs:
+        if any(out.exists() and out.samefile(part.path) for part in header.parts):
+            raise ModelFileError(f"{shown_path(out)} is one of the files to read. Give another name.")
+
+
+# -- what is written
+
+
+def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
+    """Encoded keys with their values: the model's own byte for byte, but for those that count layers."""
+    pairs = [text_value("general.architecture", ARCHITECTURE)]
+    name = target.text("general.name")
+    if name:
+        pairs.append(text_value("general.name", f"{name} NextN"))
+    for key, value in target.metadata.items():
+        if key in _REPLACED or key in _DROPPED or key.startswith(_DROPPED_PREFIXES):
+            continue
+        if isinstance(value, ArrayInfo) and _is_per_layer(key, value, block):
+            pairs.append(array_value(key, value.type, _extended(target, key, block)))
+            continue
+        start, end = target.spans[key]
+        pairs.append(b"".join(read_range(target.path, start, end - start)))
+    for key in ("deepseek4.checkpoint_variant", "general.source.revision"):
+        if key not in target.metadata and source.text(key):
+            pairs.append(text_value(key, source.text(key)))
+    width, streams = target.own_integer("embedding_length"), target.own_integer("hyper_connection.count")
+    counts = (block + 1, 1, (width or 0) * (streams or 1))
+    for key, count in zip(
+        ("block_count", "nextn_predict_layers", "embedding_length_out"), counts, strict=True
+    ):
+        pairs.append(uint32_value(f"{ARCHITECTURE}.{key}", count))
+    return pairs
+
+
+def _is_per_layer(key: str, value: ArrayInfo, block: int) -> bool:
+    return (
+        key.startswith(f"{ARCHITECTURE}.")
+        and key not in _NOT_PER_LAYER
+        and value.type is not GGUFValueType.STRING
+        and value.length >= block
+    )
+
+
+def _extended(target: Header, key: str, block: int) -> list[int] | list[float]:
+    """The model's values for its layers and one for the new block, that of the last layer; the block attends
+    without compression."""
+    values = [v for v in target.array(key) or () if not isinstance(v, bytes)][:block]
+    last = 0 if key == _RATIOS else values[-1]
+    return [*values, last]
+
+
+def _tensors(target: Header, source: Header, block: int) -> list[OutTensor]:
+    tensors = [_copy(target, target.tensors[name], name) for name in _ROOT]
+    for stem in _HEAD:
+        tensors.append(_copy(source, source.tensors[_PREFIX + stem], stem.replace("hc_head_", "output_hc_")))
+    tensors.append(_fused(source, f"blk.{block}.nextn.eh_proj.weight"))
+    for old, new in (_NORMS | {stem: stem for stem in _BLOCK}).items():
+        tensors.append(_copy(source, source.tensors[_PREFIX + old], f"blk.{block}.{new}"))
+    return tensors
+
+
+def _copy(header: Header, tensor: TensorInfo, name: str) -> OutTensor:
+    """The tensor's bytes as they are, under another name."""
+    return OutTensor(name, tensor.dims, tensor.type, tensor.n_bytes, partial(header.tensor_chunks, tensor))
+
+
+def _fused(source: Header, name: str) -> OutTensor:
+    """eh_proj: each of its rows is e_proj's row, then h_proj's. Both rows are whole numbers of quantisation
+    blocks, so they are put together as bytes."""
+    halves = [source.tensors[_PREFIX + stem] for stem in _PROJECTIONS]
+    width = halves[0].dims[0]
+    return OutTensor(
+        name,
+        (2 * width, halves[0].dims[1]),
+        halves[0].type,
+        2 * halves[0].n_bytes,
+        partial(_fused_rows, source, halves),
+    )
+
+
+def _fused_rows(source: Header, halves: list[TensorInfo]) -> Iterator[bytes]:
+    row, rows = halves[0].row_bytes, halves[0].dims[1]
+    step = max(1, (1 << 20) // (2 * row))
+    for first in range(0, rows, step):
+        n = min(step, rows - first)
+        e, h = (b"".join(source.tensor_chunks(half, first * row, n * row)) for half in halves)
+        yield b"".join(part[i * row : (i + 1) * row] for i in range(n) for part in (e, h))
+
+
+def _times(dims: tuple[int, ...]) -> str:
+    return " x ".join(str(d) for d in dims)
+
+
+def _bar() -> Progress:
+    """A progress bar on stderr, silent where that is no terminal."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+    last = -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        percent = 100 * done // max(total, 1)
+        if percent == last:
+            return
+        last = percent
+        filled = percent * 30 // 100
+        bar = "█" * filled + "░" * (30 - filled)
+        end = "\n" if done >= total else ""
+        print(f"\r{bar} {percent:3} %  of {shown_size(total)}", end=end, file=sys.stderr, flush=True)
+
+    return show

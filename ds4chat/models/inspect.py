@@ -1,0 +1,216 @@
+"""The command ``inspect``: what a model file is, and whether two of them pair, from their headers alone."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ds4chat.models import tokenizer
+from ds4chat.models.classify import (
+    Kind,
+    classify,
+    describe,
+    dominant_type,
+    file_type,
+    nextn_layers,
+    quantisation,
+    trunk_layers,
+)
+from ds4chat.models.demo import demo_model, demo_support
+from ds4chat.models.errors import ModelFileError, shown, shown_path, shown_size
+from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.pairing import EMBEDDED, check_pair, check_target, rollback_class
+from ds4chat.models.sanity import check_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file. Counts that it does not state are None, texts "". ``problem``: why it cannot be run, ""."""
+
+    path: str
+    kind: Kind
+    description: str
+    name: str
+    architecture: str
+    size_bytes: int
+    parts: int
+    parameters: int
+    quantisation: str
+    dominant_type: str
+    file_type: str
+    context_length: int | None
+    layers: int | None
+    nextn_blocks: int
+    width: int | None
+    vocabulary: int | None
+    tokenizer: str
+    chat_template: bool
+    rollback: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """Whether the two files pair. ``kind``: how the support drafts, "" when they do not fit; ``reason``: why
+    they do not, or why the pair must not be run; ``notes``: warnings."""
+
+    fits: bool
+    kind: str
+    reason: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``inspect`` found. ``support`` and ``pair`` are None where one file was given."""
+
+    model: FileReport
+    support: FileReport | None = None
+    pair: PairReport | None = None
+
+
+def inspect_files(target_path: str | Path, support_path: str | Path | None = None) -> Report:
+    """What one file is or, with a support file (or "embedded"), whether the two pair.
+
+    Raises ModelFileError when a file cannot be read. A file that can be read but not run, and a pair that
+    does not fit, are told in the report.
+    """
+    model = read_header(target_path)
+    if support_path is None:
+        return Report(_file(model))
+    support = None if support_path == EMBEDDED else read_header(support_path)
+    return Report(_file(model), None if support is None else _file(support), _pair(model, support_path))
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report as JSON's types; keys are the names of its fields."""
+    return asdict(report)
+
+
+def render(report: Report) -> str:
+    """The report for people: aligned lines, a paragraph for each file and one for the pair."""
+    paragraphs = [_lines(report.model)]
+    if report.support:
+        paragraphs.append(_lines(report.support))
+    if report.pair:
+        paragraphs.append(_verdict(report.pair))
+    return "\n\n".join(paragraphs)
+
+
+def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> int:
+    """The command: 0 when the files can be read and, with two, fit; else 1. A sentence on stderr where one
+    cannot be read."""
+    try:
+        if demo:
+            args_model = args_model or str(demo_model())
+            args_support = args_support or str(demo_support())
+        report = inspect_files(args_model, args_support or None)
+    except ModelFileError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return 1
+    print(json_format.dumps(as_json(report), indent=2) if json else render(report))
+    return 0 if report.pair is None or report.pair.fits else 1
+
+
+def _file(header: Header) -> FileReport:
+    declared = header.own_integer("block_count") if header.architecture else None
+    return FileReport(
+        path=shown_path(header.path),
+        kind=classify(header),
+        description=describe(header),
+        name=header.text("general.name"),
+        architecture=header.architecture,
+        size_bytes=header.file_size,
+        parts=len(header.parts),
+        parameters=header.n_parameters,
+        quantisation=quantisation(header),
+        dominant_type=dominant_type(header),
+        file_type=file_type(header),
+        context_length=header.own_integer("context_length"),
+        layers=None if declared is None else trunk_layers(header),
+        nextn_blocks=nextn_layers(header),
+        width=header.own_integer("embedding_length"),
+        vocabulary=tokenizer.vocabulary_size(header),
+        tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), _pre(header)))),
+        chat_template=bool(header.text("tokenizer.chat_template")),
+        rollback=rollback_class(header),
+        problem=_problem(header),
+    )
+
+
+def _pre(header: Header) -> str:
+    pre = header.text("tokenizer.ggml.pre")
+    return f"({pre})" if pre else ""
+
+
+def _problem(header: Header) -> str:
+    """Why llama.cpp could not run this file in the role that its kind gives it, ""."""
+    try:
+        check_metadata(header)
+        if classify(header) in ("target", "nextn-embedded"):
+            check_target(header.path)
+    except ModelFileError as error:
+        return str(error)
+    return ""
+
+
+def _pair(model: Header, support_path: str | Path) -> PairReport:
+    try:
+        pair = check_pair(check_target(model.path), support_path)
+    except ModelFileError as error:
+        return PairReport(False, "", str(error), ())
+    return PairReport(True, pair.kind, pair.off_reason, pair.notes)
+
+
+def _lines(report: FileReport) -> str:
+    trunk = report.layers if report.kind not in ("nextn-support", "gemma4-assistant") else None
+    blocks = [_some(trunk, "layer"), _some(report.nextn_blocks or None, "NextN block")]
+    quant = report.quantisation
+    if report.file_type and report.dominant_type != report.file_type:
+        quant += f" (mostly {report.dominant_type})"
+    parts = f" in {report.parts} files" if report.parts > 1 else ""
+    rows = (
+        ("kind", f"{report.kind}: {report.description}"),
+        ("name", shown(report.name, 200)),
+        ("architecture", shown(report.architecture)),
+        ("size", f"{shown_size(report.size_bytes)}{parts}, {_count(report.parameters)} parameters"),
+        ("quantisation", quant),
+        ("context", "" if report.context_length is None else f"{report.context_length:,} tokens"),
+        ("blocks", ", ".join(filter(None, blocks))),
+        ("width", "" if report.width is None else f"{report.width:,}"),
+        ("vocabulary", _vocabulary(report)),
+        ("chat template", "yes" if report.chat_template else "no"),
+        ("problem", report.problem),
+    )
+    return "\n".join([report.path, *(f"  {label:<15}{text}" for label, text in rows if text)])
+
+
+def _some(n: int | None, what: str) -> str:
+    return "" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _vocabulary(report: FileReport) -> str:
+    if report.vocabulary is None:
+        return ""
+    tokens = f"{report.vocabulary:,} tokens"
+    return f"{tokens}, {shown(report.tokenizer)}" if report.tokenizer else tokens
+
+
+def _verdict(pair: PairReport) -> str:
+    if not pair.fits:
+        return f"They do not pair. {pair.reason}"
+    lines = [f"They pair: {pair.kind}."]
+    if pair.reason:
+        lines.append(f"Speculation stays off all the same: {pair.reason}.")
+    return "\n".join([*lines, *pair.notes])
+
+
+def _count(n: int) -> str:
+    """A count by its magnitude: "135 M"."""
+    for exponent, unit in ((9, "B"), (6, "M"), (3, "K")):
+        if n >= 10**exponent:
+            return f"{n / 10**exponent:.3g} {unit}"
+    return str(n)

@@ -24,7 +24,7 @@ from ds4chat.engine.events import (
 from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
-from ds4chat.models.gguf_file import ModelFileError
+from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import Shot
 

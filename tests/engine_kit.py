@@ -23,6 +23,8 @@ PAIRS: dict[str, tuple[str, str]] = {
     "qwen35-nextn": ("qwen35-nextn", "embedded"),
     "eagle3": ("llama", "eagle3"),
     "llama-draft": ("llama", "llama-draft"),
+    "mimo2-nextn": ("mimo2-nextn", "embedded"),
+    "gemma4-assistant": ("gemma4", "gemma4-assistant"),
 }
 """Name of the drafter in tiny.simulate -> the target's kind and the support's."""
 

@@ -99,7 +99,7 @@ class Engine:
                 session.generate(command, control, self.emit)
                 with self._lock:
                     self._running = None
-                    self._cancelled.clear()
+                    self._cancelled.discard(command.reply)
             elif isinstance(command, Replay):
                 if session is None:
                     self.emit(Notice("warning", "No model is loaded, so there is nothing to check."))

@@ -105,6 +105,26 @@ class EngineClient:
             events.append(self._events.popleft())
         return events
 
+    def wait_for(self, kind: type[Event], seconds: float) -> tuple[Event | None, list[Event]]:
+        """The next event of a kind, and all events up to it; later ones stay for the next call.
+
+        None when time runs out, or when the engine died or a load failed instead.
+        """
+        seen: list[Event] = []
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._events:
+                event = self._events.popleft()
+                seen.append(event)
+                if isinstance(event, kind):
+                    return event, seen
+                if isinstance(event, EngineDied | LoadFailed):
+                    return None, seen
+            elif time.monotonic() > deadline:
+                return None, seen
+            else:
+                time.sleep(0.005)
+
     def kill(self) -> None:
         """End the process at once, without asking; an EngineDied follows."""
         if self.alive and self._process:
@@ -192,21 +212,3 @@ class EngineClient:
         except OSError:
             return []
         return [line for line in text.splitlines() if line.strip()][-LOG_TAIL:]
-
-
-def wait_for(
-    client: EngineClient, kind: type[Event] | tuple[type[Event], ...], seconds: float
-) -> tuple[Event | None, list[Event]]:
-    """The first event of a kind, and all events up to it; None when time runs out or the engine ends."""
-    seen: list[Event] = []
-    deadline = time.monotonic() + seconds
-    ends = (EngineDied, LoadFailed)
-    while time.monotonic() < deadline:
-        for event in client.drain():
-            seen.append(event)
-            if isinstance(event, kind):
-                return event, seen
-            if isinstance(event, ends):
-                return None, seen
-        time.sleep(0.005)
-    return None, seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,8 @@ from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
 from ds4chat.models.classify import quantisation
-from ds4chat.models.gguf_file import Header, ModelFileError
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import Header
 from ds4chat.models.pairing import Pair, check_pair, check_target, rollback_class
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,12 @@ def open_session(load: Load, emit: Emit, *, forgiving: bool) -> tuple[Session, L
         off_reason = "no support model was given (--mtp FILE, or --lookup)"
     for note in pair.notes if pair else ():
         emit(Notice("warning", note))
-    if pair and off_reason and not pair_usable(pair):
+    if pair and pair.off_reason:
         pair = None
     try:
         return _load(load, header, pair, off_reason, emit)
     except LlamaError as error:
         raise LoadError(str(error)) from None
-
-
-def pair_usable(pair: Pair) -> bool:
-    """False for a pair that fits but must not be run."""
-    return not pair.off_reason
 
 
 def _load(
@@ -197,7 +192,7 @@ def _make_drafter(
         target_model
         if embedded
         else Model(
-            os.fspath(pair.path),
+            str(pair.path),
             mtp=pair.kind in ("nextn-support", "gemma4-assistant"),
             progress=_progress(emit, "support"),
             **common,

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from engine_kit import END_NOW, load_of
 
-from ds4chat.engine.client import EngineClient, wait_for
+from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import (
     Cancel,
     Ended,
@@ -45,7 +45,7 @@ def client(tmp_path: Path) -> Iterator[EngineClient]:
 
 
 def expect(client: EngineClient, kind: type[Event]) -> tuple[Event, list[Event]]:
-    event, seen = wait_for(client, kind, LONG)
+    event, seen = client.wait_for(kind, LONG)
     assert event is not None, seen
     return event, seen
 
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_loaded_leave_the_process_alive(
     (tmp_path / "no.gguf").write_bytes(b"PK\x03\x04 this is a zip")
     for path in (tmp_path / "missing.gguf", tmp_path / "no.gguf", tmp_path):
         client.send(Load(str(path)))
-        failed, _ = wait_for(client, LoadFailed, LONG)
+        failed, _ = client.wait_for(LoadFailed, LONG)
         assert isinstance(failed, LoadFailed)
         assert str(path.name) in failed.message
     client.send(Generate(3, prompt="x"))
@@ -196,16 +196,16 @@ def test_an_engine_whose_client_was_killed_leaves(tmp_path: Path, tiny_dir: Path
     (tmp_path / "load").write_bytes(encode(load)[4:])
     script = f"""
 from pathlib import Path
-from ds4chat.engine.client import EngineClient, wait_for
+from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import *
 client = EngineClient(Path({str(tmp_path / "engine.log")!r}))
 client.start()
 client.send(decode_command(Path({str(tmp_path / "load")!r}).read_bytes()))
-wait_for(client, Loaded, {LONG})
+client.wait_for(Loaded, {LONG})
 client.send(Generate(1, prompt={END_NOW!r}, tuning=Tuning(depth=3)))
-wait_for(client, Step, {LONG})
+client.wait_for(Step, {LONG})
 print(client.pid, flush=True)
-wait_for(client, EngineDied, 600)
+client.wait_for(EngineDied, 600)
 """
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from engine_kit import END_NOW, Bench, load_of, opened
+from engine_kit import END_NOW, PAIRS, Bench, load_of, opened
 
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Event, Load, Prefill, Step
@@ -76,9 +76,7 @@ def _load(tiny_dir: Path, name: str) -> Load:
 
 @pytest.fixture(
     scope="module",
-    params=["real"]
-    if os.environ.get("DS4_TEST_MODEL")
-    else ["deepseek4-support", "deepseek4-nextn", "qwen35-nextn", "eagle3", "llama-draft"],
+    params=["real"] if os.environ.get("DS4_TEST_MODEL") else list(PAIRS),
 )
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with opened(_load(tmp_path_factory.mktemp("tiny"), str(request.param))) as bench:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of this session's constructed GGUFs: ``tiny.build(kind, tiny_dir, ...)`` makes each once."""
     return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the folders of whoever runs it, nor their DS4_* switches."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DS4CHAT_HOME", str(home))
+        for name in list(os.environ):
+            if name.startswith("DS4_MTP_"):
+                patch.delenv(name)
+        yield home

@@ -101,12 +101,13 @@ _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
 class _LogSink:
-    """llama.cpp's log lines, put together from their pieces, and the last error among them."""
+    """llama.cpp's log lines, put together from their pieces, and the first error since it was reset: the
+    ones that follow only say that it was not overcome."""
 
     def __init__(self) -> None:
         self.part = ""
         self.level = 1
-        self.last_error = ""
+        self.first_error = ""
         self.callback = C.llama_log_callback(self.write)
 
     def write(self, level: int, text: bytes, _data: Any) -> None:
@@ -116,8 +117,8 @@ class _LogSink:
         *lines, self.part = self.part.split("\n")
         for line in lines:
             log.log(_LEVELS.get(self.level, logging.DEBUG), line)
-            if self.level == 4 and line.strip():
-                self.last_error = line.strip()
+            if self.level == 4 and line.strip() and not self.first_error:
+                self.first_error = line.strip()
 
 
 _sink: _LogSink | None = None
@@ -132,9 +133,9 @@ def start() -> None:
         C.llama_backend_init()
 
 
-def last_error() -> str:
-    """llama.cpp's last error line; empty when there was none."""
-    return _sink.last_error if _sink else ""
+def first_error() -> str:
+    """llama.cpp's first error line since the last load began; empty when there was none."""
+    return _sink.first_error if _sink else ""
 
 
 def missing_for_eagle3() -> bool:
@@ -178,15 +179,16 @@ class Model:
         params = C.llama_model_default_params()
         params.load_mtp = mtp
         params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 999
-        params.split_mode = _SPLIT[split_mode]
+        # Without a GPU there is nothing to split over, and llama.cpp refuses the tensor mode.
+        params.split_mode = _SPLIT[split_mode if C.llama_supports_gpu_offload() else "layer"]
         params.use_extra_bufts = extra_buffers
         callback = C.llama_progress_callback(lambda f, _: progress(f) if progress else True)
         params.progress_callback = callback
         assert _sink is not None
-        _sink.last_error = ""
+        _sink.first_error = ""
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            reason = f": {last_error()}" if last_error() else "."
+            reason = f": {first_error()}" if first_error() else "."
             raise LlamaError(f"llama.cpp could not load {path}{reason}")
         self.path = path
         self.mtp = mtp
@@ -376,10 +378,10 @@ class Context:
         if other is not None:
             params.ctx_other = other.handle
         assert _sink is not None
-        _sink.last_error = ""
+        _sink.first_error = ""
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
-            reason = last_error() or "most often the memory for this context length is not there"
+            reason = first_error() or "most often the memory for this context length is not there"
             raise LlamaError(
                 f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}"
             )

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import measure
+from ds4chat.engine import costs, measure
+from ds4chat.engine.costs import CostTable
+from ds4chat.engine.depth import AutoDepth
 from ds4chat.engine.drafters.assistant import Assistant
 from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.chained import ChainedNextN
@@ -15,24 +17,17 @@ from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.drafters.nextn import NextN
-from ds4chat.engine.events import (
-    MAX_DEPTH,
-    DrafterInfo,
-    Event,
-    Load,
-    Loaded,
-    Loading,
-    ModelInfo,
-    Notice,
-)
+from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
 from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, device
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
-from ds4chat.models.classify import quantisation
+from ds4chat.models.classify import classify, quantisation
+from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.gguf_file import Header
-from ds4chat.models.pairing import Pair, check_pair, check_target, rollback_class
+from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.settings import paths
 
 log = logging.getLogger(__name__)
 
@@ -53,162 +48,203 @@ def open_session(load: Load, emit: Emit, *, forgiving: bool) -> tuple[Session, L
     """
     try:
         header = check_target(Path(load.model))
-    except ModelFileError as error:
+        pair, off_reason = _check_support(load, header, emit, forgiving)
+        return _Opening(load, header, emit).session(pair, off_reason)
+    except (ModelFileError, LlamaError) as error:
         raise LoadError(str(error)) from None
-    off_reason = ""
-    pair: Pair | None = None
-    if load.split_mode in ("row", "tensor") and (load.support or load.lookup):
-        off_reason = (
+
+
+def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> tuple[Pair | None, str]:
+    """The support file's pair, if it can be used, and else why speculation by it is off.
+
+    Raises ModelFileError for a misfit, unless ``forgiving``.
+    """
+    if load.split_mode in ("row", "tensor"):
+        return None, (
             f"split mode {load.split_mode} spreads each step over devices, and drafts cannot be verified "
             "there; use --split-mode layer for speculation"
         )
-    elif load.support:
-        try:
-            pair = check_pair(header, load.support)
-            off_reason = pair.off_reason
-        except ModelFileError as error:
-            if not forgiving:
-                raise LoadError(str(error)) from None
-            emit(Notice("error", str(error)))
-            off_reason = str(error)
-    elif not load.lookup:
-        off_reason = "no support model was given (--mtp FILE, or --lookup)"
-    for note in pair.notes if pair else ():
-        emit(Notice("warning", note))
-    if pair and pair.off_reason:
-        pair = None
+    if not load.support:
+        return None, "no support model was given (--mtp FILE, or --lookup)"
     try:
-        return _load(load, header, pair, off_reason, emit)
-    except LlamaError as error:
-        raise LoadError(str(error)) from None
+        pair = check_pair(header, _converted(load, emit) if load.convert else load.support)
+    except ModelFileError as error:
+        if not forgiving:
+            raise
+        emit(Notice("error", str(error)))
+        return None, str(error)
+    for note in pair.notes:
+        emit(Notice("warning", note))
+    return (None if pair.off_reason else pair), pair.off_reason
 
 
-def _load(
-    load: Load, header: Header, pair: Pair | None, off_reason: str, emit: Emit
-) -> tuple[Session, Loaded]:
-    if load.strict:
-        prepare_strict()
-    embedded = pair is not None and pair.kind == "nextn-embedded"
-    rollback = rollback_class(header)
-    common: dict[str, Any] = {
-        "gpu_layers": load.gpu_layers,
-        "split_mode": load.split_mode,
-        "extra_buffers": not load.strict,
-    }
-    model = Model(load.model, mtp=embedded, progress=_progress(emit, "target"), **common)
-    prompter = Prompter(model)
-    if prompter.note:
-        emit(Notice("warning", prompter.note))
-    n_ctx = load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
-    if model.n_ctx_train and n_ctx > model.n_ctx_train:
-        emit(
-            Notice(
-                "warning",
-                f"A context of {n_ctx} tokens is longer than the {model.n_ctx_train} that this model was "
-                "trained for; its text may lose the thread beyond that.",
+def _converted(load: Load, emit: Emit) -> str:
+    """The support file, or what it was converted to if it is in ds4's layout. Raises ModelFileError."""
+    if load.support == EMBEDDED or classify(read_header(load.support)) != "ds4-support":
+        return load.support
+    try:
+        out = converted_path(load.model, load.support, paths.cache_dir())
+    except paths.FolderError as error:
+        raise ModelFileError(str(error)) from None
+    if not out.exists():
+        convert_mtp(
+            load.model,
+            load.support,
+            out,
+            lambda done, total: emit(Loading("converting the support file", done / max(total, 1))),
+        )
+        emit(Notice("info", f"The support file was converted from ds4's layout to {out}."))
+    return str(out)
+
+
+class _Opening:
+    """One load on its way, over files that were checked."""
+
+    def __init__(self, load: Load, header: Header, emit: Emit) -> None:
+        self._load = load
+        self._header = header
+        self._emit = emit
+        self._rollback = rollback_class(header)
+        self._threads = load.threads or measure.cores()
+        self._cache = (
+            STRICT_CACHE
+            if load.strict
+            else CacheConfig(load.cache_type_k, load.cache_type_v, load.flash_attn)
+        )
+
+    def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
+        """Load everything and measure. Raises LlamaError."""
+        load, emit = self._load, self._emit
+        if load.strict:
+            prepare_strict()
+        model = self._model(load.model, "target", mtp=pair is not None and pair.kind == "nextn-embedded")
+        prompter = Prompter(model)
+        if prompter.note:
+            emit(Notice("warning", prompter.note))
+        lookup = load.lookup and load.split_mode not in ("row", "tensor")
+        if lookup and self._rollback == "none":
+            lookup, off_reason = False, f"{load.model} cannot drop rejected drafts from its recurrent state"
+        target = self._target(model, speculates=pair is not None or lookup)
+        token = _any_token(model)
+        emit(Loading("measuring", 0.0))
+        if not load.threads:
+            self._threads = measure.choose_threads(target, token)
+        plain_ms = measure.decode_ms(target, token)
+        drafter: Drafter | None = None
+        if pair:
+            try:
+                drafter = self._drafter(pair, target)
+            except LlamaError as error:
+                off_reason = str(error)
+                emit(Notice("error", f"Speculation is off: {error}"))
+        if lookup:
+            words = Lookup(max_depth=MAX_DEPTH)
+            drafter = Either(words, drafter) if drafter else words
+        exact, strict_note = False, ""
+        if load.strict:
+            emit(Loading("strict self-test", 0.0))
+            exact, strict_note = strict_batches_are_exact(target, token)
+        auto, remember = self._auto_depth(drafter)
+        session = Session(
+            target,
+            drafter,
+            prompter,
+            n_ctx=target.n_ctx,
+            rollback=self._rollback,
+            batches_are_exact=exact,
+            auto=auto,
+            remember=remember,
+        )
+        return session, Loaded(
+            target=self._info(model),
+            drafter=(
+                DrafterInfo(drafter.kind, drafter.path, drafter.max_depth, drafter.note) if drafter else None
+            ),
+            off_reason="" if drafter else off_reason,
+            n_ctx=session.n_ctx,
+            threads=self._threads,
+            device=device(),
+            plain_ms=plain_ms,
+            strict_note=strict_note,
+        )
+
+    def _model(self, path: str, stage: str, *, mtp: bool) -> Model:
+        load = self._load
+        return Model(
+            path,
+            mtp=mtp,
+            gpu_layers=load.gpu_layers,
+            split_mode=load.split_mode,
+            extra_buffers=not load.strict,
+            progress=_progress(self._emit, stage),
+        )
+
+    def _target(self, model: Model, *, speculates: bool) -> Context:
+        n_ctx = self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        if model.n_ctx_train and n_ctx > model.n_ctx_train:
+            self._emit(
+                Notice(
+                    "warning",
+                    f"A context of {n_ctx} tokens is longer than the {model.n_ctx_train} that this model was "
+                    "trained for; its text may lose the thread beyond that.",
+                )
             )
+        return Context(
+            model,
+            n_ctx=n_ctx,
+            n_batch=BATCH,
+            n_outputs=MAX_DEPTH + 1,
+            threads=self._threads,
+            # A recurrent state is kept once more for every token that may be dropped.
+            rollback=MAX_DEPTH if speculates and self._rollback == "bounded" else 0,
+            cache=self._cache,
         )
-    cache = CacheConfig(load.cache_type_k, load.cache_type_v, load.flash_attn)
-    if load.strict:
-        cache = STRICT_CACHE
-    speculates = pair is not None or (load.lookup and not off_reason)
-    threads = load.threads or measure.cores()
-    target = Context(
-        model,
-        n_ctx=n_ctx,
-        n_batch=BATCH,
-        n_outputs=MAX_DEPTH + 1,
-        threads=threads,
-        # The state of a recurrent target is kept once more for every token that may be dropped.
-        rollback=MAX_DEPTH if speculates and rollback == "bounded" else 0,
-        cache=cache,
-    )
-    emit(Loading("measuring", 0.0))
-    token = max(model_first_token(model), 0)
-    if not load.threads:
-        threads = measure.choose_threads(target, token)
-    plain_ms = measure.decode_ms(target, token)
-    drafter: Drafter | None = None
-    if pair:
-        try:
-            drafter = _make_drafter(load, pair, target, model, threads, emit, common, cache)
-        except LlamaError as error:
-            off_reason = str(error)
-            emit(Notice("error", f"Speculation is off: {error}"))
-    if load.lookup and load.split_mode not in ("row", "tensor"):
-        if rollback == "none":
-            off_reason = "this target's state cannot be rolled back, so drafts cannot be tried on it"
-        else:
-            lookup = Lookup(max_depth=MAX_DEPTH)
-            drafter = Either(lookup, drafter) if drafter else lookup
-            off_reason = ""
-    if drafter:
-        off_reason = ""
-    exact, strict_note = False, ""
-    if load.strict:
-        emit(Loading("strict self-test", 0.0))
-        exact, strict_note = strict_batches_are_exact(target, token)
-    session = Session(target, drafter, prompter, n_ctx=n_ctx, rollback=rollback, batches_are_exact=exact)
-    info = ModelInfo(
-        path=load.model,
-        name=model.meta("general.name") or Path(load.model).stem,
-        architecture=model.meta("general.architecture"),
-        quantisation=quantisation(header),
-        parameters=model.n_params,
-        size_bytes=model.size_bytes,
-        n_ctx_train=model.n_ctx_train,
-        n_layer=model.n_layer,
-        n_embd=model.n_embd,
-        n_vocab=model.n_vocab,
-        has_template=bool(model.chat_template),
-    )
-    loaded = Loaded(
-        target=info,
-        drafter=DrafterInfo(drafter.kind, drafter.path, drafter.max_depth, drafter.note) if drafter else None,
-        off_reason=off_reason,
-        n_ctx=session.n_ctx,
-        threads=threads,
-        device=device(),
-        plain_ms=plain_ms,
-        strict_note=strict_note,
-    )
-    return session, loaded
 
-
-def _make_drafter(
-    load: Load,
-    pair: Pair,
-    target: Context,
-    target_model: Model,
-    threads: int,
-    emit: Emit,
-    common: dict[str, Any],
-    cache: CacheConfig,
-) -> Drafter:
-    """The drafter of a checked pair. Raises LlamaError."""
-    embedded = pair.kind == "nextn-embedded"
-    options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": threads, "cache": cache}
-    support = (
-        target_model
-        if embedded
-        else Model(
-            str(pair.path),
-            mtp=pair.kind in ("nextn-support", "gemma4-assistant"),
-            progress=_progress(emit, "support"),
-            **common,
+    def _drafter(self, pair: Pair, target: Context) -> Drafter:
+        """The drafter of a checked pair. Raises LlamaError."""
+        options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": self._threads, "cache": self._cache}
+        if pair.kind == "nextn-embedded":
+            nextn = ChainedNextN if pair.n_heads > 1 else NextN
+            return nextn(target, target.model, embedded=True, **options)
+        support = self._model(
+            str(pair.path), "support", mtp=pair.kind in ("nextn-support", "gemma4-assistant")
         )
-    )
-    if pair.kind in ("nextn-embedded", "nextn-support"):
-        nextn = ChainedNextN if support.n_layer_nextn > 1 else NextN
-        return nextn(target, support, embedded=embedded, **options)
-    if pair.kind == "gemma4-assistant":
-        return Assistant(target, support, **options)
-    if pair.kind == "eagle3":
-        return Eagle3(target, support, **options)
-    if pair.kind == "draft-model":
+        if pair.kind == "nextn-support":
+            nextn = ChainedNextN if pair.n_heads > 1 else NextN
+            return nextn(target, support, embedded=False, **options)
+        if pair.kind == "gemma4-assistant":
+            return Assistant(target, support, **options)
+        if pair.kind == "eagle3":
+            return Eagle3(target, support, **options)
         return DraftModel(target, support, **options)
-    support.close()
-    raise LlamaError(f"Support files of the kind {pair.kind} cannot be run.")
+
+    def _auto_depth(self, drafter: Drafter | None) -> tuple[AutoDepth, Callable[[CostTable], object]]:
+        """The controller of depth "auto", started from what was measured with the same files, threads and
+        device before, and what keeps its table. Without a cache folder every load starts cold."""
+        depth = drafter.max_depth if drafter else 0
+        try:
+            path = paths.cache_dir() / "costs.json"
+        except paths.FolderError as error:
+            log.warning("%s", error)
+            return AutoDepth(None, depth), lambda table: None
+        source = f"{drafter.kind} {drafter.path}" if drafter else ""
+        name = costs.key(self._load.model, source, self._threads, device())
+        return AutoDepth(costs.load(path, name), depth), lambda table: costs.save(path, name, table)
+
+    def _info(self, model: Model) -> ModelInfo:
+        return ModelInfo(
+            path=self._load.model,
+            name=model.meta("general.name") or Path(self._load.model).stem,
+            architecture=model.meta("general.architecture"),
+            quantisation=quantisation(self._header),
+            parameters=model.n_params,
+            size_bytes=model.size_bytes,
+            n_ctx_train=model.n_ctx_train,
+            n_layer=model.n_layer,
+            n_embd=model.n_embd,
+            n_vocab=model.n_vocab,
+            has_template=bool(model.chat_template),
+        )
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:
@@ -225,7 +261,7 @@ def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:
     return report
 
 
-def model_first_token(model: Model) -> int:
-    """A token that any prompt may begin with: the first of a plain letter's."""
+def _any_token(model: Model) -> int:
+    """A token that any text may hold: the first of a plain letter's."""
     tokens = model.tokenize("a", add_special=False, parse_special=False)
     return tokens[0] if tokens else 0

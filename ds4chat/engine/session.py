@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from ds4chat.engine.costs import CostTable
 from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import Ended, Event, Generate, Notice, Outcome, Phases, Prefill, Step, Tuning
@@ -70,7 +71,8 @@ class Session:
 
     rollback: "kv" when the target's cache can be cut anywhere; "bounded" when it can only drop tokens of
     the last batch (recurrent states); "none" when it cannot drop any. one_by_one: verify each draft by a
-    decode of its own, where batches are not bit-equal and strict mode is on.
+    decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
+    depth "auto"; ``remember`` gets its cost table after each reply that it ran.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Session:
         n_ctx: int,
         rollback: Literal["kv", "bounded", "none"] = "kv",
         batches_are_exact: bool = False,
+        auto: AutoDepth | None = None,
+        remember: Callable[[CostTable], object] = lambda table: None,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -90,7 +94,9 @@ class Session:
         self.rollback = rollback
         self.batches_are_exact = batches_are_exact
         self.tokens: list[int] = []
-        self._auto: AutoDepth | None = None
+        self._auto = auto or AutoDepth(None, drafter.max_depth if drafter else 0)
+        self._auto_ran = False
+        self._remember = remember
         self._judged = 0
         self._accepted = 0
         self._failures = 0
@@ -121,8 +127,7 @@ class Session:
             return
         seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, control.tuning, seed)
-        if self._auto:
-            self._auto.begin()
+        self._auto.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, control, emit)
@@ -151,6 +156,9 @@ class Session:
             self.reset()
         finally:
             reply.close()
+        if self._auto_ran:
+            self._remember(self._auto.table)
+            self._auto_ran = False
         self._last = Finished(
             request, prompt, tuple(reply.ids), seed, request.tuning, reply.lossy, reply.resampled
         )
@@ -336,8 +344,7 @@ class Session:
 
     def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
-            if self._auto is None:
-                self._auto = AutoDepth(None, self.drafter.max_depth if self.drafter else 0)
+            self._auto_ran = True
             return self._auto
         return FixedDepth(tuning.depth)
 

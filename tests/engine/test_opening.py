@@ -1,0 +1,104 @@
+"""From files to a session: what is refused, what is converted, what is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+from engine_kit import END_NOW, load_of, opened
+
+from ds4chat.engine.events import Event, Load, Loading, Notice
+from ds4chat.engine.opening import LoadError, open_session
+
+
+def quiet(event: Event) -> None:
+    """Nobody listens."""
+
+
+def test_a_support_file_in_ds4s_layout_says_how_to_convert_it(tiny_dir: Path) -> None:
+    target, support = tiny.build("deepseek4", tiny_dir), tiny.build("deepseek4-ds4", tiny_dir)
+    with pytest.raises(LoadError, match="ds4chat convert-mtp"):
+        open_session(Load(str(target), str(support), ctx=512), quiet, forgiving=False)
+
+
+def test_a_conversion_on_load_drafts_as_the_file_made_for_llama_cpp(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built from the same numbers in both layouts: the same drafts and the same counters; and once only."""
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
+    target = tiny.build("deepseek4", tiny_dir)
+    ours = tiny.build("deepseek4-support", tiny_dir, wrong_every=4)
+    theirs = tiny.build("deepseek4-ds4", tiny_dir, wrong_every=4)
+    with opened(Load(str(target), str(ours), ctx=512, threads=1)) as bench:
+        wanted = bench.ask(n=100, depth=3)
+    for first in (True, False):
+        events: list[Event] = []
+        load = Load(str(target), str(theirs), ctx=512, threads=1, convert=True)
+        session, loaded = open_session(load, events.append, forgiving=False)
+        session.close()
+        assert loaded.drafter is not None
+        assert loaded.drafter.kind == "nextn-support"
+        assert any("was converted" in e.message for e in events if isinstance(e, Notice)) is first
+        assert any(e.stage.startswith("converting") for e in events if isinstance(e, Loading)) is first
+    with opened(load) as bench:
+        got = bench.ask(n=100, depth=3)
+    assert (got.ids, got.counts, got.by_position) == (wanted.ids, wanted.counts, wanted.by_position)
+    drafts = [[row.draft for row in s.judged] for s in got.steps]
+    assert drafts == [[row.draft for row in s.judged] for s in wanted.steps]
+
+
+@pytest.mark.parametrize("mode", ["row", "tensor"])
+def test_split_over_devices_switches_speculation_off_and_says_why(tiny_dir: Path, mode: str) -> None:
+    load = load_of(tiny_dir, "llama-draft", split_mode=mode, lookup=True)
+    with opened(load) as bench:
+        assert bench.loaded.drafter is None
+        assert f"split mode {mode}" in bench.loaded.off_reason
+        assert bench.ask(n=9, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 9)
+
+
+def test_a_hybrid_without_rollback_runs_plainly_with_the_reason(tiny_dir: Path) -> None:
+    path = tiny.build("qwen3next-nextn", tiny_dir)
+    for load in (Load(str(path), "embedded", ctx=512), Load(str(path), "", lookup=True, ctx=512)):
+        with opened(load) as bench:
+            assert bench.loaded.drafter is None
+            assert "recurrent state" in bench.loaded.off_reason
+            assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
+
+
+@pytest.mark.parametrize("vocabulary", ["changed", "longer"])
+def test_a_support_file_with_another_vocabulary_is_refused(tiny_dir: Path, vocabulary: str) -> None:
+    """One token's text differs, or there are more tokens: a refusal, and the target is usable alone."""
+    target = tiny.build("llama", tiny_dir)
+    support = tiny.build("eagle3", tiny_dir, vocabulary=vocabulary)
+    load = Load(str(target), str(support), ctx=512, threads=1)
+    with pytest.raises(LoadError, match="vocabulary"):
+        open_session(load, quiet, forgiving=False)
+    session, loaded = open_session(load, quiet, forgiving=True)
+    session.close()
+    assert loaded.drafter is None
+    assert "vocabulary" in loaded.off_reason
+
+
+def test_what_auto_depth_measured_is_kept_for_the_next_load(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.ask(n=200, depth="auto").ids == tiny.reply(tiny.encode(END_NOW)[-1], 200)
+        measured = bench.session._auto.table.to_dict()
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.session._auto.table.draft.measured
+        assert set(bench.session._auto.table.to_dict()) == set(measured)
+
+
+def test_strict_says_what_it_does_here_and_keeps_the_plain_stream(tiny_dir: Path) -> None:
+    path = tiny.build("llama-random", tiny_dir, quant="Q8_0")
+    draft = tiny.build("llama-random", tiny_dir, quant="Q4_0")
+    load = Load(str(path), str(draft), ctx=1024, threads=1, strict=True)
+    with opened(load) as bench:
+        assert "bit-equal" in bench.loaded.strict_note
+        plain = bench.ask(" the old mill", 400, depth=0, strict=True, ignore_eos=True)
+        spec = bench.ask(" the old mill", 400, depth=4, strict=True, ignore_eos=True)
+        assert spec.ids == plain.ids
+        assert spec.stats.judged > 0

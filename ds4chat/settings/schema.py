@@ -14,7 +14,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["int", "float", "bool", "str", "path", "choice", "depth", "table"]
+Kind = Literal["int", "float", "bool", "str", "path", "choice", "names", "depth", "table"]
+"""names: words out of ``choices``, in any order, none twice. table: a TOML table, not on the command line."""
 
 GROUPS = {
     "models": "Models",
@@ -37,6 +38,8 @@ class Option:
     group: str
     flags: tuple[str, ...] = ()
     """Further spellings on the command line; ``--<key>`` always works."""
+    off_flags: tuple[str, ...] = ()
+    """Further spellings that switch it off; ``--no-<key>`` always works."""
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
@@ -218,7 +221,7 @@ class Settings:
         "float",
         "sampling",
         "Divide the logits of the last 64 tokens by this; 1 is off.",
-        low=0.0,
+        low=0.1,
         high=10.0,
         metavar="F",
         live=True,
@@ -295,14 +298,27 @@ class Settings:
         "", "str", "context", "System prompt of new conversations.", flags=("-sys",), metavar="TEXT"
     )
     think: bool = option(
-        True, "bool", "context", "Let the model think first, where its template knows that.", live=True
+        True,
+        "bool",
+        "context",
+        "Let the model think first, where its template knows that.",
+        live=True,
+        off_flags=("--nothink",),
     )
     # -- logs
     mtp_timing: bool = option(
-        False, "bool", "logs", "Counters and phase times per step and per reply, on stderr."
+        False,
+        "bool",
+        "logs",
+        "Counters and phase times per step and per reply, on stderr.",
+        env="DS4_MTP_TIMING",
     )
-    mtp_spec_log: bool = option(False, "bool", "logs", "What each step did, on stderr.")
-    mtp_conf_log: bool = option(False, "bool", "logs", "Every judged draft, on stderr.")
+    mtp_spec_log: bool = option(
+        False, "bool", "logs", "What each step did, on stderr.", env="DS4_MTP_SPEC_LOG"
+    )
+    mtp_conf_log: bool = option(
+        False, "bool", "logs", "Every judged draft, on stderr.", env="DS4_MTP_CONF_LOG"
+    )
     log_file: str = option(
         "",
         "path",
@@ -322,9 +338,10 @@ class Settings:
     )
     panels: str = option(
         "acceptance timings confidence tuning",
-        "str",
+        "names",
         "interface",
-        "Panels that are open, in order: acceptance, timings, confidence, tuning.",
+        "Panels that are open, in order: acceptance, timings, confidence, tuning; empty: none.",
+        choices=("acceptance", "timings", "confidence", "tuning"),
         metavar="NAMES",
         live=True,
     )
@@ -341,6 +358,12 @@ class Settings:
         "interface",
         'Key bindings: action = "key, key". An action that is not named keeps its own keys.',
     )
+    presets: dict[str, dict[str, Any]] = option(
+        {},
+        "table",
+        "interface",
+        "Named tunings: each table holds options of speculation and sampling that are set together.",
+    )
 
 
 def _read_options() -> tuple[Option, ...]:
@@ -353,3 +376,6 @@ OPTIONS: tuple[Option, ...] = _read_options()
 """Every option in the order of the table."""
 
 BY_KEY: dict[str, Option] = {o.key: o for o in OPTIONS}
+
+PRESET_KEYS: tuple[str, ...] = tuple(o.key for o in OPTIONS if o.group in ("speculation", "sampling"))
+"""What a preset may hold."""

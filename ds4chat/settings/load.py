@@ -1,0 +1,272 @@
+"""Settings out of four sources: built-in defaults < config file < environment < command line.
+
+DS4_MTP_MIN_MARGIN stands above the command line, as in ds4 (Option.env_wins). A file's problems are all
+found at once; each bad key keeps its default, and a file with problems is never written over unasked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ds4chat.settings import paths
+from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
+from ds4chat.settings.toml_lines import line_of
+from ds4chat.settings.validate import (
+    SettingError,
+    check,
+    nearest,
+    preset_value,
+    spelled,
+    unknown_key,
+)
+
+Origin = Literal["default", "file", "environment", "command line"]
+"""Where a setting's value comes from."""
+
+DEMO_DEPTH = 2
+"""The demo's draft depth where none is set: deep enough that there is something to see."""
+
+MAX_BYTES = 1 << 20
+"""A settings file is a few kilobytes; a larger one is something else and is not read."""
+
+_RANK: dict[Origin, int] = {"default": 0, "file": 1, "environment": 2, "command line": 3}
+_AT_LINE = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+_AT_END = re.compile(r"\s*\(at end of document\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a settings file."""
+
+    message: str
+    """A sentence."""
+    line: int | None = None
+    """From 1; None where the problem has no line."""
+    key: str = ""
+    """The key at fault, dotted inside tables; empty where there is none."""
+
+    def __str__(self) -> str:
+        return self.message if self.line is None else f"line {self.line}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """What a settings file holds."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """The checked values by key; a bad key is missing."""
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Tables that ds4chat does not know: kept when the file is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The merged settings and everything worth telling about how they came about."""
+
+    settings: Settings
+    warnings: list[str]
+    problems: list[Problem]
+    """What is wrong with the config file."""
+    config_path: Path
+    """The file that was read, or, where it does not exist, the one that a save makes."""
+    sources: dict[str, Origin] = field(default_factory=dict)
+    """Where each key's value comes from."""
+
+
+def load(
+    cli: Mapping[str, object],
+    config_path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """The settings merged from the file, the environment and ``cli`` (values by key, text or typed).
+
+    ``config_path`` None is the user's own file, which need not exist; a named file must. Raises SettingError
+    for a bad value in ``cli``; everything else that is wrong comes back as warnings and problems.
+    """
+    environ = os.environ if environ is None else environ
+    path = config_path if config_path is not None else paths.config_file(environ)
+    read = read_file(path, must_exist=config_path is not None)
+    warnings = list(read.warnings)
+    values: dict[str, Any] = {}
+    sources: dict[str, Origin] = {}
+    for option in OPTIONS:
+        chosen = _choose(option, read.values, environ, cli, warnings)
+        if chosen is not None:
+            values[option.key], sources[option.key] = chosen
+    _settle_demo(values, sources)
+    settings = replace(Settings(), **{BY_KEY[key].attribute: value for key, value in values.items()})
+    for option in OPTIONS:
+        sources.setdefault(option.key, "default")
+    return Loaded(settings, warnings, read.problems, path, sources)
+
+
+def read_file(path: Path, *, must_exist: bool = False) -> FileRead:
+    """What the settings file at ``path`` holds, with every problem of it. Raises nothing."""
+    try:
+        if not path.exists() and not must_exist:
+            return FileRead()
+        if path.exists() and not path.is_file():
+            return FileRead(problems=[Problem(f"{path} is not a file: name a TOML file.")])
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return FileRead(problems=[Problem(f"{path} does not exist.")])
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return FileRead(problems=[Problem(f"{path} cannot be read: {reason}.")])
+    if len(data) > MAX_BYTES:
+        return FileRead(problems=[Problem(f"{path} is larger than 1 MiB and is no settings file.")])
+    return parse(data, path.parent)
+
+
+def parse(data: bytes, folder: Path) -> FileRead:
+    """What a settings file of these bytes holds. Relative paths in it are taken from ``folder``."""
+    try:
+        # Editors on Windows put a byte-order mark before the text.
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        message = f"This is not UTF-8 text: byte {error.start} (0x{data[error.start]:02x}) is out of place."
+        return FileRead(problems=[Problem(message, line)])
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        return FileRead(problems=[Problem("The values are nested too deeply to be settings.")])
+    except ValueError as error:
+        return FileRead(problems=[_syntax_problem(str(error), text)])
+    return _check_document(document, text, folder)
+
+
+def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRead:
+    read = FileRead()
+
+    def wrong(message: str, *path: str) -> None:
+        read.problems.append(Problem(message, line_of(text, path), ".".join(path)))
+
+    for key, raw in document.items():
+        option = BY_KEY.get(key)
+        if option is None and isinstance(raw, dict):
+            read.extra[key] = raw
+            close = nearest(key, ("keys", "presets"))
+            hint = f"; did you mean [{close}]?" if close else "."
+            read.warnings.append(f"The config file's table [{key}] is not known here and is left alone{hint}")
+        elif option is None:
+            wrong(unknown_key(key, BY_KEY), key)
+        elif option.kind == "table" and isinstance(raw, dict):
+            entries = read.values.setdefault(key, {})
+            for name, entry in raw.items():
+                _check_entry(key, name, entry, entries, wrong)
+        else:
+            try:
+                read.values[key] = _anchored(option, check(option, raw, "file"), folder)
+            except SettingError as error:
+                wrong(str(error), key)
+    if read.values.get("demo") and read.values.get("model"):
+        del read.values["demo"]
+        wrong("demo = true and model are both set: leave one of them out. The model is used.", "demo")
+    read.problems.sort(key=lambda problem: problem.line or 0)
+    return read
+
+
+def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], wrong: Any) -> None:
+    """One line of [keys], or one table of [presets]; what is good of it goes into ``entries``."""
+    if table == "presets" and isinstance(entry, dict):
+        entries[name] = {}
+        for key, raw in entry.items():
+            try:
+                entries[name][key] = preset_value(name, key, raw)
+            except SettingError as error:
+                wrong(str(error), table, name, key)
+        return
+    try:
+        entries.update(check(BY_KEY[table], {name: entry}, "file"))
+    except SettingError as error:
+        wrong(str(error), table, name)
+
+
+def _anchored(option: Option, value: Any, folder: Path) -> Any:
+    """A relative path of a file is meant from the file's folder, wherever ds4chat is started."""
+    if option.kind != "path" or not value or value == option.optional_value:
+        return value
+    return str(folder.absolute() / value)
+
+
+def _syntax_problem(message: str, text: str) -> Problem:
+    place = _AT_LINE.search(message)
+    if place:
+        line, column = int(place[1]), place[2]
+        return Problem(f"This is not TOML: {_AT_LINE.sub('', message)} at column {column}.", line)
+    if _AT_END.search(message):
+        return Problem(f"This is not TOML: {_AT_END.sub('', message)} at its end.", text.count("\n") + 1)
+    return Problem(f"This is not TOML: {message}.")
+
+
+def _choose(
+    option: Option,
+    file: Mapping[str, Any],
+    environ: Mapping[str, str],
+    cli: Mapping[str, object],
+    warnings: list[str],
+) -> tuple[Any, Origin] | None:
+    """The option's value and where it comes from; None where no source sets it."""
+    from_env = _from_env(option, environ, warnings)
+    if option.key in cli:
+        typed = check(option, cli[option.key])
+        if not (option.env_wins and from_env is not None):
+            return typed, "command line"
+        if typed != from_env[0]:
+            warnings.append(
+                f"{spelled(option, environ[option.env], 'env')} wins over {spelled(option, typed, 'cli')}, "
+                "as in ds4: unset the variable to use the option."
+            )
+    if from_env is not None:
+        return from_env
+    if option.key in file:
+        return file[option.key], "file"
+    return None
+
+
+def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -> tuple[Any, Origin] | None:
+    raw = environ.get(option.env, "").strip() if option.env else ""
+    if not raw:
+        return None
+    if option.kind == "bool":
+        if raw.lower() in ("off", "false", "no"):
+            warnings.append(
+                f"{option.env}={raw} switches it on: only 0, an empty value or no variable at all is off."
+            )
+        return raw != "0", "environment"
+    try:
+        return check(option, raw, "env"), "environment"
+    except SettingError as error:
+        warnings.append(f"{error} It is ignored.")
+        return None
+
+
+def _settle_demo(values: dict[str, Any], sources: dict[str, Origin]) -> None:
+    """``demo`` and ``model`` each name the model: the one from the stronger source holds. The demo brings its
+    own support model, unless the same source or a stronger one names another, and a depth where none is set.
+    """
+    if not values.get("demo"):
+        return
+    demo = _RANK[sources["demo"]]
+
+    def weaker(key: str) -> bool:
+        return _RANK[sources.get(key, "default")] < demo
+
+    if values.get("model") and not weaker("model"):
+        del values["demo"], sources["demo"]
+        return
+    for key in ("model", "mtp"):
+        if weaker(key):
+            values.pop(key, None)
+            sources.pop(key, None)
+    values.setdefault("mtp-draft", DEMO_DEPTH)

@@ -1,0 +1,80 @@
+"""Where ds4chat keeps its files: config, data, cache and logs.
+
+The folders are the system's own, as platformdirs names them. DS4CHAT_HOME puts all four into one folder, for
+portable use and for tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+APP = "ds4chat"
+HOME_VARIABLE = "DS4CHAT_HOME"
+CONFIG_NAME = "config.toml"
+OWNER_ONLY = 0o700
+
+
+class FolderError(Exception):
+    """A folder of ds4chat's cannot be made; the text is a sentence for the user."""
+
+
+def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder for ``kind``: config, data, cache or log. Makes nothing."""
+    home = (os.environ if environ is None else environ).get(HOME_VARIABLE, "")
+    if home:
+        return Path(home).expanduser().absolute()
+    import platformdirs
+
+    dirs = platformdirs.PlatformDirs(APP, appauthor=False)
+    paths = {
+        "config": dirs.user_config_path,
+        "data": dirs.user_data_path,
+        "cache": dirs.user_cache_path,
+        "log": dirs.user_log_path,
+    }
+    return paths[kind]
+
+
+def made(path: Path) -> Path:
+    """``path``, made if it was missing and then readable by its owner alone. Raises FolderError."""
+    if path.is_dir():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=OWNER_ONLY, exist_ok=True)
+        # The mode given to mkdir is cut by the umask, and never widened by it; chmod makes it exact.
+        path.chmod(OWNER_ONLY)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FolderError(
+            f"The folder {path} cannot be made: {reason}. Make it yourself, or set {HOME_VARIABLE} to a "
+            "folder that can be written."
+        ) from None
+    return path
+
+
+def config_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of the settings file and the user's themes, made if missing. Raises FolderError."""
+    return made(folder("config", environ))
+
+
+def data_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of the conversations, made if missing. Raises FolderError."""
+    return made(folder("data", environ))
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of what can be made again (converted support files, cost tables). Raises FolderError."""
+    return made(folder("cache", environ))
+
+
+def log_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of the log files, made if missing. Raises FolderError."""
+    return made(folder("log", environ))
+
+
+def config_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Path of the user's settings file, which need not exist. Makes nothing."""
+    return folder("config", environ) / CONFIG_NAME

@@ -1,0 +1,165 @@
+"""Settings as a documented TOML file, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ds4chat.settings.load import read_file
+from ds4chat.settings.paths import OWNER_ONLY
+from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
+from ds4chat.settings.validate import range_of
+
+WIDTH = 100
+PRIVATE = 0o600
+
+_HEAD = """\
+Settings of ds4chat. Each one has the same name here, on the command line and in the chat.
+
+A line that begins with "# name = value" shows a default; take the "# " away and change the value.
+Built-in defaults < this file < environment variables < command line; DS4_MTP_MIN_MARGIN is above all.
+Relative paths are meant from the folder of this file. Saving in the chat writes this file anew: it keeps
+your values and tables, but no comments of your own."""
+
+_EXAMPLES = {
+    "keys": '[keys]\nretry = "ctrl+r"',
+    "presets": '[presets.careful]\nmtp-draft = 2\nmtp-margin = 1.0\n\n[presets.fast]\nmtp-draft = "auto"\n'
+    "mtp-margin = 0.5",
+}
+
+
+class SaveError(Exception):
+    """The settings were not saved and the file is as it was; the text says why and what to do."""
+
+
+def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:
+    """The TOML file for ``settings``: every key with its help, range and default, a key at its default as a
+    comment. ``extra`` holds further tables, written at the end."""
+    parts = [_commented(_HEAD)]
+    tables = [option for option in OPTIONS if option.kind == "table"]
+    for group, title in GROUPS.items():
+        parts.append(f"# {'-' * 4} {title}")
+        for option in OPTIONS:
+            if option.group == group and option not in tables:
+                parts.append(_entry(option, getattr(settings, option.attribute)))
+    # TOML puts every key after a header into its table, so the tables come last.
+    for option in tables:
+        value = getattr(settings, option.attribute)
+        body = tomli_w.dumps({option.key: value}).strip() if value else _commented(_EXAMPLES[option.key])
+        parts.append(f"{_wrapped(option.help)}\n{body}")
+    if extra:
+        parts.append(tomli_w.dumps(extra).strip())
+    return "\n\n".join(parts) + "\n"
+
+
+def save(settings: Settings, path: Path, *, force: bool = False) -> None:
+    """Write ``settings`` to ``path`` at once: the old file or the new one is there, never a part of one.
+
+    Tables that ds4chat does not know are kept. A file with problems is left alone unless ``force``, because
+    a key that could not be read would be lost. Raises SaveError.
+    """
+    # A link, as dotfile managers make them, stays a link: the file behind it is the one to replace.
+    target = Path(os.path.realpath(path))
+    before = read_file(target)
+    if before.problems and not force:
+        count = len(before.problems)
+        what = "a problem" if count == 1 else f"{count} problems"
+        raise SaveError(
+            f"{path} has {what} and was not written over: {before.problems[0]} Mend it, or save with force, "
+            "which keeps only what could be read."
+        )
+    text = document(_absolute(settings), before.extra)
+    try:
+        target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        write_atomically(target, text.encode())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SaveError(
+            f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder writable, "
+            "or choose another file with --config FILE."
+        ) from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put ``data`` in the place of ``path``, on disk before it shows, readable by the owner alone.
+
+    Raises OSError, and then leaves ``path`` as it was and nothing beside it.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(PRIVATE)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself reaches the disk; on systems that cannot open a folder there is nothing to do."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _absolute(settings: Settings) -> Settings:
+    """Relative paths made absolute: typed on the command line they are meant from the current folder, and in
+    the file they would be meant from the file's."""
+    changes = {
+        option.attribute: os.path.abspath(value)
+        for option in OPTIONS
+        if option.kind == "path"
+        and (value := getattr(settings, option.attribute))
+        and value != option.optional_value
+    }
+    return replace(settings, **changes)
+
+
+def _entry(option: Option, value: Any) -> str:
+    line = tomli_w.dumps({option.key: value}).strip()
+    if value == option.default:
+        line = _commented(line)
+    return f"{_wrapped(' '.join(_facts(option)))}\n{line}"
+
+
+def _facts(option: Option) -> list[str]:
+    """The help of an option and, where they say more, its range, default and variable."""
+    facts = [option.help]
+    if option.kind not in ("str", "path", "bool", "names"):
+        takes = range_of(option)
+        unit = f" {option.unit}s" if option.unit and not option.unit.endswith("s") else f" {option.unit}"
+        facts.append(f"Takes {takes}{unit if option.unit else ''}.")
+    facts.append(f"Default: {shown_default(option)}.")
+    if option.env:
+        facts.append(f"Variable: {option.env}.")
+    return facts
+
+
+def shown_default(option: Option) -> str:
+    """The default as a reader says it."""
+    if option.kind == "bool":
+        return "on" if option.default else "off"
+    return "none" if option.default == "" else str(option.default)
+
+
+def _wrapped(text: str) -> str:
+    return _commented(textwrap.fill(text, WIDTH - 2, break_on_hyphens=False))
+
+
+def _commented(text: str) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in text.splitlines())

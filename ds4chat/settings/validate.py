@@ -1,0 +1,245 @@
+"""One value against its option: the same check for command line, TOML, environment and screens."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, Option
+
+Source = Literal["cli", "file", "env"]
+"""Where a value stands; a sentence about it spells it as it stands there."""
+
+LARGEST_INT = 2**31 - 1
+"""llama.cpp counts tokens, layers and threads in 32 bits with a sign."""
+
+ON = ("on", "true", "yes", "1")
+OFF = ("off", "false", "no", "0")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_SHOWN = 60
+
+
+class SettingError(ValueError):
+    """A value that its option does not take; the text is a sentence that says what it takes."""
+
+
+def check(option: Option, raw: object, source: Source = "cli") -> Any:
+    """The value that ``raw`` means for ``option``, of the type of the Settings field. Raises SettingError.
+
+    ``raw`` is text as typed by a user, or a value as TOML gives it.
+    """
+    said = spelled(option, raw, source)
+    match option.kind:
+        case "bool":
+            return _bool(raw, said)
+        case "int":
+            return _ranged(_int(raw, said), option, said)
+        case "float":
+            return _ranged(_float(raw, said), option, said)
+        case "depth":
+            return _depth(raw, option, said)
+        case "choice":
+            return _choice(raw, option.choices, said)
+        case "names":
+            return _names(raw, option.choices, said)
+        case "path":
+            return _path(_text(raw, said), option)
+        case "str":
+            return _text(raw, said)
+        case "table":
+            return _presets(raw) if option.key == "presets" else _keys(raw)
+
+
+def spelled(option: Option, raw: object, source: Source) -> str:
+    """How a sentence names this option and its value: ``--mtp-draft 17``, ``mtp-draft = 17`` or
+    ``DS4_MTP_MIN_MARGIN=17``."""
+    if source == "env":
+        return f"{option.env}={_shown(str(raw))}"
+    if source == "file":
+        text = json.dumps(raw, ensure_ascii=False) if isinstance(raw, (str, bool)) else str(raw)
+        return f"{option.key} = {_shown(text)}"
+    text = str(raw)
+    return f"--{option.key} {_shown(text)}" if text.strip() else f'--{option.key} ""'
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known name most like ``word``, or "" where none is like it."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return close[0] if close else ""
+
+
+def range_of(option: Option) -> str:
+    """What the option takes, as the end of a sentence: ``1 to 16, or auto``."""
+    if option.kind in ("choice", "names"):
+        return _listed(option.choices)
+    if option.low is None and option.high is None:
+        return {"bool": "on or off", "int": "a whole number", "float": "a number"}.get(option.kind, "text")
+    low = "" if option.low is None else _number(option.low)
+    bounds = f"{low} or more" if option.high is None else f"{low} to {_number(option.high)}"
+    return f"{bounds}, or auto" if option.kind == "depth" else bounds
+
+
+def _bool(raw: object, said: str) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    word = str(raw).strip().lower() if isinstance(raw, (str, int)) else ""
+    if word in ON:
+        return True
+    if word in OFF:
+        return False
+    raise SettingError(f"{said} is neither on nor off: it takes on or off.")
+
+
+def _int(raw: object, said: str) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and _WHOLE.fullmatch(raw.strip()):
+        return int(raw)
+    raise SettingError(f"{said} is not a whole number.")
+
+
+def _float(raw: object, said: str) -> float:
+    value = math.nan
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        try:
+            value = float(raw)
+        except OverflowError:
+            value = math.inf
+    elif isinstance(raw, str) and "_" not in raw:
+        try:
+            value = float(raw)
+        except ValueError:
+            value = math.nan
+    if math.isfinite(value):
+        return value
+    raise SettingError(f"{said} is not a finite number.")
+
+
+def _ranged(value: Any, option: Option, said: str) -> Any:
+    high = option.high
+    if high is None and option.kind == "int":
+        high = LARGEST_INT
+    if (option.low is None or value >= option.low) and (high is None or value <= high):
+        return value
+    if option.key == "mtp-margin":
+        raise SettingError(
+            f"{said} is out of range: it is a probability ratio from 0 to 1; "
+            "ds4's logit gap is --mtp-gate here."
+        )
+    takes = range_of(option) if option.high is not None else f"{range_of(option)}, {LARGEST_INT} at most"
+    raise SettingError(f"{said} is out of range: it takes {takes}.")
+
+
+def _depth(raw: object, option: Option, said: str) -> int | str:
+    if isinstance(raw, str) and raw.strip().lower() == "auto":
+        return "auto"
+    try:
+        value = _int(raw, said)
+    except SettingError:
+        raise SettingError(
+            f"{said} is neither a whole number nor auto: it takes {range_of(option)}."
+        ) from None
+    return int(_ranged(value, option, said))
+
+
+def _choice(raw: object, choices: tuple[str, ...], said: str) -> str:
+    word = raw.strip().lower() if isinstance(raw, str) else ""
+    # TOML has booleans of its own, and flash-attn = true can only mean one thing.
+    if isinstance(raw, bool):
+        word = "on" if raw else "off"
+    if word in choices:
+        return word
+    close = nearest(word, choices)
+    hint = f" Did you mean {close}?" if close else ""
+    raise SettingError(f"{said} is not known: it takes {_listed(choices)}.{hint}")
+
+
+def _names(raw: object, choices: tuple[str, ...], said: str) -> str:
+    words = raw if isinstance(raw, list) else _text(raw, said).replace(",", " ").split()
+    for word in words:
+        if word not in choices:
+            close = nearest(str(word), choices)
+            hint = f" Did you mean {close}?" if close else ""
+            raise SettingError(
+                f"{said} names {_shown(str(word))}, which is not known: it takes {_listed(choices)}.{hint}"
+            )
+    return " ".join(dict.fromkeys(words))
+
+
+def _text(raw: object, said: str) -> str:
+    if not isinstance(raw, str):
+        raise SettingError(f'{said} is not text: write it between quotes, as in "...".')
+    if "\0" in raw:
+        raise SettingError(f"{said} holds a NUL character, which no text here may.")
+    try:
+        raw.encode()
+    except UnicodeEncodeError:
+        raise SettingError(f"{_shown(ascii(said))} is not valid UTF-8.") from None
+    return raw
+
+
+def _path(text: str, option: Option) -> str:
+    if not text or text == option.optional_value:
+        return text
+    return os.path.expanduser(text)
+
+
+def _keys(raw: object) -> dict[str, str]:
+    if not isinstance(raw, dict):
+        raise SettingError('keys is not a table: write [keys] and below it lines such as action = "ctrl+k".')
+    for action, binding in raw.items():
+        if not isinstance(binding, str):
+            raise SettingError(
+                f"keys.{action} is not text: write the keys between quotes, with commas between."
+            )
+    return dict(raw)
+
+
+def _presets(raw: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(raw, dict):
+        raise SettingError("presets is not a table: write [presets.NAME] and options below it.")
+    return {name: preset(name, table) for name, table in raw.items()}
+
+
+def preset(name: str, raw: object) -> dict[str, Any]:
+    """One preset's options, checked. Raises SettingError for the first that is wrong."""
+    if not isinstance(raw, dict):
+        raise SettingError(f"presets.{name} is not a table: write [presets.{name}] and options below it.")
+    return {key: preset_value(name, key, value) for key, value in raw.items()}
+
+
+def preset_value(name: str, key: str, raw: object) -> Any:
+    """The checked value of one option of a preset. Raises SettingError."""
+    if key not in PRESET_KEYS:
+        raise SettingError(f"presets.{name}: {unknown_key(key, PRESET_KEYS)}")
+    try:
+        return check(BY_KEY[key], raw, "file")
+    except SettingError as error:
+        raise SettingError(f"presets.{name}: {error}") from None
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The sentence for a key that is not known here, with the nearest one that is."""
+    if key in BY_KEY:
+        return f"{key} is no option of speculation or sampling, and a preset holds only those."
+    close = nearest(key, known)
+    return f"{key} is not a known key" + (f"; did you mean {close}?" if close else ".")
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(words[:-1]) + f" or {words[-1]}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _shown(text: str) -> str:
+    """``text`` on one line, safe for a terminal, and not longer than a sentence can bear."""
+    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"

@@ -1,0 +1,187 @@
+"""One control of the Tuning panel: a label, a value between − and +, and a line that says what it does."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+LABEL_WIDTH = 7
+VALUE_WIDTH = 8
+MINUS_AT = LABEL_WIDTH
+VALUE_AT = MINUS_AT + 2
+PLUS_AT = VALUE_AT + VALUE_WIDTH
+SAYS_AT = PLUS_AT + 3
+
+
+class Control(Widget, can_focus=True):
+    """Shows a value and reports what the user does to it; it does not change the value itself.
+
+    Left and right, − and +, or a click on those signs step; page keys step five at once; what is typed is
+    sent with Enter, and Esc drops it.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "control--label",
+        "control--button",
+        "control--value",
+        "control--says",
+        "control--error",
+        "control--edit",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,minus", "step(-1)", "Less", id="tuning.less"),
+        Binding("right,plus,equals_sign", "step(1)", "More", id="tuning.more"),
+        Binding("pagedown", "step(-5)", "Much less", show=False, id="tuning.much_less"),
+        Binding("pageup", "step(5)", "Much more", show=False, id="tuning.much_more"),
+        Binding("enter,space", "press", "Change or apply", show=False, id="tuning.press"),
+        Binding("up", "app.focus_previous", "Control above", show=False, id="tuning.up"),
+        Binding("down", "app.focus_next", "Control below", show=False, id="tuning.down"),
+    ]
+    ALLOW_SELECT = False
+    HELP_GROUP = "Tuning"
+
+    class Stepped(Message):
+        """The value should move by ``by`` steps."""
+
+        def __init__(self, source: Control, by: int) -> None:
+            super().__init__()
+            self.source = source
+            self.by = by
+
+    class Pressed(Message):
+        """Enter, or a click on the value."""
+
+        def __init__(self, source: Control) -> None:
+            super().__init__()
+            self.source = source
+
+    class Typed(Message):
+        """A value was typed and sent."""
+
+        def __init__(self, source: Control, text: str) -> None:
+            super().__init__()
+            self.source = source
+            self.text = text
+
+    def __init__(self, name: str, label: str, help: str, editable: bool) -> None:
+        super().__init__(id=f"control-{name}", name=name)
+        self._label = label
+        self._editable = editable
+        self._value = ""
+        self._says = ""
+        self._error = ""
+        self._edit: str | None = None
+        self.tooltip = help
+
+    @property
+    def value(self) -> str:
+        """The value as shown."""
+        return self._value
+
+    @property
+    def says(self) -> str:
+        """The line beside it: what the value means, or what was wrong with the last typed one."""
+        return self._error or self._says
+
+    @property
+    def editing(self) -> bool:
+        """Something is being typed."""
+        return self._edit is not None
+
+    def show(self, value: str, says: str) -> None:
+        """Show this value and what it means; a line about an error goes."""
+        if (value, says, "") != (self._value, self._says, self._error):
+            self._value, self._says, self._error = value, says, ""
+            self.refresh()
+
+    def show_error(self, sentence: str) -> None:
+        """Say what was wrong with the typed value, until the next key."""
+        self._error = sentence
+        self.tooltip = sentence
+        self.refresh()
+
+    def begin_edit(self, text: str = "") -> None:
+        """Take what is typed now as the value."""
+        self._edit = text
+        self.refresh()
+
+    # -- keys and mouse
+
+    def action_step(self, by: int) -> None:
+        """Move the value."""
+        self.post_message(self.Stepped(self, by))
+
+    def action_press(self) -> None:
+        """What Enter means for this control."""
+        self.post_message(self.Pressed(self))
+
+    def on_key(self, event: events.Key) -> None:
+        if self._edit is None:
+            starts = event.character and (event.character.isalnum() or event.character in ".-")
+            if not self._editable or not starts or event.key in ("minus", "u", "s"):
+                return
+            self.begin_edit(event.character or "")
+        elif event.key == "enter":
+            text, self._edit = self._edit, None
+            self.refresh()
+            self.post_message(self.Typed(self, text))
+        elif event.key == "escape":
+            self._edit = None
+            self.refresh()
+        elif event.key == "backspace":
+            self.begin_edit(self._edit[:-1])
+        elif event.is_printable and event.character:
+            self.begin_edit(self._edit + event.character)
+        elif event.key in ("tab", "shift+tab", "up", "down"):
+            self._edit = None
+            self.refresh()
+            return
+        event.stop()
+        event.prevent_default()
+
+    def on_blur(self) -> None:
+        if self._edit is not None:
+            self._edit = None
+            self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        event.stop()
+        if MINUS_AT <= offset.x < VALUE_AT:
+            self.action_step(-1)
+        elif PLUS_AT <= offset.x < PLUS_AT + 2:
+            self.action_step(1)
+        elif VALUE_AT <= offset.x < PLUS_AT:
+            self.action_press()
+
+    # -- drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if self._edit is None:
+            value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"
+        else:
+            value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
+        says = "Enter sets it, Esc keeps the old" if self.editing else self.says
+        segments = [
+            Segment(set_cell_size(self._label, LABEL_WIDTH), self._style("label")),
+            Segment("− ", self._style("button")),
+            Segment(value, self._style(look)),
+            Segment(" +", self._style("button")),
+            Segment(" ", self.rich_style),
+            Segment(says, self._style("error" if self._error and not self.editing else "says")),
+        ]
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _style(self, role: str) -> Style:
+        return self.get_component_rich_style(f"control--{role}")

@@ -1,0 +1,152 @@
+"""The dock: the four panels one above the other, fed with events and drawn a few times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.timer import Timer
+
+from ds4chat.engine.events import Ended, Loaded, Step, Tuning
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.widgets.panels.acceptance import AcceptancePanel
+from ds4chat.tui.widgets.panels.confidence import ConfidencePanel
+from ds4chat.tui.widgets.panels.lines import style_sheet
+from ds4chat.tui.widgets.panels.panel import Panel
+from ds4chat.tui.widgets.panels.timings import TimingsPanel
+from ds4chat.tui.widgets.panels.tuning import TuningPanel
+
+PANELS = ("acceptance", "timings", "confidence", "tuning")
+DRAW_SECONDS = 1 / 8
+"""Least time between two drawings: figures that change faster cannot be read."""
+
+
+def open_panels(setting: str) -> list[str]:
+    """The names in the setting ``panels`` that are panels, in its order, each once."""
+    return [name for name in dict.fromkeys(setting.split()) if name in PANELS]
+
+
+class PanelDock(VerticalScroll):
+    """Acceptance, Timings, Confidence and Tuning.
+
+    Whatever arrives between two drawings is drawn together; while nothing arrives no timer runs. Posts
+    TuningChanged and TokenPicked, and FoldsChanged and TuningPanel.PresetSaved to be kept in the settings.
+    """
+
+    DEFAULT_CSS = style_sheet(__package__, "dock.tcss")
+
+    class FoldsChanged(Message):
+        """The user folded or opened a panel."""
+
+        def __init__(self, panels: str) -> None:
+            super().__init__()
+            self.panels = panels
+            """The value that the setting ``panels`` now has: the open ones, from top to bottom."""
+
+    def __init__(self, panels: str = " ".join(PANELS), *, id: str | None = None) -> None:
+        """``panels`` is the value of the setting: which are open, and the order."""
+        super().__init__(id=id, can_focus=False)
+        self.acceptance = AcceptancePanel()
+        self.timings = TimingsPanel()
+        self.confidence = ConfidencePanel()
+        self.tuning = TuningPanel()
+        self._by_name: dict[str, AcceptancePanel | TimingsPanel | ConfidencePanel | TuningPanel] = {
+            "acceptance": self.acceptance,
+            "timings": self.timings,
+            "confidence": self.confidence,
+            "tuning": self.tuning,
+        }
+        opened = open_panels(panels)
+        self._order = opened + [name for name in PANELS if name not in opened]
+        for name in self._order:
+            self._by_name[name].fold(name not in opened)
+        self._drawn_at = 0.0
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        for name in self._order:
+            yield self._by_name[name]
+
+    # -- what arrives
+
+    def show_engine(self, loaded: Loaded | None, state: str) -> None:
+        """What is loaded (None: nothing), and the engine's state in words."""
+        for panel in self._by_name.values():
+            panel.set_engine(loaded, state)
+        self._draw_soon()
+
+    def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Steps since the last call, the reply's totals and the session's, both with these steps in them."""
+        for panel in self._by_name.values():
+            panel.take(steps, stats, session)
+        self._draw_soon()
+
+    def show_end(self, ended: Ended, stats: Stats) -> None:
+        """A reply is over; its totals now have the prefill and the time to the first token."""
+        self.acceptance.set_stats(stats)
+        self.timings.end(ended, stats)
+        self._draw_soon()
+
+    def show_tuning(self, tuning: Tuning) -> None:
+        """The tuning in force, wherever it was changed. Posts nothing."""
+        self.tuning.show_tuning(tuning)
+
+    def begin_with(self, tuning: Tuning) -> None:
+        """The tuning that the settings hold: nothing before it can be undone. Posts nothing."""
+        self.tuning.begin_with(tuning)
+
+    def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
+        """The named presets: tables of option keys by name."""
+        self.tuning.show_presets(presets)
+
+    def reset_reply(self) -> None:
+        """A new reply begins: counters and curves start at nothing, the confidence log goes on."""
+        for panel in self._by_name.values():
+            panel.reset()
+        self._draw_soon()
+
+    # -- folding
+
+    @property
+    def open(self) -> str:
+        """The value of the setting ``panels``: the open ones from top to bottom."""
+        return " ".join(name for name in self._order if not self._by_name[name].folded)
+
+    def toggle_panel(self, name: str) -> None:
+        """Fold or open one panel, as a click on its title does. Raises KeyError for an unknown name."""
+        panel = self._by_name[name]
+        panel.fold(not panel.folded)
+        self._folds_changed()
+
+    def on_panel_fold_changed(self, event: Panel.FoldChanged) -> None:
+        event.stop()
+        self._folds_changed()
+
+    def _folds_changed(self) -> None:
+        self._draw_soon()
+        self.post_message(self.FoldsChanged(self.open))
+
+    # -- drawing
+
+    def _draw_soon(self) -> None:
+        """Draw now if the last drawing is long enough ago, else once that time has come."""
+        if self._timer is not None or not self.is_mounted:
+            return
+        wait = self._drawn_at + DRAW_SECONDS - monotonic()
+        if wait <= 0:
+            self._draw()
+        else:
+            self._timer = self.set_timer(wait, self._draw)
+
+    def _draw(self) -> None:
+        self._timer = None
+        self._drawn_at = monotonic()
+        for panel in self._by_name.values():
+            panel.draw()
+
+    def on_mount(self) -> None:
+        self._draw()

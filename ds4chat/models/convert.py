@@ -35,13 +35,13 @@ _VERSION = 1
 """Of this conversion: part of a converted file's name in the cache, so that a change makes a new one."""
 
 _ROOT = ("token_embd.weight", "output_norm.weight", "output.weight")
-_HEAD = ("hc_head_fn.weight", "hc_head_base.weight", "hc_head_scale.weight")
-_NORMS = {
+HEAD = ("hc_head_fn.weight", "hc_head_base.weight", "hc_head_scale.weight")
+NORMS = {
     "enorm.weight": "nextn.enorm.weight",
     "hnorm.weight": "nextn.hnorm.weight",
     "norm.weight": "nextn.shared_head_norm.weight",
 }
-_BLOCK = (
+BLOCK = (
     *(f"attn_{s}.weight" for s in ("norm", "sinks", "q_a", "q_a_norm", "q_b", "kv", "kv_a_norm")),
     *(f"attn_{s}.weight" for s in ("output_a", "output_b")),
     *(f"hc_{part}_{s}.weight" for part in ("attn", "ffn") for s in ("fn", "base", "scale")),
@@ -49,7 +49,7 @@ _BLOCK = (
     *(f"ffn_{s}.weight" for s in ("gate_shexp", "up_shexp", "down_shexp")),
     "exp_probs_b.bias",
 )
-_PROJECTIONS = ("e_proj.weight", "h_proj.weight")
+PROJECTIONS = ("e_proj.weight", "h_proj.weight")
 _RESHAPED = "attn_output_a.weight"
 """llama.cpp takes this one in two or three dimensions."""
 
@@ -179,10 +179,10 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
     """Every tensor that llama.cpp wants is there, in the shape that the model asks for, and no other."""
     width = target.own_integer("embedding_length") or 0
     streams = target.own_integer("hyper_connection.count") or 0
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_PROJECTIONS, (width, width))
-    shapes |= dict.fromkeys(_NORMS, (width,))
-    shapes |= dict(zip(_HEAD, ((streams * width, streams), (streams,), (1,)), strict=True))
-    known = [*_PROJECTIONS, *_NORMS, *_HEAD, *_BLOCK]
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(PROJECTIONS, (width, width))
+    shapes |= dict.fromkeys(NORMS, (width,))
+    shapes |= dict(zip(HEAD, ((streams * width, streams), (streams,), (1,)), strict=True))
+    known = [*PROJECTIONS, *NORMS, *HEAD, *BLOCK]
     name = shown_path(source.path)
     for stem in known:
         tensor = source.tensors.get(_PREFIX + stem)
@@ -208,7 +208,7 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
             f"{name} has the tensor {shown(min(unknown))}, which has no place in llama.cpp's layout. "
             "Give the support file of DeepSeek V4 Flash as it was published."
         )
-    e_proj, h_proj = (source.tensors[_PREFIX + stem] for stem in _PROJECTIONS)
+    e_proj, h_proj = (source.tensors[_PREFIX + stem] for stem in PROJECTIONS)
     if e_proj.type != h_proj.type:
         raise ModelFileError(
             f"{name} stores e_proj in {e_proj.type.name} and h_proj in {h_proj.type.name}; llama.cpp wants "
@@ -277,10 +277,10 @@ def _extended(target: Header, key: str, block: int) -> list[int] | list[float]:
 
 def _tensors(target: Header, source: Header, block: int) -> list[OutTensor]:
     tensors = [_copy(target, target.tensors[name], name) for name in _ROOT]
-    for stem in _HEAD:
+    for stem in HEAD:
         tensors.append(_copy(source, source.tensors[_PREFIX + stem], stem.replace("hc_head_", "output_hc_")))
     tensors.append(_fused(source, f"blk.{block}.nextn.eh_proj.weight"))
-    for old, new in (_NORMS | {stem: stem for stem in _BLOCK}).items():
+    for old, new in (NORMS | {stem: stem for stem in BLOCK}).items():
         tensors.append(_copy(source, source.tensors[_PREFIX + old], f"blk.{block}.{new}"))
     return tensors
 
@@ -293,7 +293,7 @@ def _copy(header: Header, tensor: TensorInfo, name: str) -> OutTensor:
 def _fused(source: Header, name: str) -> OutTensor:
     """eh_proj: each of its rows is e_proj's row, then h_proj's. Both rows are whole numbers of quantisation
     blocks, so they are put together as bytes."""
-    halves = [source.tensors[_PREFIX + stem] for stem in _PROJECTIONS]
+    halves = [source.tensors[_PREFIX + stem] for stem in PROJECTIONS]
     width = halves[0].dims[0]
     return OutTensor(
         name,

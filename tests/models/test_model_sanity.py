@@ -1,0 +1,117 @@
+"""Metadata on which llama.cpp ends the process is refused before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import gguf_kit as kit
+
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import read_header
+from ds4chat.models.pairing import check_target
+from ds4chat.models.sanity import check_metadata
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "too many blocks": ({"block_count": 100_000}, "it counts 100,000 blocks, where 1 to 512 are possible"),
+    "no blocks": ({"block_count": 0}, "it counts 0 blocks, where 1 to 512 are possible"),
+    "nextn": ({"nextn_predict_layers": 3}, "it counts 3 NextN blocks among 2 blocks"),
+    "width": ({"embedding_length": 0}, "its embeddings are 0 wide"),
+    "experts": (
+        {"expert_count": 1025, "expert_used_count": 1},
+        "it counts 1,025 experts, where at most 1024 are possible",
+    ),
+    "experts used": ({"expert_count": 4, "expert_used_count": 5}, "it uses 5 of 4 experts"),
+    "experts used of a layer": ({"expert_count": 4, "expert_used_count": [2, 9]}, "it uses 9 of 4 experts"),
+    "no experts used": ({"expert_count": 4, "expert_used_count": 0}, "it uses 0 of 4 experts"),
+    "experts used of none": ({"expert_used_count": 2}, "it uses 2 of 0 experts"),
+    "groups": (
+        {"expert_count": 4, "expert_used_count": 2, "expert_group_count": 4},
+        "it has 4 groups of 4 experts",
+    ),
+    "uneven groups": (
+        {"expert_count": 8, "expert_used_count": 2, "expert_group_count": 3, "expert_group_used_count": 1},
+        "it uses 1 of 3 groups of 8 experts",
+    ),
+    "groups used": (
+        {"expert_count": 8, "expert_used_count": 2, "expert_group_count": 4, "expert_group_used_count": 4},
+        "it uses 4 of 4 groups of 8 experts",
+    ),
+    "rope": ({"rope.scaling.type": "spiral"}, "its rope scaling is of the unknown type spiral"),
+    "ratios": ({"attention.compress_ratios": [0] * 513}, "it counts 513 compression ratios"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused(case: str, tmp_path: Path) -> None:
+    own, what = BAD[case]
+    path = kit.whole(tmp_path / "f.gguf", own=own)
+    with pytest.raises(ModelFileError) as caught:
+        check_metadata(read_header(path))
+    assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"block_count": 512},
+        {"nextn_predict_layers": 2},
+        {"expert_count": 8, "expert_used_count": 8},
+        {"expert_count": 8, "expert_used_count": [1, 8]},
+        {"expert_count": 8, "expert_used_count": 2, "expert_group_count": 1},
+        {"expert_count": 8, "expert_used_count": 2, "expert_group_count": 4, "expert_group_used_count": 3},
+        {"rope.scaling.type": "yarn"},
+    ],
+)
+def test_what_llama_cpp_takes_passes(own: dict[str, Any], tmp_path: Path) -> None:
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", own=own)))
+
+
+def test_one_expert_of_hunyuan_counts_as_none(tmp_path: Path) -> None:
+    own = {"expert_count": 0, "expert_used_count": 1}
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "hunyuan-dense", own=own)))
+    with pytest.raises(ModelFileError):
+        check_metadata(read_header(kit.whole(tmp_path / "g.gguf", "hunyuan-moe", own=own)))
+
+
+VOCABULARY: dict[str, tuple[dict[str, Any], str]] = {
+    "the same token twice": (
+        {"tokens": [*kit.TOKENS, "a"]},
+        "its vocabulary has the same token twice",
+    ),
+    "begin token": (
+        {
+            "keys": {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.add_bos_token": True,
+                "tokenizer.ggml.bos_token_id": None,
+            }
+        },
+        "its tokenizer puts a begin token before each prompt and names none",
+    ),
+    "end token": (
+        {
+            "keys": {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.add_eos_token": True,
+                "tokenizer.ggml.eos_token_id": 99,
+            }
+        },
+        "its tokenizer puts an end token after each prompt and names none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VOCABULARY)
+def test_vocabulary_refused(case: str, tmp_path: Path) -> None:
+    more, what = VOCABULARY[case]
+    path = kit.whole(tmp_path / "f.gguf", **more)
+    with pytest.raises(ModelFileError, match=what):
+        check_target(path)
+
+
+def test_empty_tokens_may_repeat(tmp_path: Path) -> None:
+    """llama.cpp gives each empty text a name of its own."""
+    check_target(kit.whole(tmp_path / "f.gguf", tokens=[*kit.TOKENS, "", ""]))

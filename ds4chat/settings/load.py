@@ -50,9 +50,14 @@ class Problem:
     """From 1; None where the problem has no line."""
     key: str = ""
     """The key at fault, dotted inside tables; empty where there is none."""
+    file: str = ""
+    """Path of the file."""
 
     def __str__(self) -> str:
-        return self.message if self.line is None else f"line {self.line}: {self.message}"
+        place = [self.file] if self.file else []
+        if self.line is not None:
+            place.append(f"line {self.line}")
+        return f"{', '.join(place)}: {self.message}" if place else self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,36 +99,51 @@ def load(
     environ = os.environ if environ is None else environ
     path = config_path if config_path is not None else paths.config_file(environ)
     read = read_file(path, must_exist=config_path is not None)
-    warnings = list(read.warnings)
+    settings, sources, warnings = merge(read.values, environ, cli)
+    return Loaded(settings, read.warnings + warnings, read.problems, path, sources)
+
+
+def merge(
+    file: Mapping[str, Any], environ: Mapping[str, str], cli: Mapping[str, object]
+) -> tuple[Settings, dict[str, Origin], list[str]]:
+    """The settings out of a file's checked values, the environment and the command line; where each key's
+    value comes from; and what the user should hear of it. Raises SettingError for a bad value in ``cli``."""
+    warnings: list[str] = []
     values: dict[str, Any] = {}
     sources: dict[str, Origin] = {}
     for option in OPTIONS:
-        chosen = _choose(option, read.values, environ, cli, warnings)
+        chosen = _choose(option, file, environ, cli, warnings)
         if chosen is not None:
             values[option.key], sources[option.key] = chosen
     _settle_demo(values, sources)
     settings = replace(Settings(), **{BY_KEY[key].attribute: value for key, value in values.items()})
     for option in OPTIONS:
         sources.setdefault(option.key, "default")
-    return Loaded(settings, warnings, read.problems, path, sources)
+    return settings, sources, warnings
 
 
 def read_file(path: Path, *, must_exist: bool = False) -> FileRead:
     """What the settings file at ``path`` holds, with every problem of it. Raises nothing."""
+    read = _read(path, must_exist)
+    problems = [replace(problem, file=str(path)) for problem in read.problems]
+    return replace(read, problems=problems, warnings=[f"{path}: {text}" for text in read.warnings])
+
+
+def _read(path: Path, must_exist: bool) -> FileRead:
     try:
         if not path.exists() and not must_exist:
             return FileRead()
         if path.exists() and not path.is_file():
-            return FileRead(problems=[Problem(f"{path} is not a file: name a TOML file.")])
+            return FileRead(problems=[Problem("This is not a file: name a TOML file.")])
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return FileRead(problems=[Problem(f"{path} does not exist.")])
+        return FileRead(problems=[Problem("The file does not exist.")])
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return FileRead(problems=[Problem(f"{path} cannot be read: {reason}.")])
+        return FileRead(problems=[Problem(f"The file cannot be read: {reason}.")])
     if len(data) > MAX_BYTES:
-        return FileRead(problems=[Problem(f"{path} is larger than 1 MiB and is no settings file.")])
+        return FileRead(problems=[Problem("The file is larger than 1 MiB and is no settings file.")])
     return parse(data, path.parent)
 
 
@@ -157,7 +177,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
             read.extra[key] = raw
             close = nearest(key, ("keys", "presets"))
             hint = f"; did you mean [{close}]?" if close else "."
-            read.warnings.append(f"The config file's table [{key}] is not known here and is left alone{hint}")
+            read.warnings.append(f"The table [{key}] is not known here and is left alone{hint}")
         elif option is None:
             wrong(unknown_key(key, BY_KEY), key)
         elif option.kind == "table" and isinstance(raw, dict):

@@ -71,8 +71,8 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         count = len(before.problems)
         what = "a problem" if count == 1 else f"{count} problems"
         raise SaveError(
-            f"{path} has {what} and was not written over: {before.problems[0]} Mend it, or save with force, "
-            "which keeps only what could be read."
+            f"The settings were not saved, because the file has {what}: {before.problems[0]} Mend the file, or "
+            "save with force, which keeps only what could be read."
         )
     text = document(_absolute(settings), before.extra)
     try:
@@ -81,8 +81,8 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise SaveError(
-            f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder writable, "
-            "or choose another file with --config FILE."
+            f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder "
+            "writable, or choose another file with --config FILE."
         ) from None
 
 

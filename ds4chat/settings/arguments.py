@@ -1,0 +1,207 @@
+"""Command-line parsing on top of argparse: the options of the table, and sentences instead of its errors."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from ds4chat.settings.schema import GROUPS, OPTIONS, Option
+from ds4chat.settings.validate import SettingError, check, nearest
+
+USAGE_ERROR = 2
+
+ELSEWHERE = {
+    "--quality": "ds4's exact kernels are --mtp-strict here",
+    "--mtp-exact-sampling": "here sampled drafts are always verified exactly, unless --mtp-margin is below 1",
+    "--mtp-verify-depth": "that is an option of the tests: pytest --mtp-verify-depth N",
+    "--dspark": "the DSpark drafter is not supported here",
+    "--draft-max": "it is --mtp-draft here",
+    "--draft": "it is --mtp-draft here",
+    "--spec-draft-n-max": "it is --mtp-draft here",
+    "--model-draft": "it is --mtp here",
+    "-md": "it is --mtp here",
+    "--spec-type": "the kind of drafter is read from the support file: name it with --mtp",
+}
+"""Options of ds4 and llama.cpp that go by another name here."""
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out; the text is a sentence. Exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser without abbreviations, whose every error is a UsageError with a sentence."""
+
+    def __init__(self, **more: Any) -> None:
+        self.spellings: dict[str, argparse.Action] = {}
+        """Every option string with its action."""
+        # The width is asked once: argparse asks for each formatter.
+        width = min(shutil.get_terminal_size().columns, 100)
+        super().__init__(
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+                prog, max_help_position=28, width=width
+            ),
+            **more,
+        )
+        self.about = self.add_argument_group("About")
+        self.put(self.about, "-h", "--help", action="help", help="Show this help and leave.")
+
+    def put(self, group: Any, *names: str, **more: Any) -> None:
+        """Add an argument to ``group`` and remember its spellings."""
+        action = group.add_argument(*names, **more)
+        for name in action.option_strings:
+            self.spellings[name] = action
+
+    def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """What was given: the options, and the words that belong to none. Raises UsageError."""
+        given, words = list(argv), []
+        if "--" in given:
+            cut = given.index("--")
+            given, words = given[:cut], given[cut + 1 :]
+        given = self._bind_text(given)
+        for word in given:
+            self._refuse_single_dash(word)
+        namespace = argparse.Namespace(settings={})
+        namespace, rest = self.parse_known_args(given, namespace)
+        for word in rest:
+            if word.startswith("-") and len(word) > 1:
+                raise UsageError(self.unknown(word))
+        return namespace, rest + words
+
+    def unknown(self, word: str) -> str:
+        """The sentence for an option that does not exist, with the nearest one that does."""
+        name = word.split("=", 1)[0]
+        if name in ELSEWHERE:
+            return f"{name} is not an option of ds4chat: {ELSEWHERE[name]}."
+        close = nearest(name, self.spellings)
+        hint = f"did you mean {close}? " if close else ""
+        return f"{name} is not an option; {hint}{self.prog} -h lists them."
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError with argparse's message said as a sentence."""
+        raise UsageError(self._sentence(message))
+
+    def _sentence(self, message: str) -> str:
+        at = re.match(r"argument (\S+): (.*)", message, re.DOTALL)
+        if not at:
+            return f"{message[:1].upper()}{message[1:]}."
+        names, what = at[1], at[2]
+        action = self.spellings.get(names.split("/", 1)[0])
+        metavar = action.metavar if action and isinstance(action.metavar, str) else "a value"
+        if what.startswith("expected one argument"):
+            dash = f" (one that begins with a dash is written {names.split('/')[-1]}={metavar})"
+            return f"{names} needs {metavar}{dash}."
+        if what.startswith("ignored explicit argument"):
+            return f"{names} takes no value."
+        return f"{names}: {what}."
+
+    def _bind_text(self, given: list[str]) -> list[str]:
+        """A text that begins with a dash, such as a prompt "- one thing", tied to its option: argparse would
+        take it for an option of its own."""
+        bound: list[str] = []
+        words = iter(given)
+        for word in words:
+            action = self.spellings.get(word)
+            following = next(words, None) if action is not None and action.metavar == "TEXT" else None
+            if following is None:
+                bound.append(word)
+            elif following.startswith("-") and following.split("=", 1)[0] not in self.spellings:
+                long = next(name for name in reversed(self.spellings) if self.spellings[name] is action)
+                bound.append(f"{long}={following}")
+            else:
+                bound += [word, following]
+        return bound
+
+    def _refuse_single_dash(self, word: str) -> None:
+        """``-mtp`` would be read as ``-m tp``, and ``-temp`` as ``-t emp``."""
+        name = word.split("=", 1)[0]
+        if name.startswith("-") and not name.startswith("--") and name not in self.spellings:
+            if f"-{name}" in self.spellings:
+                raise UsageError(f"{name} is not an option; did you mean -{name}?")
+            if name in ELSEWHERE:
+                raise UsageError(self.unknown(name))
+
+
+class _Setting(argparse.Action):
+    """Checks an option's value and puts it into ``namespace.settings`` by key."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, option: Option, **more: Any) -> None:
+        self.option = option
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, **more)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, name: Any = None
+    ) -> None:
+        raw = values
+        if self.option.kind == "bool":
+            raw = not (str(name).startswith("--no-") or name in self.option.off_flags)
+        elif raw is None:
+            raw = self.option.optional_value
+        try:
+            namespace.settings[self.option.key] = check(self.option, raw)
+        except SettingError as error:
+            raise UsageError(str(error).replace(f"--{self.option.key} ", f"{name} ", 1)) from None
+
+
+def add_settings(parser: Parser) -> None:
+    """Every option of the table, in its groups; values land in ``namespace.settings``, checked."""
+    for group, title in GROUPS.items():
+        arguments = parser.add_argument_group(title)
+        for option in OPTIONS:
+            if option.group == group and option.kind != "table":
+                _add_setting(parser, arguments, option)
+
+
+def _add_setting(parser: Parser, group: Any, option: Option) -> None:
+    def put(*names: str, **more: Any) -> None:
+        parser.put(group, *names, action=_Setting, dest=f"setting {option.key}", option=option, **more)
+
+    names = (*option.flags, f"--{option.key}")
+    text = help_of(option)
+    if option.kind == "bool":
+        put(*names, *option.off_flags, f"--no-{option.key}", nargs=0, help=text)
+        return
+    metavar = option.metavar or ("|".join(option.choices) if _is_short(option) else "TYPE")
+    if option.optional_value:
+        put(f"--{option.key}", nargs="?", metavar=metavar, help=text)
+        # The further spellings name a file and nothing else.
+        put(*option.flags, metavar=metavar, help=f"As --{option.key} {metavar}.")
+    else:
+        put(*names, metavar=metavar, help=text)
+
+
+def help_of(option: Option) -> str:
+    """The help of an option, with what it takes, its default and its variable in brackets."""
+    facts: list[str] = []
+    if option.choices and not _is_short(option):
+        facts.append(", ".join(option.choices))
+    if option.low is not None and option.kind != "depth" and option.high is not None:
+        facts.append(f"{option.low:g} to {option.high:.10g}")
+    if option.default != "":
+        default = {True: "on", False: "off"}[option.default] if option.kind == "bool" else option.default
+        facts.append(f"default {default}")
+    if option.env:
+        facts.append(option.env + (" wins" if option.env_wins else ""))
+    text = option.help + (f" [{'; '.join(facts)}]" if facts else "")
+    return text.replace("%", "%%")
+
+
+def _is_short(option: Option) -> bool:
+    return option.kind == "choice" and len("|".join(option.choices)) <= 24
+
+
+def checked(option: Option) -> Callable[[str], Any]:
+    """An argparse ``type`` for an option that is no setting. Raises UsageError."""
+
+    def convert(raw: str) -> Any:
+        try:
+            return check(option, raw)
+        except SettingError as error:
+            raise UsageError(str(error)) from None
+
+    return convert

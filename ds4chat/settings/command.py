@@ -1,0 +1,127 @@
+"""``ds4chat config``: where the settings are, what they are, and whether the file is right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ds4chat.settings.arguments import Parser, UsageError, add_settings
+from ds4chat.settings.load import Loaded, load, merge, read_file
+from ds4chat.settings.paths import config_file, folder
+from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.validate import nearest
+
+ACTIONS = {
+    "path": "Print the path of the settings file; with config, data, cache or log: of that folder.",
+    "show": "Print every setting in force and where it comes from.",
+    "defaults": "Print the settings file with nothing changed, every key documented.",
+    "check": "Say what is wrong with a settings file, yours or FILE.",
+    "write": "Write the settings file, or with --force write it anew; options given with it are put in.",
+}
+FOLDERS = ("config", "data", "cache", "log")
+RUN_ERROR = 1
+
+
+def parser() -> Parser:
+    """The parser of the command."""
+    actions = "\n".join(f"  {name:10}{text}" for name, text in ACTIONS.items())
+    made = Parser(
+        prog="ds4chat config",
+        usage="ds4chat config path [FOLDER] | show | defaults | check [FILE] | write   [options]",
+        description=f"Settings of ds4chat.\n\n{actions}",
+    )
+    made.put(made.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
+    made.put(
+        made.about, "--force", action="store_true", help="write: put a new file in the place of the old."
+    )
+    add_settings(made)
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry out ``ds4chat config``; the exit code. Raises UsageError."""
+    given, words = parser().read(argv)
+    action, rest = (words[0], words[1:]) if words else ("", [])
+    if action not in ACTIONS:
+        close = nearest(action, ACTIONS)
+        hint = f" Did you mean {close}?" if close else ""
+        said = f'"{action}" is not one of them.' if action else "It needs one of them."
+        raise UsageError(f"ds4chat config takes path, show, defaults, check or write. {said}{hint}")
+    if len(rest) > (action in ("path", "check")):
+        raise UsageError(f'ds4chat config {action} takes no further word "{rest[-1]}".')
+    path = Path(given.config) if given.config else None
+    match action:
+        case "path":
+            return _path(rest[0] if rest else "", path)
+        case "show":
+            return _show(_good(load(given.settings, path), given.config))
+        case "defaults":
+            sys.stdout.write(document(Settings()))
+            return 0
+        case "check":
+            return _check(Path(rest[0]) if rest else path)
+        case _:
+            return _write(given.settings, path or config_file(), force=given.force)
+
+
+def _path(name: str, path: Path | None) -> int:
+    if name and name not in FOLDERS:
+        raise UsageError(f'"{name}" is no folder of ds4chat: it takes config, data, cache or log.')
+    print(folder(name) if name else (path or config_file()).absolute())
+    return 0
+
+
+def _good(loaded: Loaded, named: str | None) -> Loaded:
+    """``loaded``; a named file with problems is a usage error, and one's own only a reason for sentences."""
+    if named and loaded.problems:
+        raise UsageError("\n".join(map(str, loaded.problems)))
+    for sentence in (*loaded.problems, *loaded.warnings):
+        print(f"ds4chat: {sentence}", file=sys.stderr)
+    return loaded
+
+
+def _show(loaded: Loaded) -> int:
+    import tomli_w
+
+    state = "" if loaded.config_path.exists() else " (does not exist)"
+    print(f"# config file: {loaded.config_path}{state}")
+    for option in OPTIONS:
+        value = getattr(loaded.settings, option.attribute)
+        if option.kind != "table":
+            line = tomli_w.dumps({option.key: value}).strip()
+            print(f"{line:<40}  # {loaded.sources[option.key]}")
+    for option in OPTIONS:
+        value = getattr(loaded.settings, option.attribute)
+        if option.kind == "table" and value:
+            print("\n" + tomli_w.dumps({option.key: value}).strip())
+    return 0
+
+
+def _check(path: Path | None) -> int:
+    file = path or config_file()
+    read = read_file(file, must_exist=path is not None)
+    for sentence in (*read.problems, *read.warnings):
+        print(sentence)
+    if read.problems:
+        return RUN_ERROR
+    exists = file.exists()
+    print(
+        f"{file}: no problems." if exists else f"{file} does not exist: all settings are at their defaults."
+    )
+    return 0
+
+
+def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already: with --force it is written anew and its values are kept.")
+    # What the environment says today is not for the file to keep.
+    merged, _, _ = merge(read_file(path).values, {}, settings)
+    try:
+        save(merged, path, force=force)
+    except SaveError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    print(path)
+    return 0

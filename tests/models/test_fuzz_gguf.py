@@ -1,0 +1,232 @@
+"""Hostile GGUFs: whatever is in a file, only ModelFileError comes out, soon and with little memory.
+
+DS4CHAT_FUZZ_CASES (2000) cases are run from DS4CHAT_FUZZ_SEED (1) on; a failing case names its own seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from models import gguf_kit as kit
+
+from ds4chat.models.classify import classify, describe, quantisation
+from ds4chat.models.convert import convert_mtp
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import read_header
+from ds4chat.models.inspect import as_json, inspect_files, render
+from ds4chat.models.pairing import check_pair, check_target, rollback_class
+
+CASES = int(os.environ.get("DS4CHAT_FUZZ_CASES", "2000"))
+SEED = int(os.environ.get("DS4CHAT_FUZZ_SEED", "1"))
+MOST_SECONDS = 20.0
+"""Processor time of one case: far above any seen, far below a hang."""
+
+WILD = [0, 1, 2, 3, 7, 31, 255, 512, 513, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40]
+WILD += [(1 << 63) - 1, 1 << 63, (1 << 64) - 1]
+PAIRS = [
+    ("deepseek4", "deepseek4-support"),
+    ("deepseek4-nextn", "embedded"),
+    ("qwen35-nextn", "embedded"),
+    ("llama", "llama-draft"),
+    ("llama", "eagle3"),
+    ("gemma4", "gemma4-assistant"),
+    ("deepseek4", "deepseek4-ds4"),
+]
+
+
+def mutate(content: bytes, header_end: int, rng: random.Random) -> bytes:
+    """One to four changes, most of them in the header."""
+    data = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(min(header_end, len(data)) if rng.random() < 0.95 else len(data))
+        change = rng.randrange(7)
+        if change == 0:
+            data[at] = rng.randrange(256)
+        elif change == 1:
+            data[at] ^= 1 << rng.randrange(8)
+        elif change == 2:
+            data[at : at + 8] = struct.pack("<Q", rng.choice(WILD))
+        elif change == 3:
+            data[at : at + 4] = struct.pack("<I", rng.choice(WILD) & 0xFFFFFFFF)
+        elif change == 4:
+            del data[at : at + rng.choice((1, 4, 8, 64, 4096))]
+        elif change == 5:
+            data[at:at] = rng.randbytes(rng.choice((1, 4, 8, 64)))
+        else:
+            other = rng.randrange(header_end)
+            n = rng.choice((4, 8, 40))
+            data[at : at + n] = data[other : other + n]
+        if not data:
+            return b""
+    if rng.random() < 0.1:
+        del data[rng.randrange(len(data)) :]
+    return bytes(data)
+
+
+def outcome(call: Callable[[], object]) -> bool:
+    """True where the call answered; False where it refused with a sentence. Anything else is raised."""
+    try:
+        call()
+    except ModelFileError as error:
+        sentence = str(error)
+        assert sentence.endswith((".", ")", '"')) and "\n" not in sentence and sentence.isprintable(), (
+            sentence
+        )
+        return False
+    return True
+
+
+def use(path: Path, target: Path | None, support: Path | str | None) -> bool:
+    """Everything that is done to a file whose origin nobody knows."""
+
+    def look() -> None:
+        header = read_header(path)
+        classify(header)
+        describe(header)
+        quantisation(header)
+        rollback_class(header)
+        as_json(inspect_files(path))
+        assert render(inspect_files(path)).replace("\n", "").isprintable()
+
+    def pair() -> None:
+        if target is None:
+            check_pair(check_target(path), support or "embedded")
+        else:
+            check_pair(check_target(target), path)
+
+    return outcome(look) & outcome(pair)
+
+
+@pytest.mark.parametrize(("model", "support"), PAIRS)
+def test_changed_bytes(model: str, support: str, tiny_dir: Path, tmp_path: Path) -> None:
+    """Constructed files with changed bytes, as target and as support file."""
+    good = tiny.build(model, tiny_dir)
+    beside = "embedded" if support == "embedded" else tiny.build(support, tiny_dir)
+    files = [(good, None, beside)]
+    if isinstance(beside, Path):
+        files.append((beside, good, None))
+    contents = {path: path.read_bytes() for path, _, _ in files}
+    ends = {path: read_header(path).data_offset for path in contents}
+    path, taken = tmp_path / "hostile.gguf", 0
+    cases = max(1, CASES // len(PAIRS))
+    for seed in range(SEED, SEED + cases):
+        rng = random.Random(seed)
+        source, target, other = rng.choice(files)
+        path.write_bytes(mutate(contents[source], ends[source], rng))
+        start = time.process_time()
+        try:
+            taken += use(path, target, other)
+        except Exception as error:
+            raise AssertionError(f"{model} with {support}, seed {seed}: {error!r}") from error
+        assert time.process_time() - start < MOST_SECONDS, f"{model} with {support}, seed {seed}"
+    if cases >= 100 and support != "deepseek4-ds4":
+        assert 0 < taken < cases  # a change can be harmless, and is not always
+
+
+def test_changed_bytes_under_the_conversion(tiny_dir: Path, tmp_path: Path) -> None:
+    """Either file hostile: a result that is whole, or a sentence and no file."""
+    main, support = tiny.build("deepseek4", tiny_dir), tiny.build("deepseek4-ds4", tiny_dir)
+    path, out = tmp_path / "hostile.gguf", tmp_path / "out.gguf"
+    for seed in range(SEED, SEED + max(1, CASES // 20)):
+        rng = random.Random(seed)
+        source = rng.choice((main, support))
+        path.write_bytes(mutate(source.read_bytes(), read_header(source).data_offset, rng))
+        pair = (path, support) if source is main else (main, path)
+        if outcome(lambda pair=pair: convert_mtp(*pair, out)):
+            read_header(out)
+            out.unlink()
+        assert not out.exists(), f"seed {seed}"
+
+
+KEYS = st.sampled_from(
+    [
+        "general.architecture",
+        "general.type",
+        "general.alignment",
+        "split.count",
+        "split.no",
+        "general.file_type",
+    ]
+    + [f"llama.{k}" for k in ("block_count", "embedding_length", "expert_count", "expert_used_count")]
+    + [f"llama.{k}" for k in ("nextn_predict_layers", "context_length", "pooling_type", "vocab_size")]
+    + [f"tokenizer.ggml.{k}" for k in ("tokens", "model", "bos_token_id", "add_bos_token", "pre")]
+) | st.text(max_size=12)
+NUMBERS = st.sampled_from(WILD)
+TEXTS = st.sampled_from(["llama", "eagle3", "deepseek4", "clip", "adapter", "gpt2", ""]) | st.text(
+    max_size=20
+)
+
+
+@st.composite
+def values(draw: st.DrawFn) -> tuple[int, bytes]:
+    """A value's type and its encoding, right or wrong."""
+    kind = draw(st.integers(0, 13))
+    if kind == 8:
+        return kind, kit.text(draw(TEXTS).encode("utf-8", "replace"))
+    if kind == 9:
+        element, length = draw(st.integers(0, 13)), draw(st.integers(0, 4) | NUMBERS)
+        body = b"".join(kit.text(draw(TEXTS)) for _ in range(min(length, 4))) if element == 8 else bytes(64)
+        return kind, kit.array(element, length, body)
+    return kind, struct.pack("<Q", draw(NUMBERS))[
+        : {0: 1, 1: 1, 2: 2, 3: 2, 7: 1, 10: 8, 11: 8, 12: 8}.get(kind, 4)
+    ]
+
+
+@st.composite
+def hostile_files(draw: st.DrawFn) -> bytes:
+    """A file of the right form, whose content is anything."""
+    pairs = [
+        kit.pair(key.encode("utf-8", "replace"), *draw(values()))
+        for key in draw(st.lists(KEYS, max_size=10, unique=True))
+    ]
+    names = st.sampled_from(
+        ["token_embd.weight", "blk.0.attn_norm.weight", "d2t", "mtp.0.x", "blk.1.nextn.eh_proj.weight"]
+    )
+    tensors, offset = [], 0
+    for name in draw(st.lists(names | st.text(max_size=70), max_size=5)):
+        dims = draw(st.lists(st.integers(0, 64) | NUMBERS, max_size=5))
+        raw = name.encode("utf-8", "replace").decode("utf-8")
+        tensors.append(kit.tensor(raw, dims, draw(st.integers(0, 45)), draw(st.just(offset) | NUMBERS)))
+        offset += 32
+    counts = {
+        "n_pairs": draw(st.none() | NUMBERS),
+        "n_tensors": draw(st.none() | NUMBERS),
+        "version": draw(st.sampled_from([3, 3, 3, 2, 1])),
+    }
+    return kit.raw(pairs, tensors, bytes(draw(st.integers(0, 400))), **counts)
+
+
+@settings(
+    max_examples=max(10, CASES // 10),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(content=hostile_files())
+def test_files_made_up(content: bytes, tiny_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "made-up.gguf"
+    path.write_bytes(content)
+    use(path, None, "embedded")
+    use(path, tiny.build("llama", tiny_dir), None)
+
+
+def test_memory_of_a_hostile_file_stays_bounded(tmp_path: Path) -> None:
+    """32 MiB of zeros as an array of four million empty strings, then a promise of 2**63 more bytes."""
+    path = tmp_path / "zeros.gguf"
+    pairs = [
+        kit.pair("tokenizer.ggml.tokens", 9, kit.array(8, 1 << 22, bytes(1 << 25))),
+        kit.pair("x", 8, struct.pack("<Q", 1 << 63)),
+    ]
+    path.write_bytes(kit.raw(pairs))
+    with kit.peak_memory() as peak, pytest.raises(ModelFileError, match="says it is"):
+        read_header(path)
+    assert peak() < 2_000_000

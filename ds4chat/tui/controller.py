@@ -253,8 +253,31 @@ class Chat:
             self.engine.kill()
         return True
 
+    def abandon(self) -> None:
+        """The chat is closed: take in what came, and end a running reply so that it is kept as stopped."""
+        self.frame()
+        reply = self.reply
+        if reply is None:
+            return
+        stats = reply.stats
+        ended = Ended(
+            reply=reply.number,
+            finish_reason="cancelled",
+            detail="The chat was closed while this reply was written.",
+            prompt_tokens=0,
+            reused_tokens=0,
+            prefill_ms=0.0,
+            decode_ms=stats.ms["total"],
+            first_token_ms=0.0,
+            context_used=stats.context_used,
+            seed=self.tuning.seed,
+        )
+        reply.end(ended)
+        self.recorder.ended(reply, ended)
+        self.reply = None
+
     def replay(self) -> Reply | None:
-        """Have the newest reply decoded again without speculation; the reply, or None where that cannot be."""
+        """Have the newest reply decoded again without speculation; None where that cannot be."""
         reply = self.conversation.last_reply
         if self.state != "ready" or reply is None or not reply.tokens:
             return None

@@ -90,7 +90,7 @@ class _CodeBlock(CodeBlock):
         ground = console.get_style("markdown.code_block", default="none")
         bar = console.get_style("markdown.hr", default="none")
         code = str(self.text).rstrip("\n")
-        syntax = Syntax(code, self.lexer_name, theme=self.theme, background_color="default")
+        syntax = Syntax(code, self.lexer_name, theme=self.theme)
         text = syntax.highlight(code)
         text.rstrip()
         text.overflow = "fold"

@@ -70,3 +70,14 @@ def expand_tabs(text: str, column: int) -> str:
             parts.append(char)
             column = 0 if char == "\n" else column + 1
     return "".join(parts)
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean_input(text: str) -> str:
+    """A pasted or read text as it may stand in a prompt: newlines unified, escape sequences and control
+    characters left out, everything else kept."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from ds4chat.engine.events import Loaded
+from ds4chat.engine.events import Loaded, Replayed
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.widgets.panels.acceptance import speedup
 
 Span = tuple[str, str]
+
+TIE = 0.05
+"""Logits. Kernels that decode several tokens at once round differently by about this much."""
 
 ENDINGS = {
     "complete": "",
@@ -53,7 +56,8 @@ def summary_lines(reply: Reply, loaded: Loaded | None, width: int) -> list[tuple
     if not parts:
         parts.append(("no text", "note"))
     lines = [_fit(parts, width)]
-    if reply.trouble:
+    # Why the engine died stands in the banner while it matters.
+    if reply.trouble and reply.state != "crashed":
         lines += [((piece, "note"),) for piece in textwrap.wrap(reply.trouble, max(8, width))]
     return lines
 
@@ -71,3 +75,16 @@ def _fit(parts: list[Span], width: int) -> tuple[Span, ...]:
         spans.append((text, role))
         used += len(dot) + len(text)
     return tuple(spans)
+
+
+def replay_sentence(replayed: Replayed) -> str:
+    """What the lossless check came to."""
+    if replayed.detail:
+        return replayed.detail
+    if replayed.equal:
+        return f"Lossless: plain decoding gives the same {replayed.compared:,} tokens."
+    tie = "a rounding tie" if replayed.gap < TIE else "more than rounding explains"
+    return (
+        f"Plain decoding differs at token {replayed.first_difference + 1}: {replayed.plain_text!r} "
+        f"in the place of {replayed.spec_text!r}. The target's gap there is {replayed.gap:.3f}: {tie}."
+    )

@@ -27,6 +27,8 @@ from ds4chat.tui.widgets.transcript.cursor import Cursor
 from ds4chat.tui.widgets.transcript.roles import MD_ROLES, ROLES
 from ds4chat.tui.widgets.transcript.stack import Stack
 
+PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
+"""Looks laid over another one: they change only what they name."""
 RENDER_AHEAD = 1
 """Screens of Markdown that are rendered beyond the ones in sight."""
 
@@ -108,6 +110,13 @@ class Transcript(ScrollView, can_focus=True):
             block.markdown = self._markdown
             self._forget(block, first)
             self._settle(self._stack.index(block), first)
+
+    def shows(self, turn: Turn) -> bool:
+        """This turn is in the transcript."""
+        return any(
+            block.turn is turn if isinstance(block, UserBlock) else block.reply is turn
+            for block in reversed(list(self._stack))
+        )
 
     def set_loaded(self, loaded: Loaded | None) -> None:
         """What later replies are compared with: the measured speed of plain decoding."""
@@ -453,7 +462,7 @@ class Transcript(ScrollView, can_focus=True):
             return self.rich_style
         style = self._styles.get(role)
         if style is None:
-            partial = role == "cursor" or role.startswith("md-")
+            partial = role in PARTIAL
             style = self.get_component_rich_style(f"transcript--{role}", partial=partial)
             self._styles[role] = style
         return style

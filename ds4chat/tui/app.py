@@ -1,0 +1,270 @@
+"""The application: themes, keys, screens and the way out. What is chatted about is the chat screen's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from ds4chat.engine.events import Tuning
+from ds4chat.settings import paths
+from ds4chat.settings.schema import Settings
+from ds4chat.tui import clipboard
+from ds4chat.tui.commands import COMMANDS
+from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.live import with_tuning
+from ds4chat.tui.messages import CommandRequested, ModelChosen, SettingsSaved, ThemeChosen
+from ds4chat.tui.screens.chat import ChatScreen
+from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
+from ds4chat.tui.widgets.panels import PanelDock
+from ds4chat.tui.widgets.panels.tuning import TuningPanel
+
+if TYPE_CHECKING:
+    from ds4chat.settings.load import Loaded as LoadedSettings
+
+RECENT_NAME = "recent-models.json"
+LOG_NAME = "ds4chat.log"
+
+
+class ChatApp(App[int]):
+    """The chat. ``engine`` is an EngineClient or anything with its interface; None makes one."""
+
+    TITLE = "ds4chat"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", id="app.help", priority=True),
+        Binding("f12", "log", "Log", id="app.log"),
+        Binding("ctrl+s", "save", "Save the settings", id="app.save"),
+        Binding("ctrl+q", "quit", "Leave", id="app.quit", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine | None = None,
+        store: Recorder | None = None,
+        *,
+        config_path: Path | None = None,
+        problems: Sequence[str] = (),
+        sources: dict[str, str] | None = None,
+    ) -> None:
+        """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
+        from, for the settings screen."""
+        from ds4chat.engine.from_settings import tuning_of
+
+        super().__init__()
+        self.settings = settings
+        self.config_path = config_path or paths.config_file()
+        self.log_path = Path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
+        self._problems = list(problems)
+        self._sources = dict(sources or {})
+        self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
+        if engine is None:
+            from ds4chat.engine.client import EngineClient
+
+            engine = EngineClient(self.log_path)
+        self.chat = Chat(
+            engine,
+            store or Forgetful(),
+            tuning_of(settings),
+            system=settings.system_prompt,
+            think=settings.think,
+            max_tokens=settings.predict,
+            keep_accepted=settings.mtp_keep_accepted,
+        )
+        self.chat_screen = ChatScreen(self.chat, settings)
+
+    # -- start
+
+    def get_default_screen(self) -> Screen[Any]:
+        return self.chat_screen
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return variable_defaults(self.current_theme.dark)
+
+    def on_mount(self) -> None:
+        self._themes.load()
+        if self.get_theme(self.settings.theme) is not None:
+            self.theme = self.settings.theme
+        else:
+            self.theme = DEFAULT_THEME
+            self._problems.append(unknown_theme(self.settings.theme, [t.name for t in self._themes.themes]))
+        self._themes.follow()
+        self.set_keymap(self.settings.keys)
+        self._show_problems(self._problems)
+        self._catch_signals()
+        if self.settings.model or self.settings.demo:
+            # After the first picture: starting the engine's process takes a while.
+            self.call_after_refresh(self.chat_screen.load, self.settings)
+
+    def _catch_signals(self) -> None:
+        """Leave in order when the terminal closes or the process is told to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            try:
+                loop.add_signal_handler(number, self.exit, 128 + number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                return
+
+    def _show_problems(self, problems: list[str]) -> None:
+        for problem in problems:
+            self.notify(problem, severity="warning", timeout=12, markup=False)
+
+    # -- settings
+
+    def keep_tuning(self, tuning: Tuning) -> None:
+        """The live settings are these from now on; they are written when the user saves."""
+        self.settings = with_tuning(self.settings, tuning)
+
+    def action_save(self) -> None:
+        """Write the settings as they are now."""
+        from ds4chat.settings.save import save
+        from ds4chat.settings.validate import SettingError
+
+        settings = replace(self.settings, panels=self.chat_screen.dock_view.open)
+        try:
+            save(settings, self.config_path)
+        except (SettingError, paths.FolderError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.notify(f"Not saved: {reason}", severity="error", markup=False)
+            return
+        self.settings = settings
+        self.notify(f"Saved to {self.config_path}.", markup=False)
+
+    def on_settings_saved(self, event: SettingsSaved) -> None:
+        """The settings screen saved: take over what may change while the chat runs."""
+        from ds4chat.engine.from_settings import tuning_of
+
+        self.settings = event.settings
+        self.chat.think = event.settings.think
+        self.chat.max_tokens = event.settings.predict
+        self.chat.keep_accepted = event.settings.mtp_keep_accepted
+        self.chat_screen.retune(tuning_of(event.settings))
+        self.set_keymap(event.settings.keys)
+        if self.get_theme(event.settings.theme) is not None:
+            self.theme = event.settings.theme
+        self.notify(f"Saved to {event.path}.", markup=False)
+
+    def on_theme_chosen(self, event: ThemeChosen) -> None:
+        """The picker has set it already; it is written when the user saves."""
+        self.settings = replace(self.settings, theme=event.name)
+
+    def on_panel_dock_folds_changed(self, event: PanelDock.FoldsChanged) -> None:
+        """Which panels are open is a setting."""
+        self.settings = replace(self.settings, panels=event.panels)
+
+    def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
+        """A named preset is written at once, with the settings as they are."""
+        presets = {**self.settings.presets, event.name: event.values}
+        self.settings = replace(self.settings, presets=presets)
+        self.action_save()
+
+    def on_model_chosen(self, event: ModelChosen) -> None:
+        """The picker's choice: load it, and remember it."""
+        settings = replace(
+            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False
+        )
+        self.chat_screen.load(settings)
+        self._remember(event.model)
+
+    @work(thread=True, exit_on_error=False)
+    def _remember(self, model: str) -> None:
+        from ds4chat.tui.screens.model_scan import remember_model
+
+        remember_model(paths.folder("data") / RECENT_NAME, model)
+
+    def on_command_requested(self, event: CommandRequested) -> None:
+        """A slash command from elsewhere than the prompt."""
+        self.chat_screen.run_command(event.text)
+
+    # -- screens
+
+    def action_help(self) -> None:
+        """Keys and commands."""
+        from ds4chat.tui.commands import usage_rows
+        from ds4chat.tui.screens.help import HelpScreen, collect_keys
+
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(collect_keys(self), usage_rows()))
+
+    def action_models(self) -> None:
+        """Choose a model."""
+        from ds4chat.tui.screens.models import ModelPicker
+
+        command = self.chat.load_command
+        current = command.model if command else self.settings.model
+        recent = paths.folder("data") / RECENT_NAME
+        self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+
+    def action_settings(self) -> None:
+        """All settings."""
+        from ds4chat.tui.screens.settings import SettingsScreen
+
+        self.push_screen(SettingsScreen(self.settings, self.config_path, self._sources))
+
+    def action_themes(self) -> None:
+        """Choose the colours."""
+        from ds4chat.tui.screens.theme_picker import ThemePicker
+
+        self.push_screen(ThemePicker([theme.name for theme in self._themes.themes]))
+
+    def action_log(self) -> None:
+        """The engine's log."""
+        from ds4chat.tui.screens.log import LogScreen
+
+        if not isinstance(self.screen, LogScreen):
+            self.push_screen(LogScreen(self.log_path))
+
+    def action_about(self) -> None:
+        """Versions, places, licences."""
+        from ds4chat.tui.screens.about import AboutScreen
+
+        places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
+        self.push_screen(AboutScreen(places))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for command in COMMANDS:
+            if not command.needs_argument:
+                title = command.name.capitalize()
+                yield SystemCommand(
+                    title, command.help, lambda name=command.name: self.chat_screen.run_command(f"/{name}")
+                )
+
+    # -- the way out
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy through the terminal, and through the system's own tool where there is one."""
+        super().copy_to_clipboard(text)
+        self._copy_outside(text)
+
+    @work(thread=True, exit_on_error=False)
+    def _copy_outside(self, text: str) -> None:
+        clipboard.copy(text)
+
+    def on_unmount(self) -> None:
+        self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
+        self.chat.abandon()
+
+
+def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:
+    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
+    problems: list[str] = []
+    config_path: Path | None = None
+    if loaded is not None:
+        problems = [*map(str, loaded.problems), *loaded.warnings]
+        config_path = loaded.config_path
+    app = ChatApp(settings, store=store, config_path=config_path, problems=problems)
+    try:
+        code = app.run()
+    finally:
+        app.chat.engine.close()
+    return app.return_code or code or 0

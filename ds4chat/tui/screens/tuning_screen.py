@@ -1,0 +1,102 @@
+"""The part of the chat screen that has to do with tuning: the keys, the panel, and what either changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from ds4chat.engine.events import MAX_DEPTH, Depth, Tuning
+from ds4chat.settings.schema import Settings
+from ds4chat.tui.controller import Chat
+from ds4chat.tui.live import deeper, looser, paused
+from ds4chat.tui.messages import TuningChanged
+from ds4chat.tui.widgets.legend import LegendRow
+from ds4chat.tui.widgets.panels import PanelDock
+from ds4chat.tui.widgets.panels.charts import changes
+
+if TYPE_CHECKING:
+    from ds4chat.tui.app import ChatApp
+
+
+class TuningScreen(Screen[None]):
+    """A screen that holds the chat, its panels and the line in which a change is said."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f7", "depth(-1)", "Draft one token less", id="chat.shallower", priority=True),
+        Binding("f8", "depth(1)", "Draft one token more", id="chat.deeper"),
+        Binding("f9,ctrl+f", "margin(1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10,ctrl+g", "margin(-1)", "Tighten the margin", id="chat.tighter"),
+        Binding("ctrl+t", "toggle_mtp", "Pause or resume speculation", id="chat.mtp"),
+        Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
+    ]
+
+    def __init__(self, chat: Chat, settings: Settings) -> None:
+        super().__init__()
+        self.chat = chat
+        self.dock_view = PanelDock(settings.panels, id="dock")
+        self.legend_row = LegendRow(id="legend-row")
+        self._resume_at: Depth = chat.tuning.depth or settings.mtp_draft
+
+    @property
+    def chat_app(self) -> ChatApp:
+        """The app, as the type that it is."""
+        return cast("ChatApp", self.app)
+
+    def show_status(self) -> None:
+        """Draw the status line."""
+        raise NotImplementedError
+
+    def show_legend(self) -> None:
+        """Draw the legend."""
+        raise NotImplementedError
+
+    @on(TuningChanged)
+    def tuning_changed(self, event: TuningChanged) -> None:
+        """The panel changed it."""
+        event.stop()
+        self._take_tuning(event.tuning)
+
+    def retune(self, tuning: Tuning) -> None:
+        """A key or a command changed it."""
+        if tuning != self.chat.tuning:
+            self.dock_view.show_tuning(tuning)
+            self._take_tuning(tuning)
+
+    def _take_tuning(self, tuning: Tuning) -> None:
+        before = self.chat.tuning
+        if before.depth != 0:
+            self._resume_at = before.depth
+        self.chat.retune(tuning)
+        self.chat_app.keep_tuning(tuning)
+        self.show_status()
+        self.show_legend()
+        if changed := changes(before, tuning):
+            self.legend_row.say(changed)
+
+    def say_tuning(self) -> None:
+        """Say what is in force."""
+        tuning = self.chat.tuning
+        self.legend_row.say(
+            f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
+        )
+
+    def action_depth(self, by: int) -> None:
+        """Draft more or fewer tokens a step."""
+        drafter = self.chat.loaded.drafter if self.chat.loaded else None
+        most = min(MAX_DEPTH, drafter.max_depth) if drafter else MAX_DEPTH
+        self.retune(deeper(self.chat.tuning, by, max(1, most)))
+
+    def action_margin(self, by: int) -> None:
+        """Accept less likely drafts too, or fewer of them."""
+        self.retune(looser(self.chat.tuning, by))
+
+    def action_toggle_mtp(self) -> None:
+        """Pause speculation, or go on with it."""
+        self.retune(paused(self.chat.tuning, self._resume_at))
+
+    def action_undo_tuning(self) -> None:
+        """Undo the last change of a setting."""
+        self.dock_view.tuning.action_undo()

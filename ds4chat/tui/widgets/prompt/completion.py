@@ -1,0 +1,109 @@
+"""What may complete the text before the cursor: commands, their arguments, and paths."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ds4chat.settings.schema import OPTIONS
+from ds4chat.tui.commands import BY_NAME, COMMANDS, Completes
+
+MOST = 200
+"""Suggestions offered; the rest comes with more letters."""
+MOST_ENTRIES = 5000
+"""Entries of a folder that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One way to go on."""
+
+    label: str
+    help: str
+    insert: str
+    """Takes the place of the text from ``start`` to the cursor."""
+    start: int
+    """Index in the text before the cursor."""
+    final: bool = True
+    """Nothing more is to be completed after it."""
+
+
+def suggest(before: str) -> list[Suggestion]:
+    """Suggestions for the text from the prompt's beginning to the cursor."""
+    if before.startswith("/") and "\n" not in before:
+        head, blank, argument = before[1:].partition(" ")
+        if not blank:
+            return _commands(head.lower())
+        command = BY_NAME.get(head.lower())
+        return _argument(command.completes, argument, len(before) - len(argument)) if command else []
+    start = max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1
+    word = before[start:]
+    return _paths(word[1:], start + 1) if word.startswith("@") else []
+
+
+def _commands(typed: str) -> list[Suggestion]:
+    ranked: list[tuple[int, Suggestion]] = []
+    for command in COMMANDS:
+        names = (command.name, *command.aliases)
+        rank = min((_rank(name, typed) for name in names), default=9)
+        if rank < 9:
+            insert = f"/{command.name}" + (" " if command.argument else "")
+            suggestion = Suggestion(command.usage, command.help, insert, 0, not command.needs_argument)
+            ranked.append((rank, suggestion))
+    return [suggestion for _, suggestion in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _rank(name: str, typed: str) -> int:
+    if name == typed:
+        return 0
+    if name.startswith(typed):
+        return 1
+    return 2 if typed in name else 9
+
+
+def _argument(completes: Completes, typed: str, start: int) -> list[Suggestion]:
+    words: dict[str, str] = {}
+    if completes == "depth":
+        words = {"auto": "what pays best", **{str(n): "" for n in (1, 2, 3, 4, 6, 8, 16)}}
+    elif completes == "format":
+        words = {"tokens": "coloured by origin", "markdown": "rendered"}
+    elif completes == "mtp":
+        words = {
+            "on": "resume",
+            "off": "pause: draft nothing",
+            "embedded": "the NextN block inside the target",
+            "lookup": "draft from the conversation itself",
+            "none": "load without a drafter",
+        }
+    elif completes == "option":
+        words = {o.key: o.help for o in OPTIONS if o.live and o.kind != "table"}
+    found = [Suggestion(word, text, word, start) for word, text in words.items() if word.startswith(typed)]
+    if [s.label for s in found] == [typed]:
+        found = []
+    if completes == "file" or (completes == "mtp" and ("/" in typed or "." in typed)):
+        found += _paths(typed, start)
+    return found
+
+
+def _paths(typed: str, start: int) -> list[Suggestion]:
+    """Entries of the folder that a path begins with; folders end with a slash and go on completing."""
+    folder, _, leaf = typed.rpartition("/")
+    shown = f"{folder}/" if folder or typed.startswith("/") else ""
+    place = Path(shown or ".").expanduser()
+    found: list[Suggestion] = []
+    try:
+        with os.scandir(place) as entries:
+            for count, entry in enumerate(entries):
+                if count >= MOST_ENTRIES or len(found) >= MOST:
+                    break
+                name = entry.name
+                hidden = name.startswith(".") and not leaf.startswith(".")
+                if hidden or not name.lower().startswith(leaf.lower()) or not name.isprintable():
+                    continue
+                is_folder = entry.is_dir()
+                insert = f"{shown}{name}" + ("/" if is_folder else "")
+                found.append(Suggestion(name + ("/" if is_folder else ""), "", insert, start, not is_folder))
+    except OSError:
+        return []
+    return sorted(found, key=lambda s: (s.final, s.label.lower()))

@@ -1,0 +1,156 @@
+"""The help screen: every key that works now, read from the bindings themselves, and the slash commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.cells import cell_len
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.dom import DOMNode
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from ds4chat.tui.screens.sheet import Sheet, StyleSheets
+from ds4chat.tui.widgets.panels.lines import BLANK, Line, LinesView
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """One action: where it works, the keys that call it now, what it does, and its name for ``[keys]``."""
+
+    group: str
+    keys: str
+    does: str
+    action_id: str
+
+
+def collect_keys(app: App[Any]) -> list[KeyRow]:
+    """The keys of the app, of its current screen and of every widget in it that takes the focus.
+
+    A key that the user remapped shows as remapped. An action bound to several keys is one row. Bindings
+    without a description or a name of their own are Textual's (cursor keys of a text field) and left out.
+    """
+    screen = app.screen
+    widgets = [widget for widget in screen.query("*").results(Widget) if widget.can_focus]
+    owners: list[DOMNode] = [app, screen, *_with_parents(widgets, screen)]
+    rows: dict[tuple[str, str], KeyRow] = {}
+    for owner in owners:
+        group = _group(owner)
+        for keys, binding in _bound(owner, app):
+            identity = (group, binding.id or binding.action)
+            known = rows.get(identity)
+            shown = " ".join(app.get_key_display(Binding(key, "", "")) for key in dict.fromkeys(keys))
+            if known is None:
+                rows[identity] = KeyRow(group, shown, binding.description, binding.id or "")
+    return list(rows.values())
+
+
+def _with_parents(widgets: Iterable[Widget], screen: Screen[Any]) -> list[DOMNode]:
+    """Each widget and what contains it, one node a class, in the order of the screen."""
+    found: dict[type, DOMNode] = {}
+    for widget in widgets:
+        for node in reversed(widget.ancestors_with_self):
+            if isinstance(node, Widget) and not isinstance(node, Screen):
+                found.setdefault(type(node), node)
+    return list(found.values())
+
+
+def _bound(owner: DOMNode, app: App[Any]) -> Iterable[tuple[list[str], Binding]]:
+    """The owner's bindings under the user's keymap, the keys of one action together."""
+    # Textual gives the keymap's outcome only for the focused widget; help lists the others too.
+    bindings = owner._bindings.copy()
+    if app._keymap:
+        bindings.apply_keymap(app._keymap)
+    grouped: dict[str, tuple[list[str], Binding]] = {}
+    for key, binding in bindings:
+        named = bool(binding.id) or (owner in (app, app.screen) and binding.show)
+        if named and binding.description and not binding.system:
+            grouped.setdefault(binding.id or binding.action, ([], binding))[0].append(key)
+    return grouped.values()
+
+
+def _group(owner: DOMNode) -> str:
+    if isinstance(owner, App):
+        return "Everywhere"
+    given = getattr(owner, "HELP_GROUP", "")
+    name = given or type(owner).__name__.removesuffix("Screen")
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    return words.capitalize()
+
+
+def help_lines(rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]], wanted: str) -> list[Line]:
+    """The lines of the screen, only those that contain ``wanted`` in any letter case."""
+    needle = wanted.strip().lower()
+    kept = [row for row in rows if needle in f"{row.group} {row.keys} {row.does} {row.action_id}".lower()]
+    kept_commands = [c for c in commands if needle in f"{c[0]} {c[1]}".lower()]
+    width = max([cell_len(r.keys) for r in kept] + [cell_len(c[0]) for c in kept_commands] + [10])
+    lines: list[Line] = []
+    for group in dict.fromkeys(row.group for row in kept):
+        lines += [((group, "strong"),)]
+        for row in kept:
+            if row.group == group:
+                lines.append(_entry(row.keys, width, row.does, row.action_id))
+        lines.append(BLANK)
+    if kept_commands:
+        lines.append((("Slash commands", "strong"),))
+        lines += [_entry(usage, width, does, "") for usage, does in kept_commands]
+    return lines or [((f"Nothing here mentions {wanted!r}.", "muted"),)]
+
+
+def _entry(left: str, width: int, does: str, action_id: str) -> Line:
+    pad = " " * (width - cell_len(left))
+    return (
+        (f"  {pad}", ""),
+        (left, "mark"),
+        (f"  {does}", ""),
+        (f"  {action_id}" if action_id else "", "muted"),
+    )
+
+
+class HelpScreen(Sheet[None]):
+    """Keys and commands, with a field that filters them."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "help.tcss"]
+    TITLE_TEXT = "Help"
+    HINT = r"Type to filter · grey: the name under \[keys] in the settings file · [b]Esc[/b] closes"
+
+    def __init__(self, rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]] = ()) -> None:
+        """``rows`` from collect_keys, taken before this screen is pushed; ``commands`` as (usage, help)."""
+        super().__init__()
+        self._rows = list(rows)
+        self._commands = list(commands)
+        self._view = LinesView(id="help-lines")
+
+    def compose_sheet(self) -> ComposeResult:
+        yield Input(placeholder="filter keys and commands", id="help-filter", select_on_focus=False)
+        with VerticalScroll(can_focus=True):
+            yield self._view
+
+    def on_mount(self) -> None:
+        self._view.set_lines(help_lines(self._rows, self._commands, ""))
+        self.query_one(Input).focus()
+
+    @on(Input.Changed)
+    def filter_lines(self, event: Input.Changed) -> None:
+        """Show what contains the text."""
+        self._view.set_lines(help_lines(self._rows, self._commands, event.value))
+
+    def on_key(self, event: Any) -> None:
+        """The arrow and page keys scroll while the filter has the focus."""
+        scroll = self.query_one(VerticalScroll)
+        moves = {
+            "down": scroll.scroll_down,
+            "up": scroll.scroll_up,
+            "pagedown": scroll.scroll_page_down,
+            "pageup": scroll.scroll_page_up,
+        }
+        if event.key in moves:
+            moves[event.key](animate=False)
+            event.stop()

@@ -1,0 +1,41 @@
+"""What the tests of the screens share: an app that opens one sheet and keeps what comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Input
+
+from ds4chat.tui import themes
+
+
+class Host(App[None]):
+    """Opens ``sheet`` over a text field; ``results``: what it was dismissed with, ``seen``: its messages."""
+
+    def __init__(self, sheet: Screen[Any] | None = None) -> None:
+        super().__init__()
+        self.sheet = sheet
+        self.results: list[Any] = []
+        self.seen: list[Message] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return themes.variable_defaults()
+
+    def compose(self) -> ComposeResult:
+        yield Input(id="under")
+
+    def on_mount(self) -> None:
+        for theme in themes.load_themes(None)[0]:
+            self.register_theme(theme)
+        self.theme = themes.DEFAULT_THEME
+        if self.sheet is not None:
+            self.push_screen(self.sheet, self.results.append)
+
+    def keep(self, message: Message) -> None:
+        """Remember a message."""
+        self.seen.append(message)
+
+    on_settings_saved = on_theme_chosen = on_model_chosen = keep

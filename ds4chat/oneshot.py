@@ -25,6 +25,7 @@ from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
+from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import Shot
 
@@ -119,6 +120,7 @@ class Printer:
 
 def run(settings: Settings, shot: Shot) -> int:
     """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C."""
+    log_to_file(settings)
     try:
         settings = with_demo(settings)
         load = load_of(settings)

@@ -1,0 +1,39 @@
+"""The log file: where llama.cpp's lines and ours go, so that they reach neither the screen nor stdout."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import sys
+from pathlib import Path
+
+from ds4chat.settings import paths
+from ds4chat.settings.schema import Settings
+
+LOG_NAME = "ds4chat.log"
+MAX_BYTES = 4 << 20
+
+
+def log_path(settings: Settings) -> Path:
+    """The log file of these settings. Makes nothing."""
+    return Path(settings.log_file).expanduser() if settings.log_file else paths.folder("log") / LOG_NAME
+
+
+def log_to_file(settings: Settings) -> None:
+    """Send all logging of this process to the log file; without one it goes nowhere, which is said once."""
+    root = logging.getLogger()
+    root.handlers.clear()
+    path = log_path(settings)
+    try:
+        paths.made(path.parent)
+        path.touch(mode=0o600)
+        handler: logging.Handler = logging.handlers.RotatingFileHandler(
+            path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8"
+        )
+    except (OSError, paths.FolderError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        print(f"ds4chat: no log is kept: {path}: {reason}. --log-file names another.", file=sys.stderr)
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)

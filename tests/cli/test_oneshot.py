@@ -1,0 +1,181 @@
+"""The one shot as a user runs it: a process, its stdout, its stderr and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import tiny
+
+END_NOW = " end now"
+
+
+def ds4chat(
+    *args: str | Path, stdin: str | bytes | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ds4chat", *map(str, args)],
+        input=stdin if isinstance(stdin, str) else None,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("tiny")
+    target = tiny.build("deepseek4", folder)
+    support = tiny.build("deepseek4-support", folder, wrong_every=4)
+    return ["-m", str(target), "--mtp", str(support), "-c", "512", "-t", "1"]
+
+
+def plain_text(n: int) -> str:
+    return tiny.text(tiny.reply(tiny.encode(END_NOW)[-1], n))
+
+
+def test_the_reply_is_all_that_stdout_holds(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "30")
+    assert done.returncode == 0
+    assert done.stdout == plain_text(30) + "\n"
+    assert done.stderr == ""
+
+
+def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "200", "--mtp-draft", "3", "--json")
+    answer = json.loads(done.stdout)
+    schema = json.loads(files("ds4chat").joinpath("oneshot.schema.json").read_text())
+    jsonschema.validate(answer, schema)
+    assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
+    assert answer["finish_reason"] == "length"
+    stats = answer["stats"]
+    assert [stats[k] for k in ("steps", "drafted", "judged", "accepted", "emitted")] == [
+        51,
+        152,
+        150,
+        149,
+        200,
+    ]
+    assert stats["acceptance"] == pytest.approx(149 / 150, abs=1e-4)
+    assert answer["settings"]["drafter"] == "nextn-support"
+    assert (answer["settings"]["draft"], answer["settings"]["mode"]) == (3, "exact")
+
+
+@pytest.mark.parametrize("depth", ["1", "3", "16", "auto"])
+def test_the_text_does_not_depend_on_the_depth(pair: list[str], depth: str) -> None:
+    assert (
+        ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "60", "--mtp-draft", depth).stdout
+        == plain_text(60) + "\n"
+    )
+
+
+def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
+    done = ds4chat(
+        *pair,
+        "--raw",
+        "-p",
+        END_NOW,
+        "-n",
+        "20",
+        "--mtp-draft",
+        "3",
+        "--mtp-timing",
+        "--mtp-spec-log",
+        "--mtp-conf-log",
+    )
+    assert done.stdout == plain_text(20) + "\n"
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("ds4chat: mtp ") for line in lines)
+    hand = tiny.simulate(tiny.encode(END_NOW), 20, 3)
+    assert sum(" timing " in line for line in lines) == hand.steps
+    assert sum(" spec " in line for line in lines) == hand.steps
+    assert sum(" conf " in line for line in lines) == hand.judged
+    summary = next(line for line in lines if " summary steps=" in line)
+    assert (
+        f"steps={hand.steps} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}" in summary
+    )
+
+
+def test_a_prompt_may_come_from_a_pipe_or_a_file(pair: list[str], tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text(END_NOW)
+    for args, stdin in ((["--prompt-file", tmp_path / "prompt.txt"], None), ([], END_NOW)):
+        assert ds4chat(*pair, "--raw", "-n", "10", *args, stdin=stdin).stdout == plain_text(10) + "\n"
+
+
+def test_why_speculation_is_off_is_said(tmp_path: Path) -> None:
+    target = tiny.build("llama", tmp_path)
+    done = ds4chat("-m", target, "--lookup", "--split-mode", "row", "--raw", "-p", END_NOW, "-n", "5")
+    assert done.stdout == plain_text(5) + "\n"
+    assert "MTP is off" in done.stderr
+    assert "split mode row" in done.stderr
+
+
+@pytest.mark.parametrize("case", ["missing", "zip", "empty", "cut", "folder", "support as model", "no nextn"])
+def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case: str) -> None:
+    target = tiny.build("llama", tmp_path / "tiny")
+    whole = target.read_bytes()
+    more: list[str | Path] = []
+    path = tmp_path / "x.gguf"
+    if case == "zip":
+        path.write_bytes(b"PK\x03\x04")
+    elif case == "empty":
+        path.touch()
+    elif case == "cut":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif case == "folder":
+        path.mkdir()
+    elif case == "support as model":
+        path = tiny.build("deepseek4-support", tmp_path / "tiny")
+    elif case == "no nextn":
+        path, more = target, ["--mtp"]
+    done = ds4chat("-m", path, *more, "-p", "hi", "--raw")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert path.name in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW * 500)
+    assert done.returncode == 1
+    assert "the context holds 512" in done.stderr
+
+
+def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
+    args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    first = child.stdout.read(200)
+    child.send_signal(signal.SIGINT)
+    rest, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert (first + rest).startswith(plain_text(40))
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
+    args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.read(50)
+    child.stdout.close()
+    errors = child.stderr.read()
+    assert child.wait(60) in (0, 141)
+    assert "Traceback" not in errors
+    child.stderr.close()

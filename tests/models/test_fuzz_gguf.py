@@ -78,9 +78,7 @@ def outcome(call: Callable[[], object]) -> bool:
         call()
     except ModelFileError as error:
         sentence = str(error)
-        assert sentence.endswith((".", ")", '"')) and "\n" not in sentence and sentence.isprintable(), (
-            sentence
-        )
+        assert sentence.endswith((".", ")")) and sentence.isprintable(), sentence
         return False
     return True
 
@@ -148,22 +146,18 @@ def test_changed_bytes_under_the_conversion(tiny_dir: Path, tmp_path: Path) -> N
 
 
 KEYS = st.sampled_from(
-    [
-        "general.architecture",
-        "general.type",
-        "general.alignment",
-        "split.count",
-        "split.no",
-        "general.file_type",
-    ]
+    [f"general.{k}" for k in ("architecture", "type", "alignment", "file_type")]
+    + ["split.count", "split.no"]
     + [f"llama.{k}" for k in ("block_count", "embedding_length", "expert_count", "expert_used_count")]
     + [f"llama.{k}" for k in ("nextn_predict_layers", "context_length", "pooling_type", "vocab_size")]
     + [f"tokenizer.ggml.{k}" for k in ("tokens", "model", "bos_token_id", "add_bos_token", "pre")]
 ) | st.text(max_size=12)
 NUMBERS = st.sampled_from(WILD)
-TEXTS = st.sampled_from(["llama", "eagle3", "deepseek4", "clip", "adapter", "gpt2", ""]) | st.text(
-    max_size=20
-)
+WORDS = ["llama", "eagle3", "deepseek4", "clip", "adapter", "gpt2", ""]
+TEXTS = st.sampled_from(WORDS) | st.text(max_size=20)
+NAMES = ["token_embd.weight", "blk.0.attn_norm.weight", "d2t", "mtp.0.x", "blk.1.nextn.eh_proj.weight"]
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of the value types that do not take four."""
 
 
 @st.composite
@@ -176,9 +170,7 @@ def values(draw: st.DrawFn) -> tuple[int, bytes]:
         element, length = draw(st.integers(0, 13)), draw(st.integers(0, 4) | NUMBERS)
         body = b"".join(kit.text(draw(TEXTS)) for _ in range(min(length, 4))) if element == 8 else bytes(64)
         return kind, kit.array(element, length, body)
-    return kind, struct.pack("<Q", draw(NUMBERS))[
-        : {0: 1, 1: 1, 2: 2, 3: 2, 7: 1, 10: 8, 11: 8, 12: 8}.get(kind, 4)
-    ]
+    return kind, struct.pack("<Q", draw(NUMBERS))[: SIZES.get(kind, 4)]
 
 
 @st.composite
@@ -188,11 +180,8 @@ def hostile_files(draw: st.DrawFn) -> bytes:
         kit.pair(key.encode("utf-8", "replace"), *draw(values()))
         for key in draw(st.lists(KEYS, max_size=10, unique=True))
     ]
-    names = st.sampled_from(
-        ["token_embd.weight", "blk.0.attn_norm.weight", "d2t", "mtp.0.x", "blk.1.nextn.eh_proj.weight"]
-    )
     tensors, offset = [], 0
-    for name in draw(st.lists(names | st.text(max_size=70), max_size=5)):
+    for name in draw(st.lists(st.sampled_from(NAMES) | st.text(max_size=70), max_size=5)):
         dims = draw(st.lists(st.integers(0, 64) | NUMBERS, max_size=5))
         raw = name.encode("utf-8", "replace").decode("utf-8")
         tensors.append(kit.tensor(raw, dims, draw(st.integers(0, 45)), draw(st.just(offset) | NUMBERS)))
@@ -220,10 +209,10 @@ def test_files_made_up(content: bytes, tiny_dir: Path, tmp_path: Path) -> None:
 
 
 def test_memory_of_a_hostile_file_stays_bounded(tmp_path: Path) -> None:
-    """32 MiB of zeros as an array of four million empty strings, then a promise of 2**63 more bytes."""
+    """8 MiB of zeros as an array of a million empty strings, then a promise of 2**63 more bytes."""
     path = tmp_path / "zeros.gguf"
     pairs = [
-        kit.pair("tokenizer.ggml.tokens", 9, kit.array(8, 1 << 22, bytes(1 << 25))),
+        kit.pair("tokenizer.ggml.tokens", 9, kit.array(8, 1 << 20, bytes(1 << 23))),
         kit.pair("x", 8, struct.pack("<Q", 1 << 63)),
     ]
     path.write_bytes(kit.raw(pairs))

@@ -383,13 +383,13 @@ def _record(error: Exception) -> str:
 
     from ds4chat.settings.paths import FolderError, log_dir
 
-    said = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}".rstrip(".")
     try:
         file = log_dir() / "crash.log"
         file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:
-        return f"An unforeseen error ended this: {said} (its trace could not be kept: {failed})"
-    return f"An unforeseen error ended this: {said} The trace is in {file}; please report it."
+        return f"An unforeseen error ended this: {said}. Its trace could not be kept: {failed}"
+    return f"An unforeseen error ended this: {said}. The trace is in {file}; please report it."
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tomli_w
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
-from ds4chat.settings.validate import range_of
+from ds4chat.settings.validate import SettingError, check, range_of
 
 WIDTH = 100
 PRIVATE = 0o600
@@ -71,9 +71,10 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         count = len(before.problems)
         what = "a problem" if count == 1 else f"{count} problems"
         raise SaveError(
-            f"The settings were not saved, because the file has {what}: {before.problems[0]} Mend the file, or "
-            "save with force, which keeps only what could be read."
+            f"The settings were not saved, because the file has {what}: {before.problems[0]} Mend the file, "
+            "or save with force, which keeps only what could be read."
         )
+    _refuse_bad(settings)
     text = document(_absolute(settings), before.extra)
     try:
         target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
@@ -84,6 +85,15 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
             f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder "
             "writable, or choose another file with --config FILE."
         ) from None
+
+
+def _refuse_bad(settings: Settings) -> None:
+    """A file that the next start would complain about is not written. Raises SaveError."""
+    for option in OPTIONS:
+        try:
+            check(option, getattr(settings, option.attribute), "file")
+        except SettingError as error:
+            raise SaveError(f"The settings were not saved: {error}") from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:

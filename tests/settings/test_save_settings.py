@@ -1,0 +1,162 @@
+"""The settings file as it is written: documented, whole or not at all, and never over what could be lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ds4chat.settings.load import load, parse
+from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.validate import check
+
+CHANGED = Settings(
+    model="/models/a b.gguf",
+    mtp="embedded",
+    mtp_draft="auto",
+    mtp_margin=0.5,
+    seed=4294967294,
+    system_prompt='Say "no".\n\\ and é',
+    think=False,
+    panels="",
+    keys={"chat.retry": "ctrl+r, f5"},
+    presets={"two words": {"mtp-draft": 3, "mtp-margin": 0.25, "mtp-strict": True}},
+)
+
+
+def test_every_option_is_documented_and_a_default_is_a_comment() -> None:
+    text = document(Settings())
+    assert tomllib.loads(text) == {}
+    for option in OPTIONS:
+        assert option.help.split(". ")[0].split()[0] in text
+        if option.kind != "table":
+            assert f"\n# {option.key} = " in text
+        if option.env:
+            assert option.env in text
+
+
+def test_every_commented_line_of_the_document_is_a_valid_setting() -> None:
+    """Taking the "# " away is all it takes."""
+    for line in document(Settings()).splitlines():
+        if line.startswith("# ") and line[2:].split(" = ")[0] in {
+            o.key for o in OPTIONS if o.kind != "table"
+        }:
+            read = parse(line[2:].encode(), Path("/"))
+            assert (read.problems, len(read.values)) == ([], 1)
+
+
+def test_what_was_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "config.toml"
+    save(CHANGED, file)
+    result = load({}, file, {})
+    assert result.settings == CHANGED
+    assert (result.problems, result.warnings) == ([], [])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+@given(st.data())
+def test_any_settings_survive_being_saved_and_loaded(data: st.DataObject) -> None:
+    strategies = {
+        "bool": lambda o: st.booleans(),
+        "int": lambda o: st.integers(int(o.low), int(o.high or 2**31 - 1)),
+        "float": lambda o: st.floats(o.low, o.high),
+        "depth": lambda o: st.one_of(st.just("auto"), st.integers(1, 16)),
+        "choice": lambda o: st.sampled_from(o.choices),
+        "names": lambda o: st.lists(st.sampled_from(o.choices), unique=True).map(" ".join),
+        "str": lambda o: st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    }
+    values = {
+        o.attribute: data.draw(strategies[o.kind](o)) for o in OPTIONS if o.kind not in ("path", "table")
+    }
+    settings = Settings(**values)
+    read = parse(document(settings).encode(), Path("/"))
+    assert read.problems == []
+    back = dataclasses.replace(Settings(), **{k.replace("-", "_"): v for k, v in read.values.items()})
+    assert back == settings
+
+
+def test_tables_of_another_version_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('temp = 0.5\n[future]\nlist = [1, 2]\n[future.deep]\nx = "y"\n')
+    save(dataclasses.replace(load({}, file, {}).settings, top_k=3), file)
+    written = tomllib.loads(file.read_text())
+    assert written == {"temp": 0.5, "top-k": 3, "future": {"list": [1, 2], "deep": {"x": "y"}}}
+
+
+@pytest.mark.parametrize("text", ["mtp-draft = 99\n", "mtp-drat = 2\n", "broken =\n", "\xff"])
+def test_a_file_with_problems_is_written_over_only_when_forced(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SaveError, match="line 1"):
+        save(Settings(temp=0.5), file)
+    assert file.read_bytes() == text.encode("latin-1")
+    save(Settings(temp=0.5), file, force=True)
+    assert tomllib.loads(file.read_text()) == {"temp": 0.5}
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    save(Settings(temp=0.5), file)
+    before = file.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SaveError, match="No space left on device"):
+        save(Settings(temp=0.75), file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_settings_that_a_load_would_refuse_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(SaveError, match="mtp-draft = 0 is out of range"):
+        save(Settings(mtp_draft=0), tmp_path / "config.toml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SaveError, match="were not saved"):
+        save(Settings(), tmp_path / "file" / "config.toml")
+
+
+def test_a_link_stays_a_link_to_the_file_that_was_changed(tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    real.write_text("temp = 0.25\n")
+    link = tmp_path / "config.toml"
+    link.symlink_to(real)
+    save(Settings(temp=0.5), link)
+    assert link.is_symlink()
+    assert tomllib.loads(real.read_text()) == {"temp": 0.5}
+
+
+def test_relative_paths_are_saved_as_what_they_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    save(Settings(model="a.gguf", mtp="embedded"), tmp_path / "config.toml")
+    assert tomllib.loads((tmp_path / "config.toml").read_text()) == {
+        "model": str(tmp_path / "here" / "a.gguf"),
+        "mtp": "embedded",
+    }
+
+
+def test_the_examples_of_keys_and_presets_are_valid_when_uncommented() -> None:
+    lines = document(Settings()).splitlines()
+    tables = [line[2:] for line in lines[lines.index("# [keys]") :] if line.startswith("# ")]
+    body = [line for line in tables if line.startswith("[") or " = " in line]
+    body = [line for line in body if not line.startswith("Key bindings")]
+    read = parse("\n".join(body).encode(), Path("/"))
+    assert read.problems == []
+    assert set(read.values) == {"keys", "presets"}
+    assert all(check(o, read.values[o.key]) for o in OPTIONS if o.kind == "table")

@@ -32,8 +32,10 @@ def shown(app: Stage, view: str) -> str:
 
 
 async def settle(pilot: Any) -> None:
-    """Past the least time between two drawings."""
-    await pilot.pause(dock_module.DRAW_SECONDS * 1.5)
+    """Until what arrived is drawn."""
+    while pilot.app.dock.drawing_due:
+        await pilot.pause(0.02)
+    await pilot.pause()
 
 
 async def test_acceptance_shows_the_counters_by_hand() -> None:
@@ -163,6 +165,19 @@ async def test_numbers_do_not_change_the_shape_of_a_panel() -> None:
             texts = [shown(app, "acceptance-lines"), shown(app, "timings-lines")]
             shapes.append([[len(line) for line in text.splitlines()] for text in texts])
     assert shapes[0] == shapes[1]
+
+
+async def test_little_height_brings_the_panels_closer_and_back() -> None:
+    app = Stage()
+    async with app.run_test(size=(60, 43)) as pilot:
+        await settle(pilot)
+        low = app.dock.acceptance.region.height + app.dock.timings.region.height
+        assert app.dock.has_class("-compact")
+        await pilot.resize_terminal(60, 70)
+        await settle(pilot)
+        high = app.dock.acceptance.region.height + app.dock.timings.region.height
+        assert not app.dock.has_class("-compact")
+        assert high - low == 2 + 1 + 1  # empty lines of Acceptance, one row of each of the two curves
 
 
 async def test_a_click_or_a_key_folds_and_the_choice_is_told() -> None:

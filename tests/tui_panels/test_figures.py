@@ -141,6 +141,15 @@ def test_curve_has_min_max_and_a_mark_where_a_setting_changed() -> None:
     assert [role for _, role in curve_lines(history, 20, "accept")[2]].count("mark") == 1
 
 
+def test_a_compact_curve_is_one_cell_high() -> None:
+    history = History()
+    for value, marked in ((0.0, False), (1.0, True), (0.5, False)):
+        history.add(value, 1, marked)
+    curve, marks = plain(curve_lines(history, 20, "accept", top=1.0, unit="%", scale=100, compact=True))
+    assert curve == "▁█▅        " + " ↑100.0% "
+    assert marks == "╌▲╌" + "╌" * 8 + " ↓  0.0% "
+
+
 def test_an_empty_curve_has_the_same_size() -> None:
     lines = plain(curve_lines(History(), 30, "verify", unit="ms"))
     assert len(lines) == 3 and len(lines[0]) == len(lines[1]) == 30

@@ -119,7 +119,7 @@ class HelpScreen(Sheet[None]):
 
     CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "help.tcss"]
     TITLE_TEXT = "Help"
-    HINT = r"Type to filter · grey: the name under \[keys] in the settings file · [b]Esc[/b] closes"
+    HINT = r"Type to filter · grey: its name for \[keys] in the settings · [b]Esc[/b] closes"
 
     def __init__(self, rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]] = ()) -> None:
         """``rows`` from collect_keys, taken before this screen is pushed; ``commands`` as (usage, help)."""

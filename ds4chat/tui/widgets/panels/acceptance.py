@@ -142,10 +142,14 @@ class AcceptancePanel(Panel):
         stats = self._stats
         why = _off(self.off_reason(), self._loaded)
         lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
+        space = [] if self.compact else [BLANK]
         lines += counter_lines(stats, self._session)
-        lines += [BLANK, *position_lines(self._positions(), width)]
+        lines += [*space, *position_lines(self._positions(), width)]
         lines += outcome_lines(stats)
-        lines += [BLANK, *curve_lines(self._history, width, "accept", top=1.0, unit="%", scale=100)]
+        lines += space
+        lines += curve_lines(
+            self._history, width, "accept", top=1.0, unit="%", scale=100, compact=self.compact
+        )
         lines.append(
             ((self._last_change, "mark"),) if self._last_change else (("▲ a setting changed here", "muted"),)
         )

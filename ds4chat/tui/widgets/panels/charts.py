@@ -41,12 +41,20 @@ def stacked_line(parts: Sequence[tuple[str, float]], width: int) -> Line:
 
 
 def curve_lines(
-    history: History, width: int, role: str, *, top: float | None = None, unit: str = "", scale: float = 1.0
+    history: History,
+    width: int,
+    role: str,
+    *,
+    top: float | None = None,
+    unit: str = "",
+    scale: float = 1.0,
+    compact: bool = False,
 ) -> list[Line]:
     """Three lines: a curve two cells high with its greatest and least value at the right, then the marks.
 
     ``top`` is the value at the upper edge; None takes the greatest column. Values are shown times ``scale``.
-    Columns cover equally many steps; a column without a value is a dot.
+    Columns cover equally many steps; a column without a value is a dot. ``compact`` makes the curve one cell
+    high, with the least value beside the marks.
     """
     room = max(1, width - LABEL_WIDTH - 1)
     columns = history.columns(room)
@@ -54,13 +62,18 @@ def curve_lines(
     known = [value for value in values if value is not None]
     ceiling = (max(known) if known else 1.0) if top is None else top
     shares = [None if value is None else (value / ceiling if ceiling else 0.0) for value in values]
+    high, low = (max(known), min(known)) if known else (None, None)
+    marks = _marks(columns, room)
+    if compact:
+        curve = "".join("·" if s is None else level(s) for s in shares)
+        line = (*_curve(curve, room, role), _label("↑", high, scale, unit))
+        return [line, (*marks, _label("↓", low, scale, unit))]
     upper = "".join(" " if s is None or s <= 0.5 else level(s * 2 - 1) for s in shares)
     lower = "".join("·" if s is None else ("█" if s > 0.5 else level(s * 2)) for s in shares)
-    high, low = (max(known), min(known)) if known else (None, None)
     return [
         (*_curve(upper, room, role), _label("↑", high, scale, unit)),
         (*_curve(lower, room, role), _label("↓", low, scale, unit)),
-        _marks(columns, room),
+        marks,
     ]
 
 

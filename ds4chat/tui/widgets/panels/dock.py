@@ -21,6 +21,8 @@ from ds4chat.tui.widgets.panels.timings import TimingsPanel
 from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
 PANELS = ("acceptance", "timings", "confidence", "tuning")
+ROOMY_HEIGHT = 58
+"""Rows from which all four panels stand with space between them."""
 DRAW_SECONDS = 1 / 8
 """Least time between two drawings: figures that change faster cannot be read."""
 
@@ -132,6 +134,11 @@ class PanelDock(VerticalScroll):
 
     # -- drawing
 
+    @property
+    def drawing_due(self) -> bool:
+        """Something arrived that will be drawn when the time has come."""
+        return self._timer is not None
+
     def _draw_soon(self) -> None:
         """Draw now if the last drawing is long enough ago, else once that time has come."""
         if self._timer is not None or not self.is_mounted:
@@ -150,3 +157,12 @@ class PanelDock(VerticalScroll):
 
     def on_mount(self) -> None:
         self._draw()
+
+    def on_resize(self) -> None:
+        """Little height: closer panels with lower charts."""
+        compact = self.size.height < ROOMY_HEIGHT
+        if compact != self.has_class("-compact"):
+            self.set_class(compact, "-compact")
+            for panel in self._by_name.values():
+                panel.compact = compact
+            self._draw()

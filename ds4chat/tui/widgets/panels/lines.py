@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -68,7 +68,10 @@ class LinesView(Widget):
         old, self._lines = self._lines, tuple(lines)
         if len(old) != len(self._lines):
             self._strips.clear()
-            self.refresh(layout=True)
+            # A height of its own rather than "auto": Textual may keep an automatic height that it worked out
+            # between two changes, and lays out by it.
+            self.styles.height = len(self._lines)
+            self.refresh()
             return len(self._lines)
         changed = [y for y, (before, now) in enumerate(zip(old, self._lines)) if before != now]
         for y in changed:
@@ -76,9 +79,6 @@ class LinesView(Widget):
         if changed:
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
         return len(changed)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._lines)
 
     def notify_style_update(self) -> None:
         self._strips.clear()

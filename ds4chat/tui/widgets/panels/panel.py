@@ -92,6 +92,8 @@ class Panel(Vertical):
         super().__init__(id=f"panel-{self.NAME}")
         self.title_bar = PanelTitle(self.TITLE)
         self.body = Vertical(classes="panel-body")
+        self.compact = False
+        """Little room: charts are lower and there are no empty lines. The dock sets it."""
 
     def compose(self) -> ComposeResult:
         yield self.title_bar

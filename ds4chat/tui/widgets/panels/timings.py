@@ -105,7 +105,7 @@ class TimingsPanel(Panel):
         lines = phase_lines(self._last, self._stats)
         lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
         lines += speed_lines(self._stats, self._ended)
-        lines += curve_lines(self._history, width, "verify", unit="ms")
+        lines += curve_lines(self._history, width, "verify", unit="ms", compact=self.compact)
         self._view.set_lines(lines)
         mean = self._stats.ms["total"] / self._stats.steps if self._stats.steps else None
         self.title_bar.show(headline="" if mean is None else f"{mean:.1f} ms/step")

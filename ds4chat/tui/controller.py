@@ -144,7 +144,7 @@ class Chat:
         self._stopped_at: float | None = None
         self._pending_load = False
         self._started: list[Reply] = []
-        self._changed = False
+        self._changed = True
 
     # -- the engine
 

@@ -130,6 +130,8 @@ class ChatScreen(TuningScreen):
                 self.notify(notice.message, markup=False)
             else:
                 self.transcript.add_note(notice.message, notice.level)
+        if frame.replayed or frame.notices:
+            self.show_welcome()
         self.show_status()
         if self.chat.busy and self._timer is not None:
             self._timer.resume()
@@ -218,7 +220,7 @@ class ChatScreen(TuningScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < 14 or event.size.width < 40, "-small")
-        self.set_class(event.size.height < 8, "-tiny")
+        self.set_class(event.size.height < 10, "-tiny")
         self._place_panels(event.size.width)
 
     def _place_panels(self, width: int) -> None:

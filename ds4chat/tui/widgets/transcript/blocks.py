@@ -184,6 +184,7 @@ class ReplyBlock(Block):
         self.markdown = False
         self._rendered: Rendered | None = None
         self._footer: list[Row] = []
+        self._header: Row = ()
         self.grow(bulk=True)
 
     # -- content
@@ -191,7 +192,7 @@ class ReplyBlock(Block):
     def grow(self, *, bulk: bool = False) -> int:
         """Take in what the reply gained; returns the first row that may have changed."""
         reply = self.reply
-        before = self._top_rows()
+        before, header = self._top_rows(), self._header
         fresh = reply.tokens[self._taken :]
         answer: list[tuple[str, int]] = []
         thought: list[tuple[str, int]] = []
@@ -221,7 +222,8 @@ class ReplyBlock(Block):
             self._flow.extend(reply.tail)
         self._note_marks()
         self._measure()
-        if thought or bulk or self._top_rows() != before or not reply.running:
+        same_top = self._top_rows() == before and self._header == header
+        if thought or bulk or not same_top or not reply.running:
             self.version += 1
             return 0
         return before + first
@@ -290,6 +292,7 @@ class ReplyBlock(Block):
 
     def _measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
+        self._header = header_spans(self.reply, text_width(self._width))
         self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
 
     def _closing(self) -> list[Row]:
@@ -305,7 +308,7 @@ class ReplyBlock(Block):
     def row(self, index: int) -> Row:
         top = self._top_rows()
         if index == 0:
-            return ("   ", ""), *header_spans(self.reply, text_width(self._width))
+            return ("   ", ""), *self._header
         if index == 1 and self._thought.tokens:
             mark = "▾" if self.thinking_open else "▸"
             unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
@@ -333,7 +336,7 @@ class ReplyBlock(Block):
             start, end = self._flow.row(index)
             for token in self._marks:
                 if not self.reply.tokens[token].thinking:
-                    at = self._flow.token_range(self._where[token])[0]
+                    at = self._flow.visible_start(self._where[token])
                     if start <= at < max(end, start + 1):
                         return " ▲ ", "mark"
         return "   ", ""

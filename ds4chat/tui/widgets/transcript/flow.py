@@ -181,6 +181,16 @@ class Flow:
         stop = self._token_at[following] if following < len(self._token_at) else self.end
         return self._token_at[token], stop
 
+    def visible_start(self, token: int) -> int:
+        """Offset of a token's first character that is no newline, or its end."""
+        at, stop = self.token_range(token)
+        while at < stop:
+            line = bisect_right(self._line_at, at) - 1
+            if at < self._line_at[line] + len(self._lines[line]):
+                break
+            at += 1
+        return at
+
     def token_at(self, offset: int) -> int | None:
         """The token that holds the character at this offset; None outside the text."""
         if not 0 <= offset < self.end or not self._token_at:

@@ -1,0 +1,77 @@
+"""Slash commands as typed, and what completes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ds4chat.tui.commands import COMMANDS, CommandError, is_command, parse
+from ds4chat.tui.screens.chat_commands import ChatCommands
+from ds4chat.tui.widgets.prompt.completion import suggest
+
+
+def test_every_command_has_a_handler() -> None:
+    for command in COMMANDS:
+        assert callable(getattr(ChatCommands, f"_{command.name}"))
+
+
+def test_names_are_unique() -> None:
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    with pytest.raises(CommandError, match=r"no command /modle. Did you mean /model\?"):
+        parse("/modle")
+
+
+def test_a_command_without_its_argument_says_what_it_takes() -> None:
+    with pytest.raises(CommandError, match=r"/read takes FILE"):
+        parse("/read")
+
+
+def test_an_alias_and_the_argument_are_read() -> None:
+    parsed = parse("/depth  4 ")
+    assert (parsed.command.name, parsed.argument) == ("draft", "4")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/help", True),
+        ("/draft 3", True),
+        (" /help", False),
+        ("/usr/bin is a folder", False),
+        ("/", False),
+        ("/help\nme", False),
+        ("1/2", False),
+    ],
+)
+def test_a_path_or_a_text_is_no_command(text: str, expected: bool) -> None:
+    assert is_command(text) is expected
+
+
+def test_commands_complete_by_their_beginning_first() -> None:
+    assert [s.insert for s in suggest("/ma")][0] == "/margin "
+    assert "/think" in [s.insert for s in suggest("/think")]
+
+
+def test_arguments_complete() -> None:
+    assert [s.insert for s in suggest("/draft a")] == ["auto"]
+    assert "top-p" in [s.insert for s in suggest("/set top")]
+
+
+def test_files_complete_after_read_and_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "node").mkdir()
+    (tmp_path / ".hidden").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("/read no")] == ["node/", "notes.txt"]
+    assert [s.insert for s in suggest("look at @not")] == ["notes.txt"]
+    assert suggest("look at @not")[0].start == len("look at @")
+    assert [s.label for s in suggest("/read .h")] == [".hidden"]
+
+
+def test_ordinary_text_completes_nothing() -> None:
+    assert suggest("hello there") == []

@@ -1,0 +1,267 @@
+"""What the chat does, without a screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chat_kit import PIECES, ReplayEngine, ended, loaded, steps_of
+
+from ds4chat.engine.events import Cancel, EngineDied, Load, LoadFailed, Message, Prefill, Replay, Tuning
+from ds4chat.tui.controller import KILL_AFTER, Chat
+from ds4chat.tui.conversation import Conversation, Forgetful, Reply, UserTurn
+
+
+class Book(Forgetful):
+    """Writes down in what order it was told things."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def started(self, conversation: Conversation, reply: Reply) -> None:
+        turn = conversation.turns[-2]
+        assert isinstance(turn, UserTurn)
+        self.told.append(f"started {turn.text}")
+
+    def took(self, reply, events) -> None:  # type: ignore[no-untyped-def]
+        self.told.append(f"took {len(events)}")
+
+    def ended(self, reply, end) -> None:  # type: ignore[no-untyped-def]
+        self.told.append(f"ended {reply.state}")
+
+    def went_back(self, conversation: Conversation) -> None:
+        self.told.append("went back")
+
+
+def ready(*, answer: bool = True, clock=None) -> tuple[Chat, ReplayEngine, Book]:  # type: ignore[no-untyped-def]
+    engine, book = ReplayEngine(answer=answer), Book()
+    chat = Chat(engine, book, Tuning(depth=2), system="Be brief.", **({"clock": clock} if clock else {}))
+    chat.load(Load("/models/tiny.gguf"))
+    chat.frame()
+    assert chat.state == "ready"
+    return chat, engine, book
+
+
+def died(reply: int | None) -> EngineDied:
+    return EngineDied(reply, None, "SIGKILL", "The engine stopped.", ())
+
+
+def test_a_prompt_is_told_to_the_recorder_before_the_engine_and_comes_to_a_reply() -> None:
+    chat, engine, book = ready()
+    assert chat.submit("Hi")
+    assert book.told == ["started Hi"]
+    assert engine.generates[0].messages == (Message("system", "Be brief."), Message("user", "Hi"))
+    frame = chat.frame()
+    assert len(frame.started) == 1
+    assert len(frame.steps) == 10
+    reply = frame.ended
+    assert reply is not None
+    assert reply.text == "".join(text for text, _ in PIECES)
+    assert (reply.state, chat.state, chat.reply) == ("complete", "ready", None)
+    # The prefill and ten steps in one frame; nothing per token.
+    assert book.told == ["started Hi", "took 11", "ended complete"]
+    assert (reply.stats.judged, reply.stats.accepted) == (15, 12)
+
+
+def test_a_frame_without_events_is_empty() -> None:
+    chat, _, _ = ready()
+    assert chat.frame().empty
+
+
+def test_the_next_request_carries_the_answer_without_its_thinking() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("Hi")
+    thought = steps_of(1, [("<think>", "plain"), ("hm", "accepted"), ("</think>", "bonus")], thinking=True)
+    engine.push(*thought, *steps_of(1, [("\n\nYes", "plain")], first=2), ended(1))
+    chat.frame()
+    chat.submit("And?")
+    assert engine.generates[1].messages[2] == Message("assistant", "Yes")
+
+
+def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("one")
+    assert not chat.submit("two")
+    assert not chat.submit("three")
+    assert list(chat.queue) == ["two", "three"]
+    engine.push(*steps_of(1, PIECES), ended(1))
+    assert [r.number for r in chat.frame().started] == [1, 2]
+    assert list(chat.queue) == ["three"]
+    assert engine.generates[1].messages[-1] == Message("user", "two")
+
+
+def test_a_prompt_sent_while_the_model_loads_goes_when_it_is_ready() -> None:
+    engine = ReplayEngine(answer=False)
+    chat = Chat(engine, Forgetful(), Tuning())
+    chat.load(Load("/models/tiny.gguf"))
+    assert not chat.submit("early")
+    assert engine.generates == []
+    chat.frame()
+    assert [g.messages[-1].content for g in engine.generates] == ["early"]
+
+
+def test_stop_keeps_what_came_and_holds_the_queue() -> None:
+    chat, engine, book = ready(answer=False)
+    chat.submit("one")
+    chat.submit("two")
+    engine.push(*steps_of(1, PIECES[:4]))
+    chat.frame()
+    assert chat.stop()
+    assert chat.state == "stopping"
+    frame = chat.frame()
+    assert frame.ended is not None and frame.ended.state == "stopped"
+    assert frame.ended.text == "Speculative decoding lets"
+    assert list(chat.queue) == ["two"] and len(engine.generates) == 1
+    assert book.told[-1] == "ended stopped"
+
+
+def test_a_stop_that_is_not_taken_ends_the_engine_only_after_a_while() -> None:
+    now = [0.0]
+    chat, engine, _ = ready(answer=False, clock=lambda: now[0])
+    chat.submit("one")
+    chat.stop()
+    now[0] = KILL_AFTER - 0.1
+    chat.stop()
+    assert engine.killed == 0
+    now[0] = KILL_AFTER
+    chat.stop()
+    assert engine.killed == 1
+    assert sum(isinstance(c, Cancel) for c in engine.sent) == 1
+
+
+def test_the_engines_death_keeps_the_reply_and_a_reload_starts_another() -> None:
+    chat, engine, book = ready(answer=False)
+    chat.submit("one")
+    chat.submit("two")
+    engine.push(*steps_of(1, PIECES[:4]), died(1))
+    engine.alive = False
+    frame = chat.frame()
+    assert frame.died is not None
+    assert (chat.state, chat.trouble) == ("died", "The engine stopped.")
+    reply = frame.ended
+    assert reply is not None and (reply.state, reply.text) == ("crashed", "Speculative decoding lets")
+    assert book.told[-1] == "ended crashed"
+    assert chat.reload()
+    assert engine.starts == 2
+    chat.frame()
+    assert [g.messages[-1].content for g in engine.generates] == ["one", "two"]
+    # The answer that was cut off is part of what the engine is told.
+    assert engine.generates[1].messages[-2].content == "Speculative decoding lets"
+
+
+def test_a_failed_load_says_why_and_prompts_wait() -> None:
+    engine = ReplayEngine(load=LoadFailed("x.gguf is no GGUF file."))
+    chat = Chat(engine, Forgetful(), Tuning())
+    chat.load(Load("x.gguf"))
+    frame = chat.frame()
+    assert (chat.state, chat.trouble, frame.failed) == ("failed",) + ("x.gguf is no GGUF file.",) * 2
+    assert not chat.submit("Hi")
+
+
+def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
+    class Unstartable(ReplayEngine):
+        def start(self) -> None:
+            raise OSError("no more processes")
+
+    chat = Chat(Unstartable(), Forgetful(), Tuning())
+    chat.load(Load("x.gguf"))
+    assert chat.state == "failed"
+    assert "no more processes" in chat.trouble
+
+
+def test_a_tuning_goes_to_a_running_reply_and_into_the_next_request() -> None:
+    chat, engine, _ = ready(answer=False)
+    assert not chat.retune(Tuning(depth=2))
+    assert chat.retune(Tuning(depth=3))
+    assert engine.retunes == []
+    chat.submit("one")
+    assert engine.generates[0].tuning.depth == 3
+    chat.retune(Tuning(depth=4))
+    assert engine.retunes == [Tuning(depth=4)]
+
+
+def test_retry_asks_the_same_prompt_without_the_reply() -> None:
+    chat, engine, book = ready()
+    chat.submit("one")
+    assert not chat.retry()
+    chat.frame()
+    assert chat.retry()
+    assert engine.generates[1].messages == engine.generates[0].messages
+    assert "went back" in book.told
+    assert [type(turn).__name__ for turn in chat.conversation.turns] == ["UserTurn", "Reply"]
+
+
+def test_undo_gives_the_prompt_back() -> None:
+    chat, _, _ = ready()
+    chat.submit("one")
+    assert chat.undo() is None
+    chat.frame()
+    assert chat.undo() == "one"
+    assert chat.conversation.turns == []
+    assert chat.undo() is None
+
+
+def test_a_load_during_a_reply_stops_it_first() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("one")
+    chat.load(Load("/models/other.gguf"))
+    assert isinstance(engine.sent[-1], Cancel)
+    chat.frame()
+    assert engine.sent[-1] == Load("/models/other.gguf")
+    chat.frame()
+    assert chat.state == "ready"
+
+
+def test_events_of_another_reply_are_passed_over() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("one")
+    engine.push(Prefill(7, 1, 2, 0, 1.0), *steps_of(7, PIECES), ended(7))
+    chat.frame()
+    assert chat.reply is not None and chat.reply.tokens == []
+
+
+def test_closing_the_chat_keeps_the_running_reply_as_stopped() -> None:
+    chat, engine, book = ready(answer=False)
+    chat.submit("one")
+    engine.push(*steps_of(1, PIECES[:4]))
+    chat.abandon()
+    reply = chat.conversation.last_reply
+    assert reply is not None and (reply.state, reply.text) == ("stopped", "Speculative decoding lets")
+    assert book.told[-1] == "ended stopped"
+
+
+def test_the_lossless_check_needs_a_finished_reply() -> None:
+    chat, engine, _ = ready()
+    assert chat.replay() is None
+    chat.submit("one")
+    chat.frame()
+    assert chat.replay() is not None
+    assert engine.sent[-1] == Replay(1)
+
+
+def test_a_token_is_found_from_its_step_and_the_step_from_the_token() -> None:
+    reply = Reply(1, "m")
+    for step in steps_of(1, PIECES):
+        reply.take(step)
+    assert reply.token_of(1, 0) == 1  # " ulative decoding lets" is the second step
+    place = reply.place(2)
+    assert place is not None and (place.step.index, place.index) == (1, 1)
+    assert place.judged is not None and place.judged.position == 2
+    bonus = reply.place(3)
+    assert bonus is not None and bonus.judged is None
+    assert reply.token_of(99, 0) is None
+    assert reply.token_of(0, 5) is None
+
+
+def test_an_approximate_reply_is_marked() -> None:
+    reply = Reply(1, "m")
+    step = steps_of(1, PIECES[:4])[1]
+    reply.take(step)
+    assert not reply.lossy
+    reply.take(replace(step, tuning=Tuning(margin=0.5)))
+    assert reply.lossy
+
+
+def test_loaded_names_the_model() -> None:
+    chat, _, _ = ready()
+    assert chat.model_name == "Tiny Chat"
+    assert loaded().drafter is not None

@@ -1,0 +1,35 @@
+"""The progress bar of a bench, on stderr where that is a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TextIO
+
+BAR = 24
+
+
+class Progress:
+    """One line that is drawn anew; draws nothing where ``out`` is no terminal."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._on = out.isatty()
+        self._started = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Show that ``done`` of ``total`` parts are done and ``what`` is being measured."""
+        if not self._on:
+            return
+        filled = round(BAR * done / max(total, 1))
+        seconds = int(time.monotonic() - self._started)
+        line = f"bench [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}  {seconds} s  {what}"
+        width = shutil.get_terminal_size().columns
+        self._out.write(f"\r\x1b[K{line[: max(width - 1, 1)]}")
+        self._out.flush()
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._on:
+            self._out.write("\r\x1b[K")
+            self._out.flush()

@@ -320,10 +320,10 @@ def _check_assistant(target: Header, support: Header) -> tuple[PairKind, int, tu
     if ours != theirs:
         _misfit(support, target, f"it was made for hidden rows {theirs} wide, the target's are {ours}")
     # It attends to the target's own cache, so the heads must be as wide.
-    for key in ("attention.key_length", "attention.key_length_swa"):
-        ours, theirs = target.own_integer(key), support.own_integer(key)
-        if ours is not None and theirs is not None and ours != theirs:
-            _misfit(support, target, f"its attention heads are {theirs} wide, the target's {ours}")
+    for part in ("key_length", "key_length_swa", "value_length", "value_length_swa", "head_count_kv"):
+        a, b = (h.metadata.get(h.own(f"attention.{part}")) for h in (target, support))
+        if isinstance(a, int) and isinstance(b, int) and a != b:
+            _misfit(support, target, f"its attention.{part} is {b}, the target's {a}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
         raise ModelFileError(

@@ -12,6 +12,9 @@ from ds4chat.models.gguf_file import ArrayInfo, Header
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
+MAX_ROTATED = 1 << 16
+MAX_ITERATIONS = 1000
+"""Sinkhorn steps a layer: the published models take 20; billions would be a hang."""
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -29,6 +32,8 @@ def check_metadata(header: Header) -> None:
     if width is not None and width < 1:
         raise _corrupt(header, "its embeddings are 0 wide")
     _check_experts(header)
+    _check_numbers(header)
+    _check_own(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
         raise _corrupt(header, f"its rope scaling is of the unknown type {shown(scaling)}")
@@ -48,6 +53,50 @@ def check_vocabulary(header: Header) -> None:
         raise _corrupt(header, "its tokenizer puts a begin token before each prompt and names none")
     if tokenizer.adds_eos(header) and tokenizer.eos(header) is None:
         raise _corrupt(header, "its tokenizer puts an end token after each prompt and names none")
+
+
+def _check_numbers(header: Header) -> None:
+    """Values that the kernels assert."""
+    for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+        epsilon = header.metadata.get(header.own(key))
+        if isinstance(epsilon, int | float) and not 0 <= epsilon < 1:
+            raise _corrupt(header, f"its {key} is {epsilon}")
+    for suffix in ("", "_swa"):
+        rotated = header.own_integer(f"rope.dimension_count{suffix}")
+        head = header.own_integer(f"attention.key_length{suffix}")
+        if rotated is not None and (rotated % 2 or not 0 < rotated <= MAX_ROTATED):
+            raise _corrupt(header, f"it rotates {rotated:,} values of a head")
+        if rotated is not None and head is not None and rotated > head:
+            raise _corrupt(header, f"it rotates {rotated:,} values of heads that are {head:,} wide")
+    inner = header.own_integer("ssm.inner_size")
+    wide = next((t.dims for name, t in header.tensors.items() if name.endswith(".ssm_out.weight")), None)
+    if inner is not None and wide and inner != wide[0]:
+        raise _corrupt(header, f"its recurrent state is {inner:,} wide, and its tensors ask for {wide[0]:,}")
+
+
+def _check_own(header: Header) -> None:
+    """Values that single architectures assert."""
+    checks: dict[str, tuple[tuple[str, int, int], ...]] = {
+        "deepseek4": (
+            ("attention.head_count_kv", 1, 1),
+            ("attention.output_group_count", 1, MAX_LAYERS),
+            ("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS),
+        ),
+        "gemma4": (("attention.shared_kv_layers", 0, (header.own_integer("block_count") or 2) - 2),),
+        "gemma4-assistant": (("attention.head_count_kv", 1, MAX_LAYERS),),
+        **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), (("full_attention_interval", 1, MAX_LAYERS),)),
+    }
+    for key, low, high in checks.get(header.architecture, ()):
+        value = header.metadata.get(header.own(key))
+        if isinstance(value, int) and not low <= value <= high:
+            raise _corrupt(header, f"its {key} is {value:,}")
+    if header.architecture == "deepseek4":
+        heads = [header.own_integer(f"attention.{part}_length") for part in ("key", "value")]
+        if heads[0] != heads[1]:
+            raise _corrupt(header, f"its attention keys are {heads[0]} wide, its values {heads[1]}")
+        # Left out, it would be taken for the number of query heads.
+        if header.own("attention.head_count_kv") not in header.metadata:
+            raise _corrupt(header, "it does not say how many key-value heads it has")
 
 
 def _check_experts(header: Header) -> None:

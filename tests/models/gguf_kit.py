@@ -60,6 +60,8 @@ def write(
     default key out. ``tensors`` are zeros of ggml dimensions, or arrays."""
     writer = gguf.GGUFWriter(path, architecture)
     defaults = {"block_count": 2, "embedding_length": WIDTH, "context_length": 256}
+    if architecture == "deepseek4":
+        defaults["attention.head_count_kv"] = 1
     for key, value in (defaults | dict(own or {})).items():
         _add(writer, f"{architecture}.{key}", value)
     vocabulary = {}

@@ -265,6 +265,6 @@ def test_assistant_that_does_not_fit(gemma: Header, llama: Header, tmp_path: Pat
     gemma = check_target(kit.whole(tmp_path / "g.gguf", "gemma4", own={"attention.key_length": 64}))
     assert misfit(gemma, path) == "it was made for hidden rows 64 wide, the target's are 32"
     path = assistant(tmp_path / "c.gguf", **{"attention.key_length": 128})
-    assert misfit(gemma, path) == "its attention heads are 128 wide, the target's 64"
+    assert misfit(gemma, path) == "its attention.key_length is 128, the target's 64"
     path = assistant(tmp_path / "d.gguf", nextn_predict_layers=1)
     assert "all blocks of an assistant are NextN blocks" in reason(lambda: check_pair(gemma, path))

@@ -43,6 +43,73 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+BAD_OF_ONE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "epsilon": (
+        "llama",
+        {"attention.layer_norm_rms_epsilon": -1.0},
+        "its attention.layer_norm_rms_epsilon is -1.0",
+    ),
+    "epsilon nan": (
+        "bert",
+        {"attention.layer_norm_epsilon": float("nan")},
+        "its attention.layer_norm_epsilon is nan",
+    ),
+    "odd rotation": ("llama", {"rope.dimension_count": 7}, "it rotates 7 values of a head"),
+    "no rotation": ("llama", {"rope.dimension_count": 0}, "it rotates 0 values of a head"),
+    "wild rotation": (
+        "llama",
+        {"rope.dimension_count": 1 << 31},
+        "it rotates 2,147,483,648 values of a head",
+    ),
+    "wide rotation": (
+        "gemma4",
+        {"rope.dimension_count_swa": 66, "attention.key_length_swa": 64},
+        "it rotates 66 values of heads that are 64 wide",
+    ),
+    "key-value heads": ("deepseek4", {"attention.head_count_kv": 2}, "its attention.head_count_kv is 2"),
+    "groups": ("deepseek4", {"attention.output_group_count": 0}, "its attention.output_group_count is 0"),
+    "iterations": (
+        "deepseek4",
+        {"hyper_connection.sinkhorn_iterations": 0},
+        "its hyper_connection.sinkhorn_iterations is 0",
+    ),
+    "endless iterations": (
+        "deepseek4",
+        {"hyper_connection.sinkhorn_iterations": 1 << 30},
+        "its hyper_connection.sinkhorn_iterations is 1,073,741,824",
+    ),
+    "values": (
+        "deepseek4",
+        {"attention.key_length": 8, "attention.value_length": 16},
+        "its attention keys are 8 wide, its values 16",
+    ),
+    "interval": ("qwen35", {"full_attention_interval": 0}, "its full_attention_interval is 0"),
+    "shared layers": ("gemma4", {"attention.shared_kv_layers": 1}, "its attention.shared_kv_layers is 1"),
+    "no shared heads": (
+        "gemma4-assistant",
+        {"attention.head_count_kv": 0},
+        "its attention.head_count_kv is 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OF_ONE)
+def test_refused_of_one_architecture(case: str, tmp_path: Path) -> None:
+    architecture, own, what = BAD_OF_ONE[case]
+    path = kit.whole(tmp_path / "f.gguf", architecture, own=own)
+    with pytest.raises(ModelFileError) as caught:
+        check_metadata(read_header(path))
+    assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
+
+
+def test_recurrent_width_is_that_of_the_tensors(tmp_path: Path) -> None:
+    tensors = {"blk.0.ssm_out.weight": (64, 32)}
+    check_metadata(read_header(kit.whole(tmp_path / "a.gguf", own={"ssm.inner_size": 64}, tensors=tensors)))
+    path = kit.whole(tmp_path / "b.gguf", own={"ssm.inner_size": 65}, tensors=tensors)
+    with pytest.raises(ModelFileError, match="its recurrent state is 65 wide, and its tensors ask for 64"):
+        check_metadata(read_header(path))
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_refused(case: str, tmp_path: Path) -> None:
     own, what = BAD[case]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ds4chat.bench.figures import Setting, TextFigures, overall
+from ds4chat.bench.figures import Setting, TextFigures, overall, uncertainty
 from ds4chat.engine.events import Depth
 
 PAYS = 1.03
@@ -15,6 +16,10 @@ PAYS = 1.03
 PAYS_ON_ONE = 1.08
 """The same on a single kind of text, which has fewer prompts behind it."""
 COSTS_NOTHING = 0.97
+UNCLEAR = 0.05
+"""Twice the uncertainty from which ratios close to 1, and single kinds of text, decide nothing."""
+DRAFTS = 0.25
+"""Mean depth from which auto can be said to speculate: below, its speed is plain decoding's, and noise."""
 AUTO_IS_AS_GOOD = 0.97
 """Share of the best fixed depth's speed from which auto is advised: it adapts to other texts."""
 
@@ -48,17 +53,30 @@ def advise(
     fixed = {depth: ratio for depth, ratio in whole.items() if depth != "auto"}
     best = max(fixed, key=lambda depth: fixed[depth])
     auto = whole.get("auto", math.nan)
-    chosen: Depth = "auto" if auto >= AUTO_IS_AS_GOOD * fixed[best] else best
-    if whole[chosen] >= PAYS:
+    drafts = [t.auto.mean_depth for t in texts if t.auto]
+    chosen: Depth = best
+    if drafts and statistics.fmean(drafts) >= DRAFTS and auto >= AUTO_IS_AS_GOOD * fixed[best]:
+        chosen = "auto"
+    ratio = whole[chosen]
+    error = 2 * uncertainty(texts)
+    if error > UNCLEAR and 1 - error < ratio < 1 + error:
+        return Advice(
+            f"The machine was too busy to tell whether MTP pays: ratios may be off by {error:.0%}, and "
+            f"{drafter} at {_called(chosen)} came to {ratio:.2f} of plain decoding's speed; run the bench "
+            "again, without --quick, when nothing else runs.",
+            None,
+            None,
+        )
+    if ratio >= PAYS:
         low, high = _range(texts, chosen)
         return Advice(
-            f"MTP pays here: {drafter} at {_called(chosen)} is {whole[chosen]:.2f} times as fast as plain "
-            f"decoding over all kinds of text ({low} to {high}); set {_option(chosen)}.",
+            f"MTP pays here: {drafter} at {_called(chosen)} is {ratio:.2f} times as fast as plain decoding "
+            f"over all kinds of text ({low} to {high}); set {_option(chosen)}.",
             True,
             chosen,
         )
     good = [t for t in texts if t.best and t.best.ratio and t.best.ratio.median >= PAYS_ON_ONE]
-    if good:
+    if good and error <= UNCLEAR:
         return _sometimes(good, drafter, auto, fixed[best], best)
     lost = f"the best depth, {best}, reaches {fixed[best]:.2f} of plain decoding's speed"
     cost = f" ({_rows(verify_cost, 1)})" if len(verify_cost) > 1 else ""
@@ -91,6 +109,7 @@ def _sometimes(good: Sequence[TextFigures], drafter: str, auto: float, ratio: fl
 def _by_depth(texts: Sequence[TextFigures]) -> dict[Depth, float]:
     """Ratio to plain decoding over all kinds of text, for the settings that every one of them has."""
     settings: dict[Depth, list[float]] = {}
+    texts = [text for text in texts if text.fixed]
     for text in texts:
         for setting in _settings(text):
             if setting.ratio:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ds4chat.analysis.rows import rows_from_steps
@@ -50,7 +50,7 @@ class Setting:
     speed: Spread
     """Tokens per second."""
     ratio: Spread | None
-    """Speed over plain decoding's on the same prompt."""
+    """Speed over plain decoding's on the same prompt; None for plain decoding itself."""
     stats: Stats
     mean_depth: float
     """Drafts asked for per step."""
@@ -74,6 +74,8 @@ class TextFigures:
     """Tokens per second of the server measured alongside."""
     server_ratio: Spread | None
     """Its speed over plain decoding's here."""
+    noise: tuple[float, ...] = ()
+    """For each prompt that was decoded plainly twice, the slower time over the faster, minus 1."""
 
     @property
     def best(self) -> Setting | None:
@@ -109,53 +111,69 @@ def step_times(steps: Iterable[Step]) -> CostTable:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Plain decoding of one prompt, the runs before and after the others taken together."""
+
+    ids: tuple[int, ...]
+    tokens_per_s: float
+    noise: float | None
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> _Plain:
+        ms = [run.decode_ms / len(run.ids) for run in runs]
+        noise = max(ms) / min(ms) - 1 if len(ms) > 1 else None
+        return cls(runs[0].ids, 1000 / statistics.fmean(ms), noise)
+
+
 def figures(measured: Measured, names: Sequence[str]) -> list[TextFigures]:
     """The figures of every kind of text that was measured, in the order of ``names``."""
     times = step_times(step for run in measured.runs for step in run.steps)
     found = []
     for name in names:
-        runs = [run for run in measured.runs if run.workload == name]
-        plain = {run.prompt: run for run in runs if run.depth == 0}
-        if not plain:
-            continue
         by_depth: dict[Depth, list[Run]] = defaultdict(list)
-        for run in runs:
-            by_depth[run.depth].append(run)
-        depths = sorted(depth for depth in by_depth if depth != "auto" and depth)
+        for run in measured.runs:
+            if run.workload == name:
+                by_depth[run.depth].append(run)
+        prompts = dict.fromkeys(run.prompt for run in by_depth[0])
+        if not prompts:
+            continue
+        plain = {at: _Plain.of([run for run in by_depth[0] if run.prompt == at]) for at in prompts}
+        depths = sorted(depth for depth, runs in by_depth.items() if depth != "auto" and depth and runs)
         deepest = by_depth[depths[-1]] if depths else []
-        fixed = tuple(
-            _setting(depth, by_depth[depth], plain, _predicted(deepest, depth, times)) for depth in depths
-        )
         server = [run for run in measured.server if run.workload == name]
         found.append(
             TextFigures(
                 name=name,
                 prompts=len(plain),
                 plain=_setting(0, by_depth[0], plain, None),
-                fixed=fixed,
+                fixed=tuple(
+                    _setting(depth, by_depth[depth], plain, _predicted(deepest, depth, times))
+                    for depth in depths
+                ),
                 auto=_setting("auto", by_depth["auto"], plain, None) if by_depth["auto"] else None,
                 server=Spread.of([run.tokens_per_s for run in server]),
                 server_ratio=Spread.of(
-                    [
-                        run.tokens_per_s / plain[run.prompt].tokens_per_s
-                        for run in server
-                        if run.prompt in plain
-                    ]
+                    [r.tokens_per_s / plain[r.prompt].tokens_per_s for r in server if r.prompt in plain]
                 ),
+                noise=tuple(p.noise for p in plain.values() if p.noise is not None),
             )
         )
     return found
 
 
-def _setting(depth: Depth, runs: Sequence[Run], plain: dict[int, Run], predicted: float | None) -> Setting:
+def _setting(
+    depth: Depth, runs: Sequence[Run], plain: Mapping[int, _Plain], predicted: float | None
+) -> Setting:
     paired = [(run, plain[run.prompt]) for run in runs if run.prompt in plain]
-    speed = Spread.of([run.tokens_per_s for run in runs])
+    speeds = [run.tokens_per_s for run in runs] if depth else [p.tokens_per_s for p in plain.values()]
+    speed = Spread.of(speeds)
     assert speed is not None
     asked = [step.depth for run in runs for step in run.steps]
     return Setting(
         depth=depth,
         speed=speed,
-        ratio=Spread.of([run.tokens_per_s / other.tokens_per_s for run, other in paired]),
+        ratio=Spread.of([run.tokens_per_s / other.tokens_per_s for run, other in paired]) if depth else None,
         stats=pooled(runs),
         mean_depth=statistics.fmean(asked),
         same=sum(run.ids == other.ids for run, other in paired),
@@ -175,3 +193,10 @@ def overall(ratios: Iterable[float]) -> float:
     """Geometric mean of the kinds of text, each counting alike; NaN without one."""
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def uncertainty(texts: Sequence[TextFigures]) -> float:
+    """By how much a ratio over all kinds of text may be wrong, as a share of it: the median difference of two
+    plain runs of one prompt, over the root of the number of prompts; 0 where none was run twice."""
+    noise = [value for text in texts for value in text.noise]
+    return statistics.median(noise) / math.sqrt(len(noise)) if noise else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -86,7 +87,7 @@ def _text(text: TextFigures, result: Result) -> str:
 
 def _column(setting: Setting) -> str:
     if setting.depth == "auto":
-        return f"auto {setting.mean_depth:.1f}".replace(" 0.0", " 0") if setting.mean_depth < 10 else "auto"
+        return f"a {setting.mean_depth:.1f}"
     return str(setting.depth) if setting.depth else "plain"
 
 
@@ -124,11 +125,15 @@ def _legend(result: Result) -> str:
     same = sum(s.same for text in result.texts for s in text.fixed)
     runs = sum(s.runs for text in result.texts for s in text.fixed)
     sentences = [
-        "In brackets the prompts of each kind; columns are depths, and auto with its mean depth; figures are "
-        "medians over prompts.",
+        "In brackets the prompts of each kind; columns are depths, a is auto with its mean depth; figures "
+        "are medians over prompts.",
         "Predicted: by the drafts of the deepest run and the measured times of steps.",
         f"{same} of {runs} replies have the tokens of plain decoding.",
     ]
+    if noise := [value for text in result.texts for value in text.noise]:
+        sentences.append(
+            f"Two plain runs of the same prompt differ by {statistics.median(noise):.0%} in the median."
+        )
     if result.server:
         sentences.append(f"Server: {result.server}.")
     if not result.complete:

@@ -115,6 +115,7 @@ def _text_json(text: TextFigures) -> dict[str, Any]:
         "auto": (
             {**_setting_json(text.auto), "mean_depth": _round(text.auto.mean_depth)} if text.auto else None
         ),
+        "noise": [round(value, 4) for value in text.noise],
         "server": (
             {"tokens_per_s": _round(text.server.median), "ratio": _median(text.server_ratio)}
             if text.server

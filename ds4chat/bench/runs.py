@@ -1,8 +1,9 @@
 """The measuring itself: every prompt plainly, at each depth and at auto, in turn, within a time budget.
 
 A block is one prompt under every setting. Blocks go round the kinds of text, so that a measurement that ends
-early has as much of each. Inside a block the order of the settings is turned and reversed from one block to
-the next: a machine that slows down meanwhile then slows all settings alike, and ratios in a block stay true.
+early has as much of each. A block begins and ends with plain decoding: the mean of the two is what the others
+are compared with, and their difference shows how much the machine's other work blurs everything. Between them
+the order of the settings is turned and reversed from one block to the next, so that a drift cancels.
 """
 
 from __future__ import annotations
@@ -51,16 +52,15 @@ class Plan:
     text gets one block all the same."""
     deadline_s: float
     """The measurement is broken off after this; infinite for none."""
-    auto: bool = True
 
     @property
     def settings(self) -> tuple[Depth, ...]:
-        """Plain decoding as depth 0, the fixed depths, auto."""
-        return (0, *self.depths, *(("auto",) if self.auto and self.depths else ()))
+        """One block: plain decoding as depth 0, the fixed depths, auto, plain decoding again."""
+        return (0, *self.depths, *(("auto",) if self.depths else ()), 0)
 
 
 FULL = Plan((1, 2, 3, 4, 6, 8), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
-QUICK = Plan((1, 2, 4), rounds=2, tokens=64, budget_s=34, deadline_s=37)
+QUICK = Plan((1, 2, 4), rounds=2, tokens=64, budget_s=35, deadline_s=38)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +234,8 @@ class Measurement:
                 runs.append(run)
             if self._lost_drafter:
                 break
-        # Runs without a plain one beside them compare with nothing.
-        if any(run.depth == 0 for run in runs):
+        # What was broken off counts as far as something can be compared in it.
+        if any(run.depth == 0 for run in runs) and (len(runs) == len(settings) or any(r.depth for r in runs)):
             self.measured.runs += runs
         if len(runs) < len(settings):
             return
@@ -299,10 +299,12 @@ class Measurement:
 
 
 def in_turn(settings: Sequence[Depth], block: int) -> list[Depth]:
-    """The settings in this block's order: turned by one from block to block, and every other one reversed."""
-    at = block % len(settings)
-    turned = [*settings[at:], *settings[:at]]
-    return turned[::-1] if block % 2 else turned
+    """The settings in this block's order: the first and the last stay, those between are turned by one from
+    block to block, and every other time reversed."""
+    first, *middle, last = settings
+    at = block % max(len(middle), 1)
+    turned = [*middle[at:], *middle[:at]]
+    return [first, *(turned[::-1] if block % 2 else turned), last]
 
 
 def name_of(depth: Depth) -> str:
@@ -334,7 +336,7 @@ def verify_cost(
     times: list[list[float]] = [[] for _ in range(VERIFY_ROWS)]
     started = time.perf_counter()
     try:
-        for again in range(repeats + 1):
+        for _ in range(repeats + 1):
             for rows in range(1, VERIFY_ROWS + 1):
                 begin = time.perf_counter()
                 target.decode(text[past : past + rows], past, outputs="all")

@@ -10,6 +10,7 @@ from tui_panels.panel_stage import LOADED, OFF, Stage, step
 from ds4chat.engine.events import Ended, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.messages import TokenPicked
+from ds4chat.tui.themes import load_themes
 from ds4chat.tui.widgets.panels import dock as dock_module
 from ds4chat.tui.widgets.panels.acceptance import speedup
 from ds4chat.tui.widgets.panels.confidence import ConfidenceLog, Row, columns, head_line, row_spans
@@ -285,6 +286,24 @@ async def test_a_full_log_drops_the_oldest_and_keeps_the_view_in_place() -> None
         assert log.rows[log.scroll_offset.y].step == top
         log.extend(dock_rows([step(200 + i, 1, 1) for i in range(90)]))
         assert log.cursor_row is None
+
+
+async def test_the_cursor_is_seen_in_every_theme() -> None:
+    """Its row differs from the next one by its ground, or, in the terminal's palette, by reversal."""
+    app = Stage("confidence")
+    async with app.run_test(size=(60, 20)) as pilot:
+        few = [step(0, 2, 2), step(1, 2, 2)]
+        app.dock.show_step_batch(few, folded(few), folded(few))
+        await settle(pilot)
+        log = app.dock.confidence.log_view
+        log.focus()
+        await pilot.press("home")
+        for name in (theme.name for theme in load_themes(None)[0]):
+            app.theme = name
+            await pilot.pause()
+            cursor, other = (list(log.render_line(y))[1].style for y in (0, 1))
+            assert cursor.color == other.color
+            assert (cursor.bgcolor, cursor.reverse) != (other.bgcolor, other.reverse), name
 
 
 async def test_a_row_is_picked_with_enter_or_the_mouse() -> None:

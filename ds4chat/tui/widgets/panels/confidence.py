@@ -274,24 +274,24 @@ class ConfidenceLog(ScrollView, can_focus=True):
         strip = self._strips.get(key)
         if strip is None:
             spans = row_spans(self._rows[index], columns(width))
-            strip = Strip([Segment(text, self._style(role)) for text, role in spans])
-            strip = strip.adjust_cell_length(width, self.rich_style)
-            if number == self._cursor:
-                strip = strip.apply_style(self._style("cursor"))
+            # Added after the cell's own style, whose ground it replaces.
+            over = self._cursor_style() if number == self._cursor else Style.null()
+            strip = Strip([Segment(text, self._style(role) + over) for text, role in spans])
+            strip = strip.adjust_cell_length(width, self.rich_style + over)
             self._strips[key] = strip
         return strip
 
     def _style(self, role: str) -> Style:
         style = self._styles.get(role)
         if style is None:
-            partial = role == "cursor"
-            style = (
-                self.get_component_rich_style(f"confidence--{role}", partial=partial)
-                if role
-                else self.rich_style
-            )
+            style = self.get_component_rich_style(f"confidence--{role}") if role else self.rich_style
             self._styles[role] = style
         return style
+
+    def _cursor_style(self) -> Style:
+        """The cursor's ground and weight; the colour of each cell stays."""
+        style = self._style("cursor")
+        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
 
 
 class ConfidencePanel(Panel):

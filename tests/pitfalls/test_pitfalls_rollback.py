@@ -76,7 +76,7 @@ def test_a_corrupt_row_after_a_partial_accept_would_show(
 def test_a_refused_rollback_leaves_no_rejected_draft_behind(
     tiny_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pitfall 16: seq_rm says False; the cache is filled again, and the stream stays that of plain decoding."""
+    """Pitfall 16: seq_rm says False; the cache is filled again, and the stream stays plain decoding's."""
     with opened(random_twin(tiny_dir, kind)) as bench:
         scripted(bench, 4, 100, (tiny.BOS,))
         real, refused = Context.remove_from, []
@@ -96,7 +96,7 @@ def test_a_refused_rollback_leaves_no_rejected_draft_behind(
 
 
 def test_no_draft_is_longer_than_what_a_recurrent_state_can_drop(tiny_dir: Path) -> None:
-    """Pitfall 17: the state keeps as many steps back as the deepest draft, and is not kept when none is made."""
+    """Pitfall 17: the state goes back as far as the deepest draft, and is kept only when one is made."""
     with opened(load_of(tiny_dir, "qwen35-nextn", wrong_every=1)) as bench:
         assert bench.loaded.drafter is not None
         assert bench.loaded.drafter.max_depth <= bench.session.target.rollback == MAX_DEPTH

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from ds4chat.engine.events import Load, Tuning
 from ds4chat.models.demo import demo_model, demo_support
-from ds4chat.settings.schema import OPTIONS, Settings
-
-DEMO_DEPTH = 2
-"""The demo starts deeper than the default, so that there is something to see."""
+from ds4chat.settings.schema import Settings
 
 
 def tuning_of(settings: Settings) -> Tuning:
@@ -51,17 +48,8 @@ def load_of(settings: Settings) -> Load:
 
 
 def with_demo(settings: Settings) -> Settings:
-    """The settings with the demo's model, support model and depth filled in where ``demo`` asks for them and
-    nothing else was said. Raises ModelFileError when the demo model is not installed."""
+    """The settings with the demo's model filled in where ``demo`` asks for it, and its support model unless
+    another one is named. Raises ModelFileError when the demo model is not installed."""
     if not settings.demo:
         return settings
-    depth = DEMO_DEPTH if settings.mtp_draft == _DEFAULT_DEPTH else settings.mtp_draft
-    return replace(
-        settings,
-        model=str(demo_model()),
-        mtp=settings.mtp or str(demo_support()),
-        mtp_draft=depth,
-    )
-
-
-_DEFAULT_DEPTH = next(o.default for o in OPTIONS if o.key == "mtp-draft")
+    return replace(settings, model=str(demo_model()), mtp=settings.mtp or str(demo_support()))

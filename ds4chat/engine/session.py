@@ -299,21 +299,19 @@ class Session:
         else:
             tokens, judged, committed = reply.accept(rows, draft, used, tuning)
         t3 = time.perf_counter()
-        verify_late = rows.late_s
         rolled_back = self._roll_back(rows, [*rows.tokens[:committed]], emit)
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
+        between = reply.between_ms(t0)
         ms = Phases(
             draft=(t1 - t0) * 1000,
-            verify=(t2 - t1 + verify_late) * 1000,
-            accept=(t3 - t2 - verify_late) * 1000,
+            verify=(t2 - t1 + rows.late_s) * 1000,
+            accept=(t3 - t2 - rows.late_s) * 1000,
             rollback=(t4 - t3) * 1000,
-            other=reply.between_ms(t0),
-            total=0.0,
+            other=between,
+            total=between + (t4 - t0) * 1000,
         )
-        total = ms.draft + ms.verify + ms.accept + ms.rollback + ms.other
-        ms = Phases(ms.draft, ms.verify, ms.accept, ms.rollback, ms.other, total)
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         controller.observe(
             StepCost(
@@ -323,7 +321,7 @@ class Session:
                 accepted=accepted,
                 draft_ms=ms.draft,
                 verify_ms=ms.verify,
-                total_ms=total,
+                total_ms=ms.total,
                 emitted=len(tokens),
             )
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from engine_kit import opened
 from requantise import requantise
@@ -13,8 +11,9 @@ from ds4chat.engine.session import Control
 from ds4chat.models.demo import demo_model, demo_support
 
 TEXT = (
-    "The old mill by the river had not turned for thirty years. Its wheel was grey with moss, and the children "
-    "of the village said that at night it still moved, one slow turn for every winter that it had stood. "
+    "The old mill by the river had not turned for thirty years. Its wheel was grey with moss, and the "
+    "children of the village said that at night it still moved, one slow turn for every "
+    "winter that it had stood. "
 )
 
 

@@ -1,0 +1,259 @@
+"""Measures what ds4chat costs, each figure against its yardstick in the same run, in turn.
+
+    python tools/measure.py decode     one-shot decoding against a bare llama_decode + argmax loop
+    python tools/measure.py python     Python's share of a step: time outside llama_decode over time in it
+    python tools/measure.py memory     resident memory of the two processes above the model file
+    python tools/measure.py startup    seconds from `ds4chat` to a prompt that takes keys (POSIX)
+    python tools/measure.py latency    key to echo in the chat while replies stream at full speed (POSIX)
+    python tools/measure.py idle       CPU share of the chat and of its engine while nothing happens (Linux)
+
+Medians over --runs runs. The demo model is used unless -m names another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROMPT = "Write a story about a lighthouse keeper and a whale."
+
+BARE = """
+import sys, time, numpy as np, ctypes
+import llama_cpp.llama_cpp as C
+path, n, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+prompt = [int(t) for t in sys.argv[4].split(",")]
+quiet = C.llama_log_callback(lambda *a: None)
+C.llama_log_set(quiet, ctypes.c_void_p(0))
+C.llama_backend_init()
+model = C.llama_model_load_from_file(path.encode(), C.llama_model_default_params())
+params = C.llama_context_default_params()
+params.n_ctx, params.n_batch, params.n_threads, params.n_threads_batch = 8192, 512, threads, threads
+context = C.llama_init_from_model(model, params)
+vocab = C.llama_model_get_vocab(model)
+n_vocab = C.llama_vocab_n_tokens(vocab)
+batch = C.llama_batch_init(512, 0, 1)
+def decode(tokens, pos):
+    batch.n_tokens = len(tokens)
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, pos + i, 1, 0
+        batch.logits[i] = i == len(tokens) - 1
+    assert C.llama_decode(context, batch) == 0
+decode(prompt[:-1], 0)
+last, pos = prompt[-1], len(prompt) - 1
+started = time.perf_counter()
+for _ in range(n):
+    decode([last], pos)
+    row = np.ctypeslib.as_array(C.llama_get_logits(context), (n_vocab,))
+    last, pos = int(row.argmax()), pos + 1
+print(n / (time.perf_counter() - started))
+"""
+
+
+def demo_path() -> str:
+    from ds4chat.models.demo import demo_model
+
+    return str(demo_model())
+
+
+def one_shot(model: str, *more: str) -> dict:
+    command = [sys.executable, "-m", "ds4chat", "-m", model, "-p", PROMPT, "--json", "--ignore-eos", *more]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def decode(model: str, runs: int, threads: int) -> None:
+    from ds4chat.engine.events import Message
+    from ds4chat.engine.llama import Model
+    from ds4chat.engine.prompting import Prompter
+
+    prompt = Prompter(Model(model)).chat([Message("user", PROMPT)], think=True).tokens
+    ids = ",".join(map(str, prompt))
+    ours, bare = [], []
+    for _ in range(runs):
+        ours.append(one_shot(model, "-n", "200", "-t", str(threads))["stats"]["decode_tokens_per_s"])
+        command = [sys.executable, "-c", BARE, model, "200", str(threads), ids]
+        bare.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    ratio = statistics.median(a / b for a, b in zip(ours, bare))
+    print(
+        f"plain decoding, 200 tokens, {threads} threads: one shot {statistics.median(ours):.1f} tok/s, "
+        f"bare loop {statistics.median(bare):.1f} tok/s, ratio (median of {runs} pairs) {ratio:.3f}"
+    )
+
+
+def python_share(model: str, runs: int, threads: int) -> None:
+    from ds4chat.engine.events import Generate, Load, Message, Step, Tuning
+    from ds4chat.engine.opening import open_session
+    from ds4chat.engine.session import Control
+
+    session, _ = open_session(Load(model, lookup=True, threads=threads), lambda event: None, forgiving=False)
+    for depth in (3, 0):
+        shares = []
+        for run in range(runs):
+            session.reset()
+            steps: list[Step] = []
+            begun: list[float] = []
+
+            def take(event: object, steps: list = steps, begun: list = begun) -> None:
+                if isinstance(event, Step):
+                    if not steps:
+                        begun.append(session.target.native_s)
+                    steps.append(event)
+
+            tuning = Tuning(depth=depth)
+            question = Message("user", "Repeat this sentence ten times: the old mill turns slowly.")
+            request = Generate(run, (question,), tuning=tuning, max_tokens=200, ignore_eos=True)
+            session.generate(request, Control(tuning), take)
+            native = session.target.native_s - begun[0]
+            shares.append((sum(s.ms.total for s in steps[1:]) / 1000 - native) / native)
+        share = statistics.median(shares)
+        print(f"depth {depth} with lookup: Python's share {share:.2%} (median of {runs} runs)")
+    session.close()
+
+
+def memory(model: str) -> None:
+    from ds4chat.engine.client import EngineClient
+    from ds4chat.engine.events import Ended, Generate, Load, Loaded
+
+    client = EngineClient(Path(os.devnull).parent / "shm" / f"ds4chat-measure-{os.getpid()}.log")
+    client.start()
+    client.send(Load(model))
+    client.wait_for(Loaded, 600)
+    client.send(Generate(1, prompt=PROMPT, max_tokens=50))
+    client.wait_for(Ended, 600)
+    engine = _private_mib(client.pid or 0)
+    client.close()
+    client.log_path.unlink()
+    code = "import ds4chat.tui.app, os, sys; sys.stdout.write(open('/proc/self/smaps_rollup').read())"
+    chat = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    print(
+        f"engine process: {engine:.0f} MiB of its own beside the mapped model file "
+        f"({Path(model).stat().st_size / 2**20:.0f} MiB); chat process after its imports: "
+        f"{_private(chat):.0f} MiB"
+    )
+
+
+def _private_mib(pid: int) -> float:
+    return _private(Path(f"/proc/{pid}/smaps_rollup").read_text())
+
+
+def _private(smaps: str) -> float:
+    """MiB of anonymous memory."""
+    return next(int(line.split()[1]) for line in smaps.splitlines() if line.startswith("Anonymous:")) / 1024
+
+
+def startup(runs: int) -> None:
+    import pexpect
+
+    times = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        child = _chat()
+        # Typed at once, again and again: the first time it is echoed, the prompt takes keys.
+        while True:
+            child.send("§")
+            try:
+                child.expect("§", timeout=0.02)
+                break
+            except pexpect.TIMEOUT:
+                continue
+        times.append(time.perf_counter() - started)
+        child.close(force=True)
+    print(f"start to a prompt that takes keys: {statistics.median(times):.2f} s (median of {runs} runs)")
+
+
+def _chat(*more: str, size: tuple[int, int] = (24, 80)):
+    """The chat in a pseudo-terminal, its screen drained by whoever reads it."""
+    import pexpect
+
+    command = ["-m", "ds4chat", "--demo", *more]
+    child = pexpect.spawn(sys.executable, command, dimensions=size, encoding="utf-8", timeout=60, echo=False)
+    child.delaybeforesend = None
+    return child
+
+
+def latency(keys: int) -> None:
+    """Types a character that no model writes, again and again, into the prompt while queued prompts run."""
+    child = _chat("-n", "400", size=(45, 150))
+    child.expect("ready")
+    for _ in range(12):
+        child.send(f"{PROMPT}\r")
+        time.sleep(0.2)
+    child.expect("prefill|generating|tok/s")
+    took = []
+    for _ in range(keys):
+        time.sleep(0.07)
+        child.read_nonblocking(1 << 20, timeout=0) if _readable(child) else None
+        started = time.perf_counter()
+        child.send("§")
+        child.expect("§")
+        took.append((time.perf_counter() - started) * 1000)
+        child.send("\x7f")
+    child.close(force=True)
+    took.sort()
+    print(
+        f"key to echo while streaming: p50 {took[len(took) // 2]:.1f} ms, "
+        f"p99 {took[int(len(took) * 0.99)]:.1f} ms ({keys} keys)"
+    )
+
+
+def _readable(child) -> bool:
+    import select
+
+    return bool(select.select([child.fileno()], [], [], 0)[0])
+
+
+def idle(seconds: float) -> None:
+    child = _chat()
+    child.expect("ready")
+    time.sleep(2)
+    pids = [child.pid, *_children(child.pid)]
+    before = [_cpu_s(pid) for pid in pids]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if _readable(child):
+            child.read_nonblocking(1 << 20, timeout=0)
+        time.sleep(0.1)
+    used = [(_cpu_s(pid) - b) / seconds for pid, b in zip(pids, before)]
+    child.close(force=True)
+    print(f"idle CPU over {seconds:.0f} s: chat {used[0]:.2%} of a core, engine {sum(used[1:]):.2%}")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["decode", "python", "memory", "startup", "latency", "idle"])
+    parser.add_argument("-m", "--model", default="")
+    parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--runs", type=int, default=5)
+    args = parser.parse_args()
+    if args.what in ("startup", "latency", "idle"):
+        {"startup": startup, "latency": latency, "idle": idle}[args.what](
+            {"startup": args.runs, "latency": 200, "idle": 20}[args.what]
+        )
+        return
+    model = args.model or demo_path()
+    if args.what == "decode":
+        decode(model, args.runs, args.threads)
+    elif args.what == "python":
+        python_share(model, args.runs, args.threads)
+    else:
+        memory(model)
+
+
+if __name__ == "__main__":
+    main()

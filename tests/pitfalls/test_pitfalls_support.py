@@ -66,7 +66,7 @@ def test_another_vocabulary_is_refused_and_the_target_answers_alone(
     [
         ("llama", "gemma4-assistant", "drafts for gemma4"),
         ("llama", "deepseek4-support", "made for the architecture deepseek4"),
-        ("deepseek4", "eagle3", "EAGLE-3|publish|give out|layers"),
+        ("deepseek4", "eagle3", "reads the inputs of the target's layers 0, 2, 3"),
         ("deepseek4", "deepseek4-ds4", "convert-mtp"),
         ("gemma4-assistant", "", "Give the whole model with -m"),
         ("eagle3", "", "Give the whole model with -m"),
@@ -82,6 +82,17 @@ def test_files_in_the_wrong_place_never_reach_llama_cpp(
     path = str(tiny.build(support, tiny_dir)) if support else ""
     with pytest.raises(LoadError, match=words):
         open_session(Load(str(tiny.build(target, tiny_dir)), path, ctx=512), quiet, forgiving=False)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_a_head_on_a_hybrid_keeps_the_counters_known_by_hand(tiny_dir: Path, depth: int) -> None:
+    """Pitfall 16: an EAGLE-3 head and a recurrent state are rolled back together, at every length."""
+    target, support = tiny.build("qwen35-nextn", tiny_dir), tiny.build("eagle3", tiny_dir, wrong_every=3)
+    hand = tiny.simulate(tiny.encode(END_NOW), 100, depth, "eagle3", wrong_every=3)
+    with opened(Load(str(target), str(support), ctx=512, threads=1)) as bench:
+        got = bench.ask(n=100, depth=depth)
+    assert got.ids == hand.tokens
+    assert got.counts == (hand.steps, hand.drafted, hand.judged, hand.accepted)
 
 
 @pytest.mark.parametrize("target", ["llama", "deepseek4", "gemma4"])
@@ -141,6 +152,24 @@ def test_a_drafter_runs_where_and_as_its_target_does(
     assert contexts[0]["cache"] == contexts[1]["cache"]
     assert (contexts[1]["cache"].type_k, contexts[1]["cache"].flash_attn) == ("q8_0", "on")
     assert contexts[0]["threads"] == contexts[1]["threads"] == 2
+
+
+def test_what_is_said_against_a_pair_reaches_the_user(tiny_dir: Path) -> None:
+    """Pitfall 4: a pair's warnings come as notices, and it is run all the same. Here the one for a draft
+    model of four layers beside a target of one; that of low-bit heads takes the same way."""
+    target, support = tiny.build("llama-draft", tiny_dir, wrong_every=0), tiny.build("llama", tiny_dir)
+    events: list[Event] = []
+    load = Load(str(target), str(support), ctx=512, threads=1)
+    session, loaded = open_session(load, events.append, forgiving=False)
+    session.close()
+    assert loaded.drafter is not None
+    notices = [(e.level, e.message) for e in events if isinstance(e, Notice)]
+    assert notices == [
+        (
+            "warning",
+            f"The draft model {support} is no smaller than the target: drafting costs as much as it can save.",
+        )
+    ]
 
 
 @pytest.mark.parametrize("off", [1, 2])

@@ -1,0 +1,384 @@
+"""Conversations and their messages, as a tree of which one path is shown.
+
+Every message has a parent. To answer a prompt again or to change it makes a sibling; the conversation's
+``active_leaf`` says which path is the one on the screen, and nothing is taken away from the others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ds4chat.store.database import Database
+from ds4chat.store.entities import Conversation, Message, ModelIdentity, Node, Role, clean, title_of
+from ds4chat.store.errors import StoreError
+
+PREVIEW_LENGTH = 200
+LONGEST_WORD = 4096
+"""Characters of a title or of a model's name or path; names come out of files that anyone may have made."""
+
+
+class Conversations:
+    """Everything that is done with conversations and messages. Every method may raise StoreError."""
+
+    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._wall = wall
+
+    # -- reading
+
+    def listed(
+        self, *, model: str = "", deleted: bool = False, limit: int = -1, offset: int = 0
+    ) -> list[Conversation]:
+        """Pinned ones first, then the newest; ``model`` keeps those in which a model answered whose name or
+        path contains it. With ``deleted``, the deleted ones instead."""
+        where = ["(c.deleted_ms IS NOT NULL) = ?"]
+        values: list[Any] = [deleted]
+        if model:
+            where.append(_MODEL_FILTER)
+            values += [f"%{escape_like(model)}%"] * 2
+        with self._database.read() as connection:
+            rows = connection.execute(
+                f"{_LIST} WHERE {' AND '.join(where)} "
+                "ORDER BY c.pinned DESC, c.updated_ms DESC, c.id DESC LIMIT ? OFFSET ?",
+                (*values, limit, offset),
+            ).fetchall()
+            return self._conversations(connection, rows)
+
+    def get(self, conversation: int) -> Conversation:
+        """One conversation, deleted or not."""
+        with self._database.read() as connection:
+            rows = connection.execute(f"{_LIST} WHERE c.id = ?", (conversation,)).fetchall()
+            if not rows:
+                raise StoreError(f"There is no conversation {conversation}.", "gone")
+            return self._conversations(connection, rows)[0]
+
+    def message(self, message: int) -> Message:
+        """One message."""
+        with self._database.read() as connection:
+            return self._messages(connection, "WHERE m.id = ?", (message,), want=message)[0]
+
+    def path(self, conversation: int, leaf: int | None = None) -> list[Message]:
+        """The messages from the first one to ``leaf`` (without one: to the active leaf), in order."""
+        with self._database.read() as connection:
+            if leaf is None:
+                leaf = self._row(connection, conversation)["active_leaf"]
+            return self._messages(
+                connection,
+                """JOIN (
+                    WITH RECURSIVE up (id, parent, height) AS (
+                        SELECT id, parent, 0 FROM messages WHERE id = ? AND conversation = ?
+                        UNION ALL
+                        SELECT m.id, m.parent, up.height + 1 FROM up JOIN messages m
+                        ON m.id = up.parent AND m.id < up.id
+                    ) SELECT id AS up_id, height FROM up
+                ) ON up_id = m.id ORDER BY height DESC""",
+                (leaf, conversation),
+            )
+
+    def messages(self, conversation: int) -> list[Message]:
+        """Every message of every branch, parents before children."""
+        with self._database.read() as connection:
+            return self._messages(connection, "WHERE m.conversation = ? ORDER BY m.id", (conversation,))
+
+    def tree(self, conversation: int) -> list[Node]:
+        """Every message's place in the tree, parents before children."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT id, parent, role, state, created_ms, substr(text, 1, ?) FROM messages "
+                "WHERE conversation = ? ORDER BY id",
+                (PREVIEW_LENGTH, conversation),
+            )
+            return [Node(*row) for row in rows]
+
+    def siblings(self, message: int) -> list[int]:
+        """The messages in the same place, this one included, oldest first: what one can switch between."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT s.id FROM messages m JOIN messages s "
+                "ON s.conversation = m.conversation AND s.parent IS m.parent WHERE m.id = ? ORDER BY s.id",
+                (message,),
+            )
+            return [row[0] for row in rows]
+
+    def models(self) -> list[ModelIdentity]:
+        """The models that answered, the one used last first."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                f"SELECT {_columns('o')} FROM models o JOIN messages m ON m.model = o.id "
+                "GROUP BY o.id ORDER BY max(m.id) DESC"
+            )
+            return [ModelIdentity(*row) for row in rows]
+
+    # -- writing
+
+    def create(self, title: str = "") -> int:
+        """A new, empty conversation."""
+        now = self.now_ms()
+        with self._database.write() as connection:
+            made = connection.execute(
+                "INSERT INTO conversations (title, created_ms, updated_ms) VALUES (?, ?, ?)",
+                (clean(title), now, now),
+            )
+            return int(made.lastrowid or 0)
+
+    def add(self, conversation: int, parent: int | None, role: Role, text: str) -> int:
+        """A new message under ``parent``, which becomes the active leaf. A conversation without a title gets
+        one from its first prompt."""
+        now = self.now_ms()
+        with self._database.write() as connection:
+            row = self._row(connection, conversation)
+            if parent is not None:
+                self._belongs(connection, parent, conversation)
+            made = connection.execute(
+                "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms) "
+                "VALUES (?, ?, ?, 'complete', ?, ?, ?)",
+                (conversation, parent, role, clean(text), now, now),
+            )
+            title = row["title"] or (title_of(clean(text)) if role == "user" else "")
+            connection.execute(
+                "UPDATE conversations SET title = ?, updated_ms = ?, active_leaf = ? WHERE id = ?",
+                (title, now, made.lastrowid, conversation),
+            )
+            return int(made.lastrowid or 0)
+
+    def edit(self, message: int, text: str) -> int:
+        """A changed copy of a message beside it, as a new branch, which becomes the active leaf. Returns the
+        copy; the old message keeps its answers."""
+        with self._database.write() as connection:
+            row = self._message_row(connection, message)
+            return self.add(row["conversation"], row["parent"], row["role"], text)
+
+    def branch(self, message: int) -> None:
+        """Make ``message`` the end of the path shown, so that what comes next is a new branch under it."""
+        with self._database.write() as connection:
+            row = self._message_row(connection, message)
+            connection.execute(
+                "UPDATE conversations SET active_leaf = ? WHERE id = ?", (message, row["conversation"])
+            )
+
+    def rewind(self, conversation: int, leaf: int | None) -> None:
+        """Let the path shown end at ``leaf``; None: before the first message."""
+        if leaf is not None:
+            self.branch(leaf)
+            return
+        with self._database.write() as connection:
+            connection.execute("UPDATE conversations SET active_leaf = NULL WHERE id = ?", (conversation,))
+
+    def switch(self, message: int) -> int:
+        """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
+        with self._database.write() as connection:
+            self._message_row(connection, message)
+            # A message is younger than its parent, so the youngest of a subtree is a leaf.
+            leaf = connection.execute(
+                """WITH RECURSIVE down (id) AS (
+                    VALUES (?) UNION ALL
+                    SELECT m.id FROM down JOIN messages m ON m.parent = down.id AND m.id > down.id
+                ) SELECT max(id) FROM down""",
+                (message,),
+            ).fetchone()[0]
+            self.branch(leaf)
+            return int(leaf)
+
+    def fork(self, message: int) -> int:
+        """A new conversation with a copy of everything from the first message to ``message``, tokens and
+        confidence rows included. Returns it."""
+        with self._database.write() as connection:
+            row = self._message_row(connection, message)
+            source = self._row(connection, row["conversation"])
+            ids = [found.id for found in self.path(row["conversation"], message)]
+            conversation = self.create(f"{source['title']} (fork)")
+            parent: int | None = None
+            for number in ids:
+                parent = self._copy(connection, number, conversation, parent)
+            connection.execute(
+                "UPDATE conversations SET active_leaf = ?, forked_from = ? WHERE id = ?",
+                (parent, message, conversation),
+            )
+            return conversation
+
+    def rename(self, conversation: int, title: str) -> None:
+        """Give a conversation another title."""
+        self._change(conversation, "title = ?", clean(" ".join(title.split()))[:LONGEST_WORD])
+
+    def pin(self, conversation: int, pinned: bool = True) -> None:
+        """Keep a conversation at the top of the list, or no longer."""
+        self._change(conversation, "pinned = ?", int(pinned))
+
+    def delete(self, conversation: int) -> None:
+        """Take a conversation out of the list; ``restore`` brings it back."""
+        self._change(conversation, "deleted_ms = ?", self.now_ms())
+
+    def restore(self, conversation: int) -> None:
+        """Undo ``delete``."""
+        self._change(conversation, "deleted_ms = ?", None)
+
+    def purge(self, before_ms: int) -> int:
+        """Remove for good what was deleted before that time and is not being written; returns how many."""
+        with self._database.write() as connection:
+            return connection.execute(
+                "DELETE FROM conversations WHERE deleted_ms < ? AND id NOT IN "
+                "(SELECT conversation FROM messages WHERE state = 'streaming')",
+                (before_ms,),
+            ).rowcount
+
+    # -- parts
+
+    def now_ms(self) -> int:
+        """The time of day, in milliseconds since 1970."""
+        return int(self._wall() * 1000)
+
+    def _change(self, conversation: int, assignment: str, value: object) -> None:
+        with self._database.write() as connection:
+            self._row(connection, conversation)
+            connection.execute(f"UPDATE conversations SET {assignment} WHERE id = ?", (value, conversation))
+
+    def _copy(
+        self, connection: sqlite3.Connection, message: int, conversation: int, parent: int | None
+    ) -> int:
+        """A copy of one message. What is still being written is copied as far as it is, as stopped."""
+        made = connection.execute(
+            f"INSERT INTO messages (conversation, parent, state, text, {_COPIED}) SELECT ?, ?, "
+            f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, {_COPIED} "
+            "FROM messages WHERE id = ?",
+            (conversation, parent, text_of(connection, message), message),
+        )
+        connection.execute(
+            "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
+            "SELECT ?, number, tokens, steps, judged, full, strings FROM batches WHERE message = ?",
+            (made.lastrowid, message),
+        )
+        return int(made.lastrowid or 0)
+
+    def _row(self, connection: sqlite3.Connection, conversation: int) -> dict[str, Any]:
+        row = connection.execute(
+            "SELECT title, active_leaf FROM conversations WHERE id = ?", (conversation,)
+        ).fetchone()
+        if row is None:
+            raise StoreError(f"There is no conversation {conversation}.", "gone")
+        return {"title": row[0], "active_leaf": row[1]}
+
+    def _message_row(self, connection: sqlite3.Connection, message: int) -> dict[str, Any]:
+        row = connection.execute(
+            "SELECT conversation, parent, role FROM messages WHERE id = ?", (message,)
+        ).fetchone()
+        if row is None:
+            raise StoreError(f"There is no message {message}.", "gone")
+        return {"conversation": row[0], "parent": row[1], "role": row[2]}
+
+    def _belongs(self, connection: sqlite3.Connection, message: int, conversation: int) -> None:
+        if self._message_row(connection, message)["conversation"] != conversation:
+            raise StoreError(f"Message {message} is not in conversation {conversation}.", "gone")
+
+    def _conversations(self, connection: sqlite3.Connection, rows: list[Any]) -> list[Conversation]:
+        models: dict[int, list[str]] = {}
+        marks = ", ".join(str(int(row[0])) for row in rows)
+        for conversation, name, path in connection.execute(
+            "SELECT m.conversation, o.name, o.path FROM messages m JOIN models o ON o.id = m.model "
+            f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
+        ):
+            shown = name or Path(path).stem
+            if shown not in models.setdefault(conversation, []):
+                models[conversation].append(shown)
+        return [
+            Conversation(
+                id=id_,
+                title=title,
+                created_ms=made,
+                updated_ms=updated,
+                pinned=bool(pinned),
+                deleted_ms=deleted,
+                active_leaf=leaf,
+                forked_from=forked,
+                messages=messages,
+                models=tuple(models.get(id_, ())),
+                preview=preview or "",
+            )
+            for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in rows
+        ]
+
+    def _messages(
+        self, connection: sqlite3.Connection, clause: str, values: Iterable[object], want: int | None = None
+    ) -> list[Message]:
+        rows = connection.execute(f"{_MESSAGE} {clause}", tuple(values)).fetchall()
+        if want is not None and not rows:
+            raise StoreError(f"There is no message {want}.", "gone")
+        return [_message(connection, row) for row in rows]
+
+
+_IDENTITY = ("path", "name", "architecture", "quantisation", "size_bytes", "mtime_ns")
+_MESSAGE_FIELDS = (
+    *("id", "conversation", "parent", "role", "text", "state", "created_ms", "updated_ms", "drafter"),
+    *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
+    *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
+)
+_OWN = ("id", "conversation", "parent", "text", "state")
+"""Fields that a copy of a message has of its own."""
+_COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
+_LIST = f"""SELECT c.id, c.title, c.created_ms, c.updated_ms, c.pinned, c.deleted_ms, c.active_leaf,
+    c.forked_from,
+    (SELECT count(*) FROM messages m WHERE m.conversation = c.id),
+    (SELECT substr(m.text, 1, {PREVIEW_LENGTH}) FROM messages m WHERE m.id = c.active_leaf)
+    FROM conversations c"""
+_MODEL_FILTER = """c.id IN (SELECT m.conversation FROM messages m JOIN models o ON o.id = m.model
+    WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"""
+
+
+def _columns(table: str, names: Iterable[str] = _IDENTITY) -> str:
+    return ", ".join(f"{table}.{name}" for name in names)
+
+
+_MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_columns("s")}
+    FROM messages m LEFT JOIN models o ON o.id = m.model LEFT JOIN models s ON s.id = m.support"""
+
+
+def _message(connection: sqlite3.Connection, row: Any) -> Message:
+    id_, text, state = row[0], row[4], row[5]
+    if state == "streaming":
+        text = text_of(connection, id_)
+    size = len(_IDENTITY)
+    model, support = row[-2 * size : -size], row[-size:]
+    values = dict(zip(_MESSAGE_FIELDS, row))
+    values["text"] = text
+    values["model"] = ModelIdentity(*model) if model[0] is not None else None
+    values["support"] = ModelIdentity(*support) if support[0] is not None else None
+    return Message(**values)
+
+
+def text_of(connection: sqlite3.Connection, message: int) -> str:
+    """A message's text, with the pieces of a reply that is still being written."""
+    row = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
+    pieces = connection.execute("SELECT text FROM pieces WHERE message = ? ORDER BY number", (message,))
+    return "".join([str(row[0]), *(piece for (piece,) in pieces)])
+
+
+def settle_text(connection: sqlite3.Connection, message: int, tail: str = "") -> None:
+    """Put a reply's pieces together into its text, where search finds it."""
+    text = text_of(connection, message) + clean(tail)
+    connection.execute("UPDATE messages SET text = ? WHERE id = ?", (text, message))
+    connection.execute("DELETE FROM pieces WHERE message = ?", (message,))
+
+
+def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> int | None:
+    """The number of a model in the database, made if it is new."""
+    if identity is None:
+        return None
+    values = tuple(
+        clean(value)[:LONGEST_WORD] if isinstance(value, str) else value
+        for value in (getattr(identity, name) for name in _IDENTITY)
+    )
+    connection.execute(
+        f"INSERT OR IGNORE INTO models ({', '.join(_IDENTITY)}) VALUES (?, ?, ?, ?, ?, ?)", values
+    )
+    found = connection.execute(
+        f"SELECT id FROM models WHERE {' AND '.join(f'{name} = ?' for name in _IDENTITY)}", values
+    )
+    return int(found.fetchone()[0])
+
+
+def escape_like(text: str) -> str:
+    """``text`` to be searched as it stands by LIKE with the escape character backslash."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

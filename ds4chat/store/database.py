@@ -1,0 +1,238 @@
+"""One SQLite database: opened, migrated, and used in transactions whose errors are sentences.
+
+Write-ahead logging: readers and one writer do not wait for each other, and a process that is killed in the
+middle loses its open transaction and nothing else. A power cut loses at most what ``durable=False`` wrote
+since the last durable transaction, and never damages the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ds4chat.store.errors import StoreError, from_sqlite, from_system, shown_path
+from ds4chat.store.schema import APPLICATION_ID, STEPS, VERSION
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+PATIENCE_MS = 3000
+"""How long a transaction waits for another process's to end."""
+
+_WAL_BYTES = 16 << 20
+
+
+class Database:
+    """A connection that any thread may use, one at a time."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self.path = path
+        """None: in memory."""
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._durable: bool | None = None
+        self._patience_ms = -1
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that sees the database as it is at the first query. Raises StoreError."""
+        with self._transaction("BEGIN", durable=None, patience_ms=PATIENCE_MS) as found:
+            yield found
+
+    @contextmanager
+    def write(self, *, durable: bool = True, patience_ms: int = PATIENCE_MS) -> Iterator[sqlite3.Connection]:
+        """A transaction that is kept whole or not at all; inside another one it is a part of that.
+
+        ``durable`` waits until the disk has it (fsync), so that even a power cut cannot take it back. Raises
+        StoreError, and then nothing is changed.
+        """
+        with self._transaction("BEGIN IMMEDIATE", durable=durable, patience_ms=patience_ms) as found:
+            yield found
+
+    @contextmanager
+    def _transaction(
+        self, begin: str, *, durable: bool | None, patience_ms: int
+    ) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._depth:
+                yield self._connection
+                return
+            try:
+                self._prepare(durable, patience_ms)
+                self._connection.execute(begin)
+                self._depth = 1
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                finally:
+                    self._depth = 0
+                    self._roll_back()
+            except sqlite3.Error as error:
+                raise from_sqlite(error, self.path) from error
+
+    def _prepare(self, durable: bool | None, patience_ms: int) -> None:
+        if durable is not None and durable != self._durable:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        if patience_ms != self._patience_ms:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(patience_ms)}")
+            self._patience_ms = patience_ms
+
+    def _roll_back(self) -> None:
+        # SQLite has already rolled back after some errors, such as a full disk.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection; the last one of all processes folds the log into the file."""
+        with self._lock:
+            self._connection.close()
+
+
+def in_memory() -> Database:
+    """A database that is gone when it is closed."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    database = Database(connection, None)
+    _settle(connection)
+    _migrate(database)
+    return database
+
+
+def connect(path: Path, *, read_only: bool = False) -> Database:
+    """The database in the file ``path``, which is made, or brought to the current version.
+
+    ``read_only`` opens an existing file and changes nothing, for a folder that cannot be written. Raises
+    StoreError; the file is then as it was.
+    """
+    if path.is_dir():
+        raise StoreError(f"{shown_path(path)} is a folder where the database should be. Move it away.")
+    if not read_only:
+        _make(path)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = _open(path, read_only)
+        version = _check(connection, path)
+        database = Database(connection, path)
+        if read_only:
+            if version < VERSION:
+                raise StoreError(
+                    f"The database {shown_path(path)} is of an older version of ds4chat and has to be "
+                    "brought up to date once, which needs a folder that can be written.",
+                    "read-only",
+                )
+            return database
+        _write_ahead(connection)
+        _settle(connection)
+        if version < VERSION:
+            _migrate(database)
+        return database
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise from_sqlite(error, path) from error
+    except StoreError:
+        if connection is not None:
+            connection.close()
+        raise
+
+
+def _make(path: Path) -> None:
+    """The folder and an empty file, both readable by their owner alone."""
+    try:
+        if not path.parent.is_dir():
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        # SQLite gives its log and index files the mode of the database.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), FILE_MODE))
+        if os.name == "posix" and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
+            path.chmod(FILE_MODE)
+    except OSError as error:
+        raise from_system(
+            error,
+            f"The database {shown_path(path)} cannot be opened for writing. Make its folder writable, or set "
+            "DS4CHAT_HOME to one that is. The system says",
+        ) from error
+
+
+def _open(path: Path, read_only: bool) -> sqlite3.Connection:
+    def opened(options: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?{options}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=PATIENCE_MS / 1000,
+        )
+
+    if not read_only:
+        return opened("mode=rw")
+    try:
+        connection = opened("mode=ro")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return connection
+    except sqlite3.OperationalError as error:
+        log = Path(f"{path}-wal")
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or (
+            log.exists() and log.stat().st_size
+        ):
+            raise
+        # A write-ahead database wants an index file beside it even for reading. Where none can be made and
+        # the log is empty, the file alone is the whole database.
+        return opened("mode=ro&immutable=1")
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the file's schema. Raises StoreError for one that is not ours to use."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    if application != APPLICATION_ID and not (empty and version == 0):
+        raise StoreError(
+            f"{shown_path(path)} is a database of another program. Move it away; ds4chat then makes its own."
+        )
+    if version > VERSION:
+        raise StoreError(
+            f"The database {shown_path(path)} was written by a newer version of ds4chat (its schema is "
+            f"{version}, this one knows {VERSION}). Update ds4chat, or set DS4CHAT_HOME to another folder.",
+            "newer",
+        )
+    return version
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turn write-ahead logging on. A file system that cannot have it keeps the rollback journal, which is as
+    safe and only slower."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait by itself while another process changes the mode.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _settle(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    # What is deleted is overwritten: somebody deletes a conversation because nobody is to read it.
+    connection.execute("PRAGMA secure_delete = ON")
+
+
+def _migrate(database: Database) -> None:
+    """Apply the steps that are missing, all of them or none."""
+    with database.write() as connection:
+        # Another process may have done it while this one waited for the lock.
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        for step in STEPS[version:]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {max(version, VERSION)}")

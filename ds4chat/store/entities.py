@@ -1,0 +1,158 @@
+"""What the store hands out: conversations, messages and models, as plain values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo
+
+Role = Literal["system", "user", "assistant"]
+State = Literal["complete", "streaming", "stopped", "failed", "crashed"]
+"""complete: ended by the model or a limit. stopped: by the user. failed: the engine could not go on. crashed:
+the engine or the chat died under it."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+STATES: tuple[State, ...] = get_args(State)
+
+TITLE_LENGTH = 80
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Which file a reply came from."""
+
+    path: str
+    name: str = ""
+    architecture: str = ""
+    quantisation: str = ""
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    """When the file was last changed, in nanoseconds since 1970; 0 where it could not be asked."""
+
+    @classmethod
+    def of(cls, info: ModelInfo) -> ModelIdentity:
+        """The identity of a loaded target."""
+        _, mtime_ns = _file_facts(info.path)
+        return cls(info.path, info.name, info.architecture, info.quantisation, info.size_bytes, mtime_ns)
+
+    @classmethod
+    def of_support(cls, info: DrafterInfo | None) -> ModelIdentity | None:
+        """The identity of a drafter's file; None where it has none."""
+        if info is None or not info.path:
+            return None
+        size, mtime_ns = _file_facts(info.path)
+        return cls(info.path, Path(info.path).stem, size_bytes=size, mtime_ns=mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, its reply's figures included."""
+
+    id: int
+    conversation: int
+    parent: int | None
+    role: Role
+    text: str
+    """All of it: a reply's thinking and tail included."""
+    state: State
+    created_ms: int
+    updated_ms: int
+    model: ModelIdentity | None = None
+    support: ModelIdentity | None = None
+    drafter: str = ""
+    """Kind of the drafter, as in DrafterInfo; empty without one."""
+    finish_reason: FinishReason | None = None
+    detail: str = ""
+    """A sentence that says why the reply is not complete, where there is one."""
+    tail: str = ""
+    """The text after the last token's."""
+    tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    first_token_ms: float = 0.0
+    context_used: int = 0
+    seed: int = 0
+
+    def ended(self, reply: int = 0) -> Ended | None:
+        """The event that ended the reply, numbered ``reply``; None where none came."""
+        if self.finish_reason is None:
+            return None
+        return Ended(
+            reply=reply,
+            finish_reason=self.finish_reason,
+            detail=self.detail,
+            prompt_tokens=self.prompt_tokens,
+            reused_tokens=self.reused_tokens,
+            prefill_ms=self.prefill_ms,
+            decode_ms=self.decode_ms,
+            first_token_ms=self.first_token_ms,
+            context_used=self.context_used,
+            seed=self.seed,
+            tail=self.tail,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a list of conversations shows of one."""
+
+    id: int
+    title: str
+    created_ms: int
+    updated_ms: int
+    pinned: bool
+    deleted_ms: int | None
+    """When it was deleted; None: it is there."""
+    active_leaf: int | None
+    """The last message of the path shown."""
+    forked_from: int | None
+    """The message of another conversation that this one was forked from."""
+    messages: int
+    """How many, all branches together."""
+    models: tuple[str, ...]
+    """Names of the models that answered, first used first."""
+    preview: str
+    """How the last message of the path shown begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A message's place in the tree."""
+
+    id: int
+    parent: int | None
+    role: Role
+    state: State
+    created_ms: int
+    preview: str
+
+
+def clean(text: str) -> str:
+    """``text`` as it can be kept: lone surrogates, which UTF-8 has no form for, become U+FFFD. The number of
+    characters stays."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def title_of(prompt: str) -> str:
+    """A title made from a conversation's first prompt."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+
+
+def _file_facts(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return 0, 0
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,72 @@
+"""The one error of the store, and what SQLite's and the system's errors mean for the user."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import Literal
+
+Trouble = Literal["newer", "read-only", "full", "locked", "corrupt", "gone", "input", "other"]
+"""newer: written by a later ds4chat. gone: what was asked for does not exist. input: a file to be imported,
+or a place to export to, is not usable."""
+
+
+class StoreError(Exception):
+    """Something could not be kept, found, read or written. The text is a sentence for the user: what happened
+    and what to do."""
+
+    def __init__(self, sentence: str, kind: Trouble = "other") -> None:
+        super().__init__(sentence)
+        self.kind: Trouble = kind
+
+
+def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
+    """What an error of SQLite means, as a sentence."""
+    # Extended codes hold the primary one in their low byte.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    place = f"The database {shown_path(path)}" if path else "The conversations kept in memory"
+    if code == sqlite3.SQLITE_FULL:
+        return StoreError(
+            f"{place} cannot grow: the disk is full. Free some space; what is not written yet stays in "
+            "memory and is written then.",
+            "full",
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"{place} is locked by another program. Close it there, or wait until it has finished.", "locked"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreError(
+            f"{place} cannot be written. Make the file and its folder writable, or set DS4CHAT_HOME to a "
+            "folder that is.",
+            "read-only",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(error):
+        return StoreError(
+            f"{place} is damaged ({error}). It was left as it is: put a backup in its place, or move it away "
+            'to begin a new one. The program sqlite3 can save what is readable with its command ".recover".',
+            "corrupt",
+        )
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreError("The conversation or message was deleted meanwhile.", "gone")
+    return StoreError(f"{place} cannot be used: {error}. Check the disk, then start ds4chat again.")
+
+
+def from_system(error: OSError, doing: str) -> StoreError:
+    """What an error of the system means, as a sentence that begins with ``doing``, such as "The file x cannot
+    be written"."""
+    reason = (error.strerror or str(error)).lower()
+    kind: Trouble = "other"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind = "full"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        kind = "read-only"
+    return StoreError(f"{doing}: {reason}.", kind)
+
+
+def shown_path(path: os.PathLike[str] | str) -> str:
+    """A path fit for a terminal: what is not printable is escaped."""
+    text = os.fspath(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,0 +1,222 @@
+"""A stored conversation as a file: Markdown to read, JSON to import again, JSON lines of judged drafts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from ds4chat.engine.stats import OUTCOMES, PHASES
+from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
+from ds4chat.store.entities import Message, ModelIdentity
+from ds4chat.store.errors import StoreError, shown_path
+from ds4chat.store.files import write_whole
+from ds4chat.store.harmless import json_harmless
+from ds4chat.store.records import JudgedRows
+from ds4chat.store.store import Store
+
+Format = Literal["md", "json", "jsonl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_MESSAGE_FIGURES = (
+    *("drafter", "finish_reason", "detail", "tail", "prompt_tokens", "reused_tokens", "prefill_ms"),
+    *("decode_ms", "first_token_ms", "context_used", "seed"),
+)
+
+
+def export(
+    store: Store, conversation: int, path: Path, *, form: Format | None = None, overwrite: bool = False
+) -> None:
+    """Write a conversation to ``path``, in the form that its ending names unless ``form`` does. Raises
+    StoreError; a file that exists is replaced only with ``overwrite``."""
+    form = form or form_of(path)
+    if form is None:
+        raise StoreError(
+            f"{shown_path(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
+            "input",
+        )
+    write_whole(path, chunks(store, conversation, form), overwrite=overwrite)
+
+
+def form_of(path: Path) -> Format | None:
+    """The form that a file's ending names."""
+    return next((form for form in FORMATS if path.suffix.lower() == f".{form}"), None)
+
+
+def chunks(store: Store, conversation: int, form: Format) -> Iterator[str]:
+    """The conversation in that form, piece by piece. Raises StoreError."""
+    # Asked here, so that a conversation that does not exist is known before anything is written.
+    store.conversations.get(conversation)
+    writers = {"md": markdown, "json": document, "jsonl": judged_lines}
+    return writers[form](store, conversation)
+
+
+def iso(ms: int) -> str:
+    """A time of day as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# ---------------------------------------------------------------------------------------- Markdown
+
+
+def markdown(store: Store, conversation: int) -> Iterator[str]:
+    """Front matter, then a heading for each message of the path shown."""
+    facts = store.conversations.get(conversation)
+    path = store.conversations.path(conversation)
+    judged, accepted = sum(m.judged for m in path), sum(m.accepted for m in path)
+    front: dict[str, object] = {
+        "title": facts.title,
+        "conversation": facts.id,
+        "created": iso(facts.created_ms),
+        "updated": iso(facts.updated_ms),
+        "models": list(facts.models),
+        "messages": len(path),
+        "tokens": sum(m.tokens for m in path),
+        "drafts_judged": judged,
+        "drafts_accepted": accepted,
+    }
+    # JSON's strings and lists are YAML's, too.
+    yield "---\n"
+    for name, value in front.items():
+        yield f"{name}: {json_harmless(json.dumps(value, ensure_ascii=False))}\n"
+    yield "---\n"
+    for message in path:
+        yield from _markdown_message(store, message)
+
+
+def _markdown_message(store: Store, message: Message) -> Iterator[str]:
+    names = {"system": "System", "user": "User", "assistant": "Assistant"}
+    model = message.model.name or Path(message.model.path).stem if message.model else ""
+    heading = f"{names[message.role]} ({' '.join(model.split())})" if model else names[message.role]
+    yield f"\n## {heading}\n\n"
+    thinking, answer = _thinking(store, message)
+    if thinking.strip():
+        yield f"<details><summary>Thinking</summary>\n\n{thinking.strip()}\n\n</details>\n\n"
+    if answer.strip():
+        yield f"{answer.strip()}\n"
+    if message.state != "complete":
+        why = f": {message.detail}" if message.detail else ""
+        yield f"\n*({message.state}{why})*\n"
+
+
+def _thinking(store: Store, message: Message) -> tuple[str, str]:
+    """What a message thinks and what it says."""
+    if not message.tokens:
+        return "", message.text
+    tokens = store.records.tokens(message.id)
+    if not any(token.thinking for token in tokens):
+        return "", message.text
+    thinking = "".join(token.text for token in tokens if token.thinking)
+    return thinking, "".join(token.text for token in tokens if not token.thinking) + message.tail
+
+
+# ---------------------------------------------------------------------------------------- JSON
+
+
+def document(store: Store, conversation: int) -> Iterator[str]:
+    """The complete conversation, all branches; ds4chat.store.document says what is in it."""
+    facts = store.conversations.get(conversation)
+    messages = store.conversations.messages(conversation)
+    models = list(dict.fromkeys(model for m in messages for model in (m.model, m.support) if model))
+    number = {model: index for index, model in enumerate(models)}
+    head: dict[str, object] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": facts.title,
+        "created_ms": facts.created_ms,
+        "updated_ms": facts.updated_ms,
+        "pinned": facts.pinned,
+        "active": facts.active_leaf,
+        "models": [_model_document(model) for model in models],
+    }
+    yield json_harmless(_encoded(head)).removesuffix("}") + ',"messages":['
+    for index, message in enumerate(messages):
+        yield (
+            ("," if index else "") + "\n" + json_harmless(_encoded(_message_document(store, message, number)))
+        )
+    yield "\n]}\n"
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _model_document(model: ModelIdentity) -> ModelDocument:
+    return ModelDocument(
+        model.path, model.name, model.architecture, model.quantisation, model.size_bytes, model.mtime_ns
+    )
+
+
+def _message_document(store: Store, message: Message, number: dict[ModelIdentity, int]) -> MessageDocument:
+    steps = store.records.steps(message.id) if message.steps else []
+    text = message.text
+    if message.state == "streaming":
+        # It may have grown since the message was read.
+        text = "".join(token.text for step in steps for token in step.tokens)
+    return MessageDocument(
+        id=message.id,
+        role=message.role,
+        text=text,
+        created_ms=message.created_ms,
+        updated_ms=message.updated_ms,
+        parent=message.parent,
+        state="stopped" if message.state == "streaming" else message.state,
+        model=number[message.model] if message.model else None,
+        support=number[message.support] if message.support else None,
+        steps=msgspec.Raw(msgspec.json.encode(steps)),
+        **{name: getattr(message, name) for name in _MESSAGE_FIGURES},
+    )
+
+
+# ---------------------------------------------------------------------------------------- judged drafts
+
+
+def judged_lines(store: Store, conversation: int) -> Iterator[str]:
+    """One JSON object a judged draft, of every branch, with its step's figures beside it."""
+    rows = store.records.judged_rows(conversation=conversation)
+    for values in judged_records(rows, conversation):
+        yield json.dumps(values, allow_nan=False) + "\n"
+
+
+def judged_records(rows: JudgedRows, conversation: int) -> Iterator[dict[str, Any]]:
+    """One dict a judged draft; what has no value is None."""
+    ms = rows.step_ms.tolist()
+    for row, step in enumerate(rows.step.tolist()):
+        yield {
+            "conversation": conversation,
+            "message": int(rows.message[row]),
+            "step": int(rows.step_index[step]),
+            "position": int(rows.position[row]),
+            "token": int(rows.token[row]) if rows.token[row] >= 0 else None,
+            "draft": int(rows.draft[row]),
+            "draft_text": rows.draft_text[row],
+            "target": int(rows.target[row]),
+            "target_text": rows.target_text[row],
+            "accepted": bool(rows.accepted[row]),
+            "by": rows.by[row],
+            "ratio": _number(rows.ratio[row]),
+            "gap": _number(rows.gap[row]),
+            "draft_gap": _number(rows.draft_gap[row]),
+            "draft_prob": _number(rows.draft_prob[row]),
+            "p_draft": _number(rows.p_draft[row]),
+            "p_target": _number(rows.p_target[row]),
+            "entropy": _number(rows.entropy[row]),
+            "outcome": OUTCOMES[rows.step_outcome[step]],
+            "drafted": int(rows.step_drafted[step]),
+            "judged": int(rows.step_judged[step]),
+            "committed": int(rows.step_accepted[step]),
+            "emitted": int(rows.step_emitted[step]),
+            "depth": int(rows.step_depth[step]),
+            "margin": _number(rows.step_margin[step]),
+            "gate": _number(rows.step_gate[step]),
+            **{f"{phase}_ms": _number(ms[step][column]) for column, phase in enumerate(PHASES)},
+        }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,64 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from ds4chat.store.errors import StoreError, from_system, shown_path
+
+PRIVATE = 0o600
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def write_whole(path: Path, chunks: Iterable[str], *, overwrite: bool = False) -> None:
+    """Write a file that its owner alone can read; it is complete on disk before it shows under its name.
+
+    A file that exists is replaced only with ``overwrite``. Raises StoreError, and then leaves what was there
+    as it was and nothing beside it.
+    """
+    if path.is_dir():
+        raise StoreError(f"{shown_path(path)} is a folder. Give the name of a file in it.", "input")
+    if not overwrite and os.path.lexists(path):
+        raise _exists(path)
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        try:
+            # The system takes away what the umask forbids, and nothing adds to it.
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+            with open(descriptor, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            _put(temporary, path, overwrite)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise from_system(
+            error, f"{shown_path(path)} cannot be written. Choose another place. The system says"
+        ) from error
+
+
+def _put(temporary: Path, path: Path, overwrite: bool) -> None:
+    if overwrite:
+        temporary.replace(path)
+        return
+    try:
+        # A link, unlike a rename, fails where a file of that name came up meanwhile.
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        temporary.replace(path)
+
+
+def _exists(path: Path) -> StoreError:
+    return StoreError(f"{shown_path(path)} exists already. Give another name.", "input")

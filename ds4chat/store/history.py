@@ -1,0 +1,95 @@
+"""What is kept over a restart beside the conversations: prompts, the unsent text, models used lately."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ds4chat.store.database import Database
+from ds4chat.store.entities import clean
+
+MOST_PROMPTS = 1000
+MOST_MODELS = 20
+
+_DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class RecentModel:
+    """A model that was loaded, with what was to draft for it."""
+
+    path: str
+    support: str
+    """Path of the support GGUF, "embedded", or "" for none."""
+    lookup: bool
+    name: str
+    used_ms: int
+
+
+class History:
+    """Small things that a next session wants. Every method may raise StoreError."""
+
+    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._wall = wall
+
+    def prompts(self) -> list[str]:
+        """Prompts sent, of all sessions, oldest first; at most MOST_PROMPTS."""
+        with self._database.read() as connection:
+            return [text for (text,) in connection.execute("SELECT text FROM prompts ORDER BY id")]
+
+    def add_prompt(self, text: str) -> None:
+        """Remember a prompt, unless it is the one remembered last."""
+        text = clean(text)
+        with self._database.write(durable=False) as connection:
+            last = connection.execute("SELECT text FROM prompts ORDER BY id DESC LIMIT 1").fetchone()
+            if not text.strip() or (last and last[0] == text):
+                return
+            connection.execute(
+                "INSERT INTO prompts (text, created_ms) VALUES (?, ?)", (text, int(self._wall() * 1000))
+            )
+            connection.execute(
+                "DELETE FROM prompts WHERE id <= (SELECT id FROM prompts ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                (MOST_PROMPTS,),
+            )
+
+    def draft(self) -> str:
+        """The unsent text that was kept last; empty without one."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT value FROM kept WHERE name = ?", (_DRAFT,)).fetchone()
+            return row[0] if row else ""
+
+    def keep_draft(self, text: str) -> None:
+        """Keep an unsent text for the next session, in the place of the last one."""
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)",
+                (_DRAFT, clean(text)),
+            )
+
+    def used_model(self, path: str, support: str = "", lookup: bool = False, name: str = "") -> None:
+        """Remember that a model was loaded."""
+        with self._database.write(durable=False) as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO recent_models (path, support, lookup, name, used_ms) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (clean(path), clean(support), int(lookup), clean(name), int(self._wall() * 1000)),
+            )
+            connection.execute(
+                "DELETE FROM recent_models WHERE rowid NOT IN "
+                "(SELECT rowid FROM recent_models ORDER BY used_ms DESC, rowid DESC LIMIT ?)",
+                (MOST_MODELS,),
+            )
+
+    def recent_models(self) -> list[RecentModel]:
+        """Models loaded lately, the latest first; at most MOST_MODELS."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT path, support, lookup, name, used_ms FROM recent_models "
+                "ORDER BY used_ms DESC, rowid DESC"
+            )
+            return [
+                RecentModel(path, support, bool(lookup), name, used)
+                for path, support, lookup, name, used in rows
+            ]

@@ -1,0 +1,207 @@
+"""Conversations read from JSON that anyone may have written: checked whole before anything is kept."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ds4chat.engine.events import MAX_DEPTH, Judged, Step
+from ds4chat.store.conversations import model_id, settle_text
+from ds4chat.store.document import (
+    FORMAT,
+    MOST_BYTES,
+    VERSION,
+    ConversationDocument,
+    Header,
+    MessageDocument,
+)
+from ds4chat.store.entities import ModelIdentity, clean
+from ds4chat.store.errors import StoreError, from_system, shown_path
+from ds4chat.store.packing import TOP
+from ds4chat.store.recording import insert_steps
+from ds4chat.store.store import Store
+
+_BATCH = 1000
+"""Steps in one batch of an imported reply."""
+
+_COUNT = range(2**32)
+_TOKEN_ID = range(-(2**31), 2**31)
+
+
+def import_file(store: Store, path: Path) -> int:
+    """Import the conversation in a JSON file as a new one; returns it. Raises StoreError, and then nothing is
+    changed."""
+    try:
+        # A pipe or a device could keep one waiting, or go on for ever.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StoreError(f"{shown_path(path)} is not a file that can be imported.", "input")
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise from_system(error, f"{shown_path(path)} cannot be read. The system says") from error
+    except ValueError:
+        raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
+    return import_json(store, data, name=shown_path(path))
+
+
+def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
+    """Import a conversation from its JSON form as a new one; returns it. Raises StoreError with a sentence
+    that begins with ``name``, and then nothing is changed."""
+    if len(data) > MOST_BYTES:
+        raise StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
+    with _sentences(name):
+        header = msgspec.json.decode(data, type=Header)
+        if header.format != FORMAT:
+            raise StoreError(
+                f"{name} is not a conversation that ds4chat exported: its format field does not say so.",
+                "input",
+            )
+        if header.version > VERSION:
+            raise StoreError(
+                f"{name} was exported by a newer version of ds4chat. Update ds4chat, then import it.", "newer"
+            )
+        document = msgspec.json.decode(data, type=ConversationDocument)
+        _check_tree(document)
+        with store.database.write() as connection:
+            return _insert(connection, document, store.conversations.now_ms())
+
+
+@contextmanager
+def _sentences(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # msgspec's message names the field; what it quotes of the file is short and printable.
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StoreError(f"{name} cannot be imported: {shown_path(why[:300])}.", "input") from None
+    except _Refused as refused:
+        raise StoreError(f"{name} cannot be imported: {refused}.", "input") from None
+
+
+class _Refused(Exception):
+    """Part of a sentence: what in the document does not hold."""
+
+
+def _check_tree(document: ConversationDocument) -> None:
+    """That messages form a tree, and that every number in the document leads somewhere."""
+    seen: set[int] = set()
+    for message in document.messages:
+        if message.id in seen:
+            raise _Refused(f"two messages have the number {message.id}")
+        if message.parent is not None and message.parent not in seen:
+            raise _Refused(f"message {message.id} comes before its parent {message.parent}, or has none")
+        seen.add(message.id)
+        for model in (message.model, message.support):
+            if model is not None and model >= len(document.models):
+                raise _Refused(f"message {message.id} names model {model}, which is not there")
+    if document.active is not None and document.active not in seen:
+        raise _Refused(f"the active message {document.active} is not there")
+
+
+def _insert(connection: sqlite3.Connection, document: ConversationDocument, now_ms: int) -> int:
+    made = connection.execute(
+        "INSERT INTO conversations (title, created_ms, updated_ms, pinned) VALUES (?, ?, ?, ?)",
+        (clean(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
+    )
+    conversation = int(made.lastrowid or 0)
+    models = [
+        model_id(
+            connection, ModelIdentity(**{name: getattr(model, name) for name in model.__struct_fields__})
+        )
+        for model in document.models
+    ]
+    numbers: dict[int, int] = {}
+    for message in document.messages:
+        parent = None if message.parent is None else numbers[message.parent]
+        numbers[message.id] = _insert_message(connection, conversation, parent, message, models)
+    if document.active is not None:
+        connection.execute(
+            "UPDATE conversations SET active_leaf = ? WHERE id = ?", (numbers[document.active], conversation)
+        )
+    return conversation
+
+
+def _insert_message(
+    connection: sqlite3.Connection,
+    conversation: int,
+    parent: int | None,
+    message: MessageDocument,
+    models: list[int | None],
+) -> int:
+    steps = msgspec.json.decode(message.steps, type=list[Step])
+    _check_steps(message, steps)
+    made = connection.execute(
+        "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
+        "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
+        "decode_ms, first_token_ms, seed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            conversation,
+            parent,
+            message.role,
+            message.state,
+            "" if steps else clean(message.text),
+            message.created_ms,
+            message.updated_ms,
+            None if message.model is None else models[message.model],
+            None if message.support is None else models[message.support],
+            clean(message.drafter),
+            message.finish_reason,
+            clean(message.detail),
+            clean(message.tail),
+            message.prompt_tokens,
+            message.reused_tokens,
+            message.prefill_ms,
+            message.decode_ms,
+            message.first_token_ms,
+            message.seed,
+        ),
+    )
+    number = int(made.lastrowid or 0)
+    for batch, first in enumerate(range(0, len(steps), _BATCH)):
+        insert_steps(connection, number, batch, steps[first : first + _BATCH], {})
+    if steps:
+        settle_text(connection, number, message.tail)
+    connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
+    return number
+
+
+def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
+    """That a reply's steps make up its text and that their numbers fit into what is stored."""
+    if not steps:
+        return
+    if message.role != "assistant":
+        raise _Refused(f"message {message.id} has steps but is no reply")
+    text = "".join(token.text for step in steps for token in step.tokens) + message.tail
+    if text != message.text:
+        raise _Refused(f"the tokens of message {message.id} do not make up its text")
+    last = -1
+    for step in steps:
+        numbers = (step.index, step.drafted, step.depth, step.context_used)
+        sound = (
+            step.index > last
+            and all(value in _COUNT for value in numbers)
+            and all(token.id in _TOKEN_ID for token in step.tokens)
+            and (step.tuning.depth == "auto" or 0 <= step.tuning.depth <= MAX_DEPTH)
+            and all(map(_is_sound, step.judged))
+        )
+        if not sound:
+            raise _Refused(f"step {step.index} of message {message.id} holds a number that cannot be")
+        last = step.index
+
+
+def _is_sound(row: Judged) -> bool:
+    top = row.full.top if row.full else ()
+    return (
+        row.position in _COUNT
+        and row.draft in _TOKEN_ID
+        and row.target in _TOKEN_ID
+        and len(top) <= TOP
+        and all(id_ in _TOKEN_ID for id_, _, _ in top)
+    )

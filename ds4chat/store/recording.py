@@ -1,0 +1,320 @@
+"""A reply kept while it is written: the prompt before the engine is asked, the reply at least every second.
+
+The states of a recorder:
+
+    start -> writing: a thread writes what came, every INTERVAL
+    writing -> ended: the last event is written at once, in the caller's thread
+    a write that fails (full disk, locked database) is tried again; nothing is dropped meanwhile, and
+    ``trouble`` says so
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
+from ds4chat.store.conversations import Conversations, model_id, settle_text
+from ds4chat.store.database import PATIENCE_MS, Database
+from ds4chat.store.entities import ModelIdentity, State, clean
+from ds4chat.store.errors import StoreError
+from ds4chat.store.owner import this_process
+from ds4chat.store.packing import pack
+
+INTERVAL = 0.7
+"""Seconds between two writes of a running reply: with the time of a write, less than one."""
+
+SHORT_PATIENCE_MS = 250
+"""How long such a write waits for another process; it is tried again soon anyway."""
+
+HEARTBEAT = 60.0
+"""Seconds after which a reply is touched although nothing came, so that it does not look abandoned."""
+
+RETRY = 5.0
+"""Seconds after a write that failed."""
+
+_STATES: dict[str, State] = {"cancelled": "stopped", "error": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a reply is an answer to."""
+
+    prompt: str | None
+    """The user's new message; None: the reply answers ``parent``, as when it is asked for again."""
+    conversation: int | None = None
+    """None: that of the parent, or a new one."""
+    parent: int | ReplyRecorder | None = None
+    """The message that the prompt follows (without a prompt: that is answered). A recorder stands for its
+    reply, and may still be waiting for its own first write."""
+    system: str = ""
+    """Put in front of the first message of a path, if it is not empty."""
+    model: ModelIdentity | None = None
+    support: ModelIdentity | None = None
+    drafter: str = ""
+
+
+class ReplyRecorder:
+    """Keeps one reply. ``take`` and ``close`` never raise; ``trouble`` says what is wrong."""
+
+    def __init__(
+        self,
+        database: Database,
+        request: Request,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        background: bool = True,
+    ) -> None:
+        """Write the prompt and an empty reply, on disk when this returns; a failure is in ``trouble``.
+
+        Without ``background`` there is no thread, and ``take`` itself writes when INTERVAL has passed.
+        """
+        self.request = request
+        self.conversation: int | None = None
+        """The conversation's number; None until it could be written."""
+        self.prompt: int | None = None
+        """The user's message; None until it could be written, or without one."""
+        self.message: int | None = None
+        """The reply; None until it could be written."""
+        self.trouble = ""
+        """Why the last write failed, as a sentence; empty when it did not."""
+        self._database = database
+        self._conversations = Conversations(database, wall)
+        self._clock = clock
+        self._background = background
+        self._writing = threading.RLock()
+        self._steps: list[Step] = []
+        self._prefill: Prefill | None = None
+        self._end: Ended | EngineDied | None = None
+        self._done = False
+        self._batches = 0
+        self._written = self._clock()
+        self._tunings: dict[Tuning, int] = {}
+        self._wake = threading.Event()
+        self._closed = False
+        self.flush(durable=True)
+        if background:
+            threading.Thread(target=self._run, name="ds4chat-recorder", daemon=True).start()
+
+    def take(self, event: Step | Prefill | Ended | EngineDied) -> None:
+        """Keep what the event brought. An end is on disk when this returns."""
+        if isinstance(event, Step):
+            self._steps.append(event)
+        elif isinstance(event, Prefill):
+            self._prefill = event
+        else:
+            self._end = event
+            self.flush(durable=True)
+            self._wake.set()
+            return
+        if not self._background and self._clock() - self._written >= INTERVAL:
+            self.flush()
+
+    @property
+    def saved(self) -> bool:
+        """Everything taken so far is in the database."""
+        return self.message is not None and not self._steps and (self._end is None or self._done)
+
+    def flush(self, *, durable: bool = False) -> bool:
+        """Write what is not written yet; whether that worked. What could not be written is kept."""
+        parent = self.request.parent
+        if isinstance(parent, ReplyRecorder) and parent.message is None:
+            parent.flush(durable=durable)
+        with self._writing:
+            if self._done:
+                return True
+            steps, prefill, end = list(self._steps), self._prefill, self._end
+            batches, tunings = self._batches, dict(self._tunings)
+            opened = (self.conversation, self.prompt, self.message)
+            try:
+                with self._database.write(
+                    durable=durable, patience_ms=PATIENCE_MS if durable else SHORT_PATIENCE_MS
+                ) as connection:
+                    if self.message is None:
+                        self._open(connection)
+                    self._write(connection, steps, prefill, end)
+            except StoreError as error:
+                self.trouble = str(error)
+                # What was deleted does not come back.
+                self._closed |= error.kind == "gone"
+                self._batches, self._tunings = batches, tunings
+                self.conversation, self.prompt, self.message = opened
+                self._written = self._clock()
+                return False
+            self.trouble = ""
+            del self._steps[: len(steps)]
+            if prefill is self._prefill:
+                self._prefill = None
+            self._done = end is not None
+            self._written = self._clock()
+            return True
+
+    def close(self) -> bool:
+        """Write what is left and stop the thread; whether all of it is kept. A reply that did not end stays
+        as it is, for the next start to find."""
+        kept = self.flush(durable=True)
+        self._closed = True
+        self._wake.set()
+        return kept
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self._closed and not self._done:
+            self._wake.wait(RETRY if self.trouble else INTERVAL)
+            if self._closed or self._done:
+                return
+            self._wake.clear()
+            if self._steps or self._end or self.trouble or self._clock() - self._written >= HEARTBEAT:
+                self.flush()
+
+    # -- one write
+
+    def _open(self, connection: sqlite3.Connection) -> None:
+        """The conversation, where it is new, the prompt, and the reply, still empty."""
+        request, made = self.request, self._conversations
+        parent, conversation = request.parent, request.conversation
+        if isinstance(parent, ReplyRecorder):
+            if parent.message is None:
+                raise StoreError(parent.trouble or "The message before this one could not be kept.")
+            conversation = parent.conversation
+            parent = parent.message
+        if conversation is None:
+            conversation = made.create() if parent is None else made.message(parent).conversation
+        if parent is None and request.system.strip():
+            parent = self._system(connection, conversation)
+        if request.prompt is not None:
+            self.prompt = parent = made.add(conversation, parent, "user", request.prompt)
+        self.conversation = conversation
+        self.message = made.add(conversation, parent, "assistant", "")
+        connection.execute(
+            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ? "
+            "WHERE id = ?",
+            (
+                this_process(),
+                model_id(connection, request.model),
+                model_id(connection, request.support),
+                clean(request.drafter),
+                self.message,
+            ),
+        )
+
+    def _system(self, connection: sqlite3.Connection, conversation: int) -> int:
+        """The system message at the root, shared by all branches that begin with the same one."""
+        found = connection.execute(
+            "SELECT id FROM messages WHERE conversation = ? AND parent IS NULL AND role = 'system' "
+            "AND text = ?",
+            (conversation, clean(self.request.system)),
+        ).fetchone()
+        if found:
+            return int(found[0])
+        return self._conversations.add(conversation, None, "system", self.request.system)
+
+    def _write(
+        self,
+        connection: sqlite3.Connection,
+        steps: list[Step],
+        prefill: Prefill | None,
+        end: Ended | EngineDied | None,
+    ) -> None:
+        now = self._conversations.now_ms()
+        if steps:
+            insert_steps(connection, self._message, self._batches, steps, self._tunings)
+            self._batches += 1
+        if prefill is not None:
+            connection.execute(
+                "UPDATE messages SET prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, "
+                "context_used = max(context_used, ?) WHERE id = ?",
+                (prefill.total, prefill.reused, prefill.ms, prefill.done, self._message),
+            )
+        touched = connection.execute(
+            "UPDATE messages SET updated_ms = ? WHERE id = ?", (now, self._message)
+        ).rowcount
+        if not touched:
+            raise StoreError("This conversation was deleted while the reply was written.", "gone")
+        if end is not None:
+            _finish(connection, self._message, end)
+            connection.execute(
+                "UPDATE conversations SET updated_ms = ? WHERE id = ?", (now, self.conversation)
+            )
+
+    @property
+    def _message(self) -> int:
+        assert self.message is not None, "the reply is opened before anything of it is written"
+        return self.message
+
+
+def insert_steps(
+    connection: sqlite3.Connection, message: int, number: int, steps: list[Step], tunings: dict[Tuning, int]
+) -> None:
+    """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
+    tunings that are known already, and gains those of others."""
+
+    def tuning_id(tuning: Tuning) -> int:
+        if tuning not in tunings:
+            body = msgspec.json.encode(tuning).decode()
+            connection.execute("INSERT OR IGNORE INTO tunings (body) VALUES (?)", (body,))
+            (tunings[tuning],) = connection.execute(
+                "SELECT id FROM tunings WHERE body = ?", (body,)
+            ).fetchone()
+        return tunings[tuning]
+
+    batch = pack(steps, tuning_id)
+    connection.execute(
+        "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
+    )
+    connection.execute(
+        "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
+        (message, number, clean("".join(token.text for step in steps for token in step.tokens))),
+    )
+    connection.execute(
+        "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
+        "judged = judged + ?, accepted = accepted + ?, context_used = ? WHERE id = ?",
+        (
+            sum(len(step.tokens) for step in steps),
+            len(steps),
+            sum(step.drafted for step in steps),
+            sum(len(step.judged) for step in steps),
+            sum(row.accepted for step in steps for row in step.judged),
+            steps[-1].context_used,
+            message,
+        ),
+    )
+
+
+def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDied) -> None:
+    if isinstance(end, EngineDied):
+        settle_text(connection, message)
+        connection.execute(
+            "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
+            (clean(end.message), message),
+        )
+        return
+    settle_text(connection, message, end.tail)
+    connection.execute(
+        "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
+        "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "
+        "context_used = ?, seed = ? WHERE id = ?",
+        (
+            _STATES.get(end.finish_reason, "complete"),
+            end.finish_reason,
+            clean(end.detail),
+            clean(end.tail),
+            end.prompt_tokens,
+            end.reused_tokens,
+            end.prefill_ms,
+            end.decode_ms,
+            end.first_token_ms,
+            end.context_used,
+            end.seed,
+            message,
+        ),
+    )

@@ -1,0 +1,132 @@
+"""The database's schema: one step for each version, each applied once and never changed afterwards.
+
+``PRAGMA user_version`` is the number of steps applied. To change the schema, append a step.
+
+What a reply did is kept in batches, one for each write (about one a second): its tokens, steps and judged
+drafts as packed columns (packing.py says how), because a long conversation has hundreds of thousands of them
+and they are always read together. Everything that is asked for one by one is an ordinary column.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x64733463
+"""Marks the file as ours ("ds4c"), so that no other program's database is ever migrated."""
+
+CONVERSATIONS = (
+    """CREATE TABLE models (
+        id INTEGER PRIMARY KEY,
+        path TEXT NOT NULL,
+        name TEXT NOT NULL,
+        architecture TEXT NOT NULL,
+        quantisation TEXT NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        UNIQUE (path, name, architecture, quantisation, size_bytes, mtime_ns)
+    )""",
+    # AUTOINCREMENT: the number of a deleted conversation or message is never given to another.
+    """CREATE TABLE conversations (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        title TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        pinned INTEGER NOT NULL DEFAULT 0,
+        deleted_ms INTEGER,
+        active_leaf INTEGER REFERENCES messages (id) ON DELETE SET NULL,
+        forked_from INTEGER REFERENCES messages (id) ON DELETE SET NULL
+    )""",
+    """CREATE TABLE messages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        conversation INTEGER NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        -- Deferred, not cascading: a cascade along a path would be as deep as the path is long.
+        parent INTEGER REFERENCES messages (id) DEFERRABLE INITIALLY DEFERRED,
+        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+        state TEXT NOT NULL CHECK (state IN ('complete', 'streaming', 'stopped', 'failed', 'crashed')),
+        text TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        owner TEXT,
+        model INTEGER REFERENCES models (id),
+        support INTEGER REFERENCES models (id),
+        drafter TEXT NOT NULL DEFAULT '',
+        finish_reason TEXT,
+        detail TEXT NOT NULL DEFAULT '',
+        tail TEXT NOT NULL DEFAULT '',
+        tokens INTEGER NOT NULL DEFAULT 0,
+        steps INTEGER NOT NULL DEFAULT 0,
+        drafted INTEGER NOT NULL DEFAULT 0,
+        judged INTEGER NOT NULL DEFAULT 0,
+        accepted INTEGER NOT NULL DEFAULT 0,
+        prompt_tokens INTEGER NOT NULL DEFAULT 0,
+        reused_tokens INTEGER NOT NULL DEFAULT 0,
+        prefill_ms REAL NOT NULL DEFAULT 0,
+        decode_ms REAL NOT NULL DEFAULT 0,
+        first_token_ms REAL NOT NULL DEFAULT 0,
+        context_used INTEGER NOT NULL DEFAULT 0,
+        seed INTEGER NOT NULL DEFAULT 0
+    )""",
+    "CREATE INDEX messages_of_conversation ON messages (conversation)",
+    "CREATE INDEX messages_of_parent ON messages (parent)",
+    "CREATE INDEX messages_of_model ON messages (model)",
+    "CREATE INDEX messages_streaming ON messages (id) WHERE state = 'streaming'",
+    "CREATE INDEX conversations_leaf ON conversations (active_leaf)",
+    "CREATE INDEX conversations_fork ON conversations (forked_from)",
+    # The text of a running reply, piece by piece; it moves into messages.text when the reply ends, so that a
+    # long text is neither rewritten nor indexed every second.
+    """CREATE TABLE pieces (
+        message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        text TEXT NOT NULL,
+        PRIMARY KEY (message, number)
+    )""",
+    "CREATE TABLE tunings (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE batches (
+        id INTEGER PRIMARY KEY,
+        message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        tokens BLOB NOT NULL,
+        steps BLOB NOT NULL,
+        judged BLOB NOT NULL,
+        full BLOB NOT NULL,
+        strings TEXT NOT NULL,
+        UNIQUE (message, number)
+    )""",
+)
+
+SEARCH = (
+    """CREATE VIRTUAL TABLE search USING fts5 (
+        text, content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+    )""",
+    """CREATE TRIGGER search_insert AFTER INSERT ON messages BEGIN
+        INSERT INTO search (rowid, text) VALUES (new.id, new.text);
+    END""",
+    """CREATE TRIGGER search_delete AFTER DELETE ON messages BEGIN
+        INSERT INTO search (search, rowid, text) VALUES ('delete', old.id, old.text);
+    END""",
+    """CREATE TRIGGER search_update AFTER UPDATE OF text ON messages BEGIN
+        INSERT INTO search (search, rowid, text) VALUES ('delete', old.id, old.text);
+        INSERT INTO search (rowid, text) VALUES (new.id, new.text);
+    END""",
+    "INSERT INTO search (search) VALUES ('rebuild')",
+)
+
+HISTORY = (
+    """CREATE TABLE prompts (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        text TEXT NOT NULL,
+        created_ms INTEGER NOT NULL
+    )""",
+    "CREATE TABLE kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE recent_models (
+        path TEXT NOT NULL,
+        support TEXT NOT NULL,
+        lookup INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        used_ms INTEGER NOT NULL,
+        PRIMARY KEY (path, support, lookup)
+    )""",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY)
+"""The statements that lead from version i to version i + 1."""
+
+VERSION = len(STEPS)

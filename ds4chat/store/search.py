@@ -1,0 +1,204 @@
+"""Full-text search over messages and titles.
+
+What the user types is never read as FTS5's own language: it is cut into words and "quoted phrases", and each
+becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
+a longer one, without regard to case and accents. What the index cannot tell apart (symbols, as in "C++", and
+scripts that are written without blanks) is looked for in the text itself.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sqlite3
+from dataclasses import dataclass
+
+from ds4chat.store.conversations import escape_like
+from ds4chat.store.database import Database
+from ds4chat.store.entities import Role, clean
+
+SNIPPET_LENGTH = 160
+MOST_TERMS = 32
+LONGEST_TERM = 200
+_TEXTS_MARKED = 64 << 10
+"""Characters of a text in which matches are marked by the index; in a longer one a plain search does it."""
+
+_TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
+_NO_BLANKS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One thing to look for."""
+
+    text: str
+    phrase: bool
+    """Quoted: the last word must end where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message, or one title, that matches."""
+
+    conversation: int
+    title: str
+    message: int | None
+    """None: the title matched, and it is the snippet."""
+    role: Role | None
+    created_ms: int
+    snippet: str
+    """A part of the text, on one line, in which the first match shows."""
+    matches: tuple[tuple[int, int], ...]
+    """Begin and end of every match in the snippet."""
+
+
+def terms_of(query: str) -> list[Term]:
+    """The words and quoted phrases of what the user typed."""
+    found = [
+        Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
+        for quoted, word in _TERM.findall(clean(query).replace("\0", " "))
+    ]
+    return [term for term in found if term.text][:MOST_TERMS]
+
+
+def search(database: Database, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
+    """Titles that match, then messages, best match first; deleted conversations are left out. ``model`` keeps
+    conversations in which a model answered whose name or path contains it. Raises StoreError."""
+    terms = terms_of(query)
+    if not terms:
+        return []
+    with database.read() as connection:
+        titles = _titles(connection, terms, model, limit)
+        return titles + _messages(connection, terms, model, max(limit - len(titles), 0))
+
+
+def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
+    where, values = _where(terms, "c.title", model)
+    rows = connection.execute(
+        f"SELECT c.id, c.title, c.updated_ms FROM conversations c WHERE {where} "
+        "ORDER BY c.updated_ms DESC LIMIT ?",
+        (*values, limit),
+    )
+    return [
+        Hit(id_, title, None, None, updated, *_snippet(title, _plain_matches(title, terms)))
+        for id_, title, updated in rows
+    ]
+
+
+def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
+    indexed = [term for term in terms if _is_indexed(term)]
+    literal = [term for term in terms if not _is_indexed(term) or _has_symbol(term)]
+    where, values = _where(literal, "m.text", model)
+    # Text that anyone wrote holds no marks that nobody could foresee.
+    mark = secrets.token_hex(8)
+    begin, end = f"<{mark}>", f"</{mark}>"
+    columns = "m.conversation, c.title, m.id, m.role, m.created_ms"
+    joins = "JOIN conversations c ON c.id = m.conversation"
+    if indexed:
+        match = " AND ".join(map(_fts, indexed))
+        rows = connection.execute(
+            f"SELECT {columns} FROM search JOIN messages m ON m.id = search.rowid {joins} "
+            f"WHERE search MATCH ? AND {where} ORDER BY search.rank LIMIT ?",
+            (match, *values, limit),
+        )
+    else:
+        match = ""
+        rows = connection.execute(
+            f"SELECT {columns} FROM messages m {joins} WHERE {where} ORDER BY m.id DESC LIMIT ?",
+            (*values, limit),
+        )
+    hits = []
+    for facts in rows.fetchall():
+        # Text and marks only of what is shown: a common word matches far more.
+        (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (facts[2],)).fetchone()
+        marked = None
+        if match and len(text) <= _TEXTS_MARKED:
+            (marked,) = connection.execute(
+                "SELECT highlight(search, 0, ?, ?) FROM search WHERE search MATCH ? AND rowid = ?",
+                (begin, end, match, facts[2]),
+            ).fetchone()
+        matches = _plain_matches(text, terms if marked is None else literal)
+        if marked is not None:
+            matches += _marked_matches(marked, begin, end)
+        conversation, title, message, role, created_ms = facts
+        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, matches)))
+    return hits
+
+
+def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]]:
+    where, values = ["c.deleted_ms IS NULL"], []
+    for term in literal:
+        where.append(f"{column} LIKE ? ESCAPE '\\'")
+        values.append(f"%{escape_like(term.text)}%")
+    if model:
+        where.append(
+            "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
+            "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
+        )
+        values += [f"%{escape_like(model)}%"] * 2
+    return " AND ".join(where), values
+
+
+def _is_indexed(term: Term) -> bool:
+    """The index can find it: it has a letter or digit, and none of a script without blanks."""
+    return any(map(str.isalnum, term.text)) and not _NO_BLANKS.search(term.text)
+
+
+def _has_symbol(term: Term) -> bool:
+    """Something in a word would be lost in the index, which knows letters and digits alone."""
+    return not term.phrase and term.text.isascii() and not term.text.isalnum()
+
+
+def _fts(term: Term) -> str:
+    quoted = term.text.replace('"', '""')
+    return f'"{quoted}"' if term.phrase else f'"{quoted}" *'
+
+
+def _plain_matches(text: str, terms: list[Term]) -> list[tuple[int, int]]:
+    if not terms:
+        return []
+    pattern = "|".join(re.escape(term.text) for term in sorted(terms, key=lambda t: -len(t.text)))
+    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+
+
+def _marked_matches(marked: str, begin: str, end: str) -> list[tuple[int, int]]:
+    """Where FTS5's marks are, counted in the text without them."""
+    found, at, skipped = [], 0, 0
+    while (start := marked.find(begin, at)) >= 0:
+        stop = marked.find(end, start)
+        if stop < 0:
+            break
+        first = start - skipped
+        found.append((first, first + stop - start - len(begin)))
+        skipped += len(begin) + len(end)
+        at = stop + len(end)
+    return found
+
+
+def _snippet(text: str, matches: list[tuple[int, int]]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The part of the text around the first match, its line ends as blanks, and the matches in it."""
+    first = min(matches, default=(0, 0))[0]
+    begin = max(0, min(first - SNIPPET_LENGTH // 4, len(text) - SNIPPET_LENGTH))
+    if begin:
+        # Begin with a whole word, if one begins soon.
+        blank = re.compile(r"\s").search(text, begin, min(first, begin + 16))
+        begin = blank.end() if blank else begin
+    end = begin + SNIPPET_LENGTH
+    lead = "…" if begin else ""
+    snippet = lead + re.sub(r"\s", " ", text[begin:end]) + ("…" if end < len(text) else "")
+    shift = len(lead) - begin
+    inside = sorted({(max(a, begin), min(b, end)) for a, b in matches if a < end and b > begin})
+    return snippet, tuple((a + shift, b + shift) for a, b in _apart(inside))
+
+
+def _apart(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, with those that overlap made one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if found and begin < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found

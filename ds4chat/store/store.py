@@ -1,0 +1,130 @@
+"""The store: one object behind which all that ds4chat keeps is found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from ds4chat.store import database as databases
+from ds4chat.store.conversations import Conversations, settle_text
+from ds4chat.store.database import Database
+from ds4chat.store.errors import StoreError
+from ds4chat.store.history import History
+from ds4chat.store.owner import lives
+from ds4chat.store.search import Hit, search
+
+if TYPE_CHECKING:
+    from ds4chat.store.recording import ReplyRecorder, Request
+    from ds4chat.store.records import Records
+
+FILE_NAME = "conversations.db"
+KEEP_DELETED_MS = 30 * 24 * 3600 * 1000
+"""How long what was deleted can be brought back."""
+
+ABANDONED = "ds4chat ended while this reply was written."
+
+
+class Store:
+    """Conversations, their records, and history. Any thread may use it; every method may raise StoreError.
+
+    One thread's transaction keeps the others waiting: work that takes long, such as an import beside a
+    running chat, opens a store of its own on the same file.
+    """
+
+    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self.conversations = Conversations(database, wall)
+        self.history = History(database, wall)
+        self.trouble = ""
+        """Why this store is in memory although a file was wanted, as a sentence."""
+        self._wall = wall
+        self._recorders: WeakSet[ReplyRecorder] = WeakSet()
+
+    @classmethod
+    def in_memory(cls, wall: Callable[[], float] = time.time) -> Store:
+        """A store that is gone when it is closed."""
+        return cls(databases.in_memory(), wall)
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None in memory."""
+        return self.database.path
+
+    @property
+    def records(self) -> Records:
+        """Tokens, steps and judged drafts of stored replies."""
+        # numpy is loaded by those who need it: a list of conversations does not.
+        from ds4chat.store.records import Records
+
+        return Records(self.database)
+
+    def search(self, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
+        """Titles and messages that hold every word and "quoted phrase" of the query, best match first."""
+        return search(self.database, query, model=model, limit=limit)
+
+    def record(
+        self, request: Request, *, clock: Callable[[], float] = time.monotonic, background: bool = True
+    ) -> ReplyRecorder:
+        """A recorder for one reply. Raises nothing: its ``trouble`` says what could not be kept yet."""
+        from ds4chat.store.recording import ReplyRecorder
+
+        recorder = ReplyRecorder(self.database, request, clock=clock, wall=self._wall, background=background)
+        self._recorders.add(recorder)
+        return recorder
+
+    def recover(self) -> list[int]:
+        """Mark replies that a dead process was writing as crashed, with the text they have; returns them.
+        Those of a living one are left alone."""
+        now = self.conversations.now_ms()
+        found: list[int] = []
+        with self.database.write() as connection:
+            rows = connection.execute("SELECT id, owner, updated_ms FROM messages WHERE state = 'streaming'")
+            for message, owner, updated_ms in rows.fetchall():
+                if lives(owner, updated_ms, now):
+                    continue
+                settle_text(connection, message)
+                connection.execute(
+                    "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
+                    (ABANDONED, message),
+                )
+                found.append(message)
+        return found
+
+    def close(self) -> None:
+        """Write what recorders still hold, and close the database."""
+        for recorder in list(self._recorders):
+            recorder.close()
+        self.database.close()
+
+
+def open_store(path: Path, *, read_only: bool = False, wall: Callable[[], float] = time.time) -> Store:
+    """The store in the file ``path``, made if it is new. Replies that a dead process left behind are settled,
+    and what was deleted long ago is removed.
+
+    ``read_only`` changes nothing, for a file in a folder that cannot be written. Raises StoreError.
+    """
+    store = Store(databases.connect(path, read_only=read_only), wall)
+    if read_only:
+        return store
+    try:
+        store.recover()
+        store.conversations.purge(store.conversations.now_ms() - KEEP_DELETED_MS)
+    except StoreError as error:
+        if error.kind not in ("locked", "full"):
+            store.close()
+            raise
+        # That can wait for the next start; the store itself is usable.
+    return store
+
+
+def open_or_in_memory(path: Path, *, wall: Callable[[], float] = time.time) -> Store:
+    """The store in the file ``path``; where that cannot be used, one in memory whose ``trouble`` says why."""
+    try:
+        return open_store(path, wall=wall)
+    except StoreError as error:
+        store = Store.in_memory(wall)
+        store.trouble = f"{error} Until then conversations are kept in memory only, and are gone at the end."
+        return store

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import signal
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +18,7 @@ from textual.screen import Screen
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings import paths
+from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import Settings
 from ds4chat.tui import clipboard
 from ds4chat.tui.commands import COMMANDS
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
 
 RECENT_NAME = "recent-models.json"
-LOG_NAME = "ds4chat.log"
 
 
 class ChatApp(App[int]):
@@ -55,7 +57,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: dict[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -64,7 +66,9 @@ class ChatApp(App[int]):
         super().__init__()
         self.settings = settings
         self.config_path = config_path or paths.config_file()
-        self.log_path = Path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
+        self.log_path = log_path(settings)
+        self.parting = ""
+        """What is to be said when the screen is gone: a sentence of what could not be kept."""
         self._problems = list(problems)
         self._sources = dict(sources or {})
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
@@ -100,7 +104,7 @@ class ChatApp(App[int]):
             self._problems.append(unknown_theme(self.settings.theme, [t.name for t in self._themes.themes]))
         self._themes.follow()
         self.set_keymap(self.settings.keys)
-        self._show_problems(self._problems)
+        self._show_problems([*self._problems, *self._key_problems()])
         self._catch_signals()
         if self.settings.model or self.settings.demo:
             # After the first picture: starting the engine's process takes a while.
@@ -115,6 +119,20 @@ class ChatApp(App[int]):
             except (NotImplementedError, RuntimeError, ValueError):
                 return
 
+    def _key_problems(self) -> list[str]:
+        """A sentence for each action in ``[keys]`` that is none; those of screens not yet open are taken as
+        they are."""
+        nodes = [self, self.chat_screen, *self.chat_screen.query("*")]
+        known = {b.id for node in nodes for _, b in node._bindings if b.id}
+        rooms = {name.split(".")[0] for name in known}
+        problems = []
+        for name in self.settings.keys:
+            if name not in known and (name.split(".")[0] in rooms or "." not in name):
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"Did you mean {near[0]}?" if near else "F1 lists them."
+                problems.append(f"[keys] names the action {name}, and there is none of that name. {hint}")
+        return problems
+
     def _show_problems(self, problems: list[str]) -> None:
         for problem in problems:
             self.notify(problem, severity="warning", timeout=12, markup=False)
@@ -127,15 +145,13 @@ class ChatApp(App[int]):
 
     def action_save(self) -> None:
         """Write the settings as they are now."""
-        from ds4chat.settings.save import save
-        from ds4chat.settings.validate import SettingError
+        from ds4chat.settings.save import SaveError, save
 
         settings = replace(self.settings, panels=self.chat_screen.dock_view.open)
         try:
             save(settings, self.config_path)
-        except (SettingError, paths.FolderError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self.notify(f"Not saved: {reason}", severity="error", markup=False)
+        except (SaveError, paths.FolderError) as error:
+            self.notify(str(error), severity="error", markup=False)
             return
         self.settings = settings
         self.notify(f"Saved to {self.config_path}.", markup=False)
@@ -253,18 +269,27 @@ class ChatApp(App[int]):
     def on_unmount(self) -> None:
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
         self.chat.abandon()
+        self.parting = self.chat.recorder.close()
 
 
 def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
     problems: list[str] = []
     config_path: Path | None = None
+    sources: Mapping[str, str] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
-        config_path = loaded.config_path
-    app = ChatApp(settings, store=store, config_path=config_path, problems=problems)
+        config_path, sources = loaded.config_path, loaded.sources
+    if store is None:
+        from ds4chat.store import FILE_NAME, open_or_in_memory
+        from ds4chat.tui.recorder import StoreRecorder
+
+        store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)
     try:
         code = app.run()
     finally:
         app.chat.engine.close()
+    if app.parting:
+        print(app.parting, file=sys.stderr)
     return app.return_code or code or 0

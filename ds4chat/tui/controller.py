@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import PurePath
 from time import monotonic
 from typing import Literal, Protocol
@@ -139,7 +140,7 @@ class Chat:
         """Totals of every reply since the start."""
         self.reply: Reply | None = None
         """The running reply."""
-        self._numbers = 0
+        self._numbers = count(1)
         self._clock = clock
         self._stopped_at: float | None = None
         self._pending_load = False
@@ -239,6 +240,18 @@ class Chat:
         self.conversation = Conversation(system=self.conversation.system)
         return True
 
+    def resume(self, conversation: Conversation) -> bool:
+        """Go on with a stored conversation; False while a reply runs. The engine reads it anew with the next
+        prompt."""
+        if self.reply is not None:
+            return False
+        self.conversation = conversation
+        return True
+
+    def next_number(self) -> int:
+        """A number that no reply of this session has. Any thread may ask."""
+        return next(self._numbers)
+
     def stop(self) -> bool:
         """Stop the running reply and keep what came; False where none runs. Asked again after KILL_AFTER
         seconds, it ends an engine that does not answer."""
@@ -290,9 +303,8 @@ class Chat:
 
     def _request(self) -> None:
         """Ask for a reply to the conversation as it stands."""
-        self._numbers += 1
         messages = self.conversation.messages()
-        reply = Reply(self._numbers, self.model_name)
+        reply = Reply(self.next_number(), self.model_name)
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
@@ -332,6 +344,7 @@ class Chat:
                 self._other(event, frame)
         self._flush(recorded)
         frame.started, self._started = self._started, []
+        frame.notices += self.recorder.news()
         return frame
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
@@ -368,6 +381,8 @@ class Chat:
         elif isinstance(event, Loaded):
             self.loaded = event
             self.state = "ready"
+            if self.load_command is not None:
+                self.recorder.loaded(self.load_command, event)
             frame.engine = True
             self._next()
         elif isinstance(event, LoadFailed):

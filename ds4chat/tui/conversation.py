@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ds4chat.engine.events import Ended, EngineDied, Judged, Message, Prefill, Step, Token
+from ds4chat.engine.events import (
+    Ended,
+    EngineDied,
+    Judged,
+    Load,
+    Loaded,
+    Message,
+    Notice,
+    Prefill,
+    Step,
+    Token,
+)
 from ds4chat.engine.stats import Stats
 
 ReplyState = Literal["waiting", "streaming", "complete", "limited", "stopped", "failed", "crashed"]
@@ -196,6 +207,15 @@ class Recorder(Protocol):
     def keep_draft(self, text: str) -> None:
         """Unsent text to offer again next time; empty: none."""
 
+    def loaded(self, command: Load, loaded: Loaded) -> None:
+        """Models were loaded; they answer what is asked from now on."""
+
+    def news(self) -> list[Notice]:
+        """What the user is to be told of the store since the last call."""
+
+    def close(self) -> str:
+        """Write what is left; a sentence if something of it is lost, else empty."""
+
 
 class Forgetful:
     """The Recorder that keeps nothing: for a chat without a store."""
@@ -225,3 +245,14 @@ class Forgetful:
 
     def keep_draft(self, text: str) -> None:
         """Kept nowhere."""
+
+    def loaded(self, command: Load, loaded: Loaded) -> None:
+        """Kept nowhere."""
+
+    def news(self) -> list[Notice]:
+        """None."""
+        return []
+
+    def close(self) -> str:
+        """Nothing is left."""
+        return ""

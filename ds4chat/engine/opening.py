@@ -149,7 +149,8 @@ class _Opening:
             target,
             drafter,
             prompter,
-            n_ctx=target.n_ctx,
+            # llama.cpp rounds a context up; what was asked for is what counts.
+            n_ctx=self._n_ctx(model),
             rollback=self._rollback,
             batches_are_exact=exact,
             auto=auto,
@@ -180,7 +181,7 @@ class _Opening:
         )
 
     def _target(self, model: Model, *, speculates: bool) -> Context:
-        n_ctx = self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        n_ctx = self._n_ctx(model)
         if model.n_ctx_train and n_ctx > model.n_ctx_train:
             self._emit(
                 Notice(
@@ -199,6 +200,9 @@ class _Opening:
             rollback=MAX_DEPTH if speculates and self._rollback == "bounded" else 0,
             cache=self._cache,
         )
+
+    def _n_ctx(self, model: Model) -> int:
+        return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""

@@ -102,3 +102,12 @@ def test_strict_says_what_it_does_here_and_keeps_the_plain_stream(tiny_dir: Path
         spec = bench.ask(" the old mill", 400, depth=4, strict=True, ignore_eos=True)
         assert spec.ids == plain.ids
         assert spec.stats.judged > 0
+
+
+def test_the_context_is_as_long_as_asked_for(tiny_dir: Path) -> None:
+    """llama.cpp would make 512 cells of these 300; the reply must still stop at 300."""
+    with opened(load_of(tiny_dir, "llama-draft", ctx=300)) as bench:
+        assert bench.loaded.n_ctx == 300
+        got = bench.ask(depth=8)
+        assert got.ended.finish_reason == "context"
+        assert len(got.ids) == 300 - len(tiny.encode(END_NOW)) + 1

@@ -1,0 +1,87 @@
+"""ds4chat in a pseudo-terminal, with its screen as text."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pyte
+
+PATIENCE = 90.0
+"""Seconds to wait for what must appear; only a fault makes a test wait that long."""
+
+
+class Terminal:
+    """One run of ds4chat on a screen of ``columns`` by ``rows``."""
+
+    def __init__(self, *args: str | Path, columns: int = 100, rows: int = 32, **env: str) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        """Every byte that came, for what a screen does not keep (modes, sequences)."""
+        self.child: Any = pexpect.spawn(
+            sys.executable,
+            ["-m", "ds4chat", *map(str, args)],
+            dimensions=(rows, columns),
+            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
+            timeout=PATIENCE,
+            echo=False,
+        )
+        self.child.delaybeforesend = None
+
+    def read(self, seconds: float = 0.05) -> None:
+        """Take in what the program draws."""
+        try:
+            data = self.child.read_nonblocking(1 << 16, timeout=seconds)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return
+        self.raw += data
+        # pyte does not know the private modes' query forms that Textual sends; it would print their tails.
+        self._stream.feed(data.replace(b"$p", b""))
+
+    @property
+    def text(self) -> str:
+        """The screen, line by line."""
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def until(self, condition: str | Callable[[str], bool]) -> str:
+        """The screen as soon as it shows the text or meets the condition. Raises AssertionError."""
+        met = condition if callable(condition) else (lambda text: condition in text)
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            self.read()
+            if met(self.text):
+                return self.text
+            if not self.child.isalive():
+                self.read(0.2)
+                break
+        raise AssertionError(f"never seen: {condition}\n{self.text}")
+
+    def type(self, text: str) -> None:
+        """Send keys."""
+        self.child.send(text)
+
+    def enter(self, text: str) -> None:
+        """Type a line and send it off."""
+        self.child.send(text)
+        self.until(lambda screen: text.split()[-1][-8:] in screen)
+        self.child.send("\r")
+
+    def leave(self) -> int:
+        """Wait for the end of the program; its exit code, or minus the signal's number."""
+        deadline = time.monotonic() + PATIENCE
+        while self.child.isalive() and time.monotonic() < deadline:
+            self.read()
+        self.read(0.2)
+        self.child.close(force=True)
+        status = self.child.exitstatus
+        return int(status) if status is not None else -int(self.child.signalstatus or 0)
+
+    def close(self) -> None:
+        """End the program by force, if it still runs."""
+        self.child.close(force=True)

@@ -43,8 +43,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("model", "Choose the model; with a file, load it", "[FILE]", completes="file"),
     Command(
         "mtp",
-        "Speculation: on, off (paused), or another drafter",
-        "[on|off|embedded|lookup|none|FILE]",
+        "Speculation on, off (paused); or load another drafter: FILE, embedded, lookup, none",
+        "[on|off|FILE]",
         completes="mtp",
     ),
     Command(

@@ -381,7 +381,7 @@ async def test_the_token_cursor_shows_the_row(opened: Open) -> None:
 async def test_a_click_picks_the_token_under_it(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("one", "enter")
-        # The reply's text is in row 3 of the transcript: prompt, blank, header; " decoding" is its third token.
+        # Row 3 of the transcript is the reply's text; " decoding" is its third token.
         await chat.pilot.click(Transcript, offset=(3 + len("Speculative dec"), 3))
         await chat.settle()
         assert "3/22" in chat.shown() and "‘␣decoding’" in chat.shown()
@@ -396,7 +396,7 @@ async def test_a_mouse_selection_is_copied_without_gutters_and_wraps(opened: Ope
         await chat.pilot.mouse_up(Transcript, offset=(9, 4))
         await chat.settle()
         await chat.press("ctrl+c")
-        # Row 3 is "Speculative decoding lets a small "; the pointer ends on the "g" of "model guess" in row 4.
+        # Row 3 ends with "a small "; the pointer ends on the "g" of "model guess" in row 4.
         assert chat.app.clipboard == "Speculative decoding lets a small model g"
 
 
@@ -448,6 +448,22 @@ async def test_a_key_can_be_remapped(opened: Open) -> None:
         assert chat.app.chat.tuning.depth == 3
         await chat.press("f8")
         assert chat.app.chat.tuning.depth == 3
+
+
+async def test_an_unknown_action_is_named_with_the_nearest(opened: Open) -> None:
+    async with opened(keys={"chat.deepr": "ctrl+b"}) as chat:
+        assert any("chat.deepr" in m and "Did you mean chat.deeper?" in m for m in chat.said())
+
+
+async def test_no_key_of_the_chat_is_one_that_terminals_keep_and_none_is_taken_twice(opened: Open) -> None:
+    async with opened(size=(140, 45)) as chat:
+        nodes = (chat.app, chat.screen, chat.screen.prompt.text_field)
+        own = [(key, b) for node in nodes for key, b in node._bindings if b.id]
+        keys = [key for key, b in own if not b.id.startswith("prompt.")]
+        assert len(keys) == len(set(keys))
+        assert not {key for key in keys if key.startswith("alt+")}
+        # ctrl+s is kept by some terminals: what it does has a command too.
+        assert {key for key in keys if key in ("ctrl+s", "ctrl+q", "ctrl+z")} == {"ctrl+s", "ctrl+q"}
 
 
 async def test_help_lists_the_keys_and_the_commands(opened: Open) -> None:

@@ -53,7 +53,7 @@ def test_a_path_or_a_text_is_no_command(text: str, expected: bool) -> None:
 
 
 def test_commands_complete_by_their_beginning_first() -> None:
-    assert [s.insert for s in suggest("/ma")][0] == "/margin "
+    assert next(s.insert for s in suggest("/ma")) == "/margin "
     assert "/think" in [s.insert for s in suggest("/think")]
 
 

@@ -1,4 +1,4 @@
-"""Tokens flowing into rows: where rows break, which token stands where, and that growing equals wrapping anew."""
+"""Tokens flowing into rows: where rows break, which token stands where, growing against wrapping anew."""
 
 from __future__ import annotations
 

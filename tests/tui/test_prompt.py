@@ -61,7 +61,7 @@ async def test_every_newline_key_begins_a_line(running: Running, key: str) -> No
 
 
 async def test_a_backslash_before_enter_begins_a_line(running: Running) -> None:
-    app, pilot, field = running
+    app, pilot, _field = running
     await pilot.press("a", "backslash", "enter", "b", "enter")
     assert app.sent == ["a\nb"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import monotonic
 from typing import ClassVar
 
 from textual import events, on
@@ -32,6 +33,8 @@ from ds4chat.tui.widgets.welcome import Welcome
 
 FRAME_SECONDS = 1 / 20
 IDLE_SECONDS = 0.5
+STATUS_SECONDS = 0.2
+"""Least time between two status lines of a running reply: faster figures cannot be read."""
 WIDE = 120
 """Columns from which the panels stand beside the transcript."""
 QUIT_SECONDS = 2.0
@@ -72,6 +75,7 @@ class ChatScreen(TuningScreen):
         self._quit_asked = False
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
+        self._status_at = 0.0
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -132,7 +136,8 @@ class ChatScreen(TuningScreen):
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
             self.show_welcome()
-        self.show_status()
+        if frame.engine or monotonic() - self._status_at >= STATUS_SECONDS:
+            self.show_status()
         if self.chat.busy and self._timer is not None:
             self._timer.resume()
 
@@ -176,6 +181,7 @@ class ChatScreen(TuningScreen):
     def show_status(self) -> None:
         """Draw the status line."""
         chat = self.chat
+        self._status_at = monotonic()
         self._status.show(
             Status(
                 chat.state,

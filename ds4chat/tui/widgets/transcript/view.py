@@ -21,6 +21,7 @@ from ds4chat.engine.events import Level, Loaded
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.widgets.panels.lines import style_sheet
+from ds4chat.tui.widgets.scrolling import set_virtual_size
 from ds4chat.tui.widgets.transcript import cursor as moves
 from ds4chat.tui.widgets.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
 from ds4chat.tui.widgets.transcript.cursor import Cursor
@@ -180,18 +181,20 @@ class Transcript(ScrollView, can_focus=True):
 
     def _settle(self, first: int, row: int = 0) -> None:
         """Take over heights from block ``first`` on, and draw from row ``row`` of it on."""
+        before = self._stack.height
         self._stack.measure(first)
         size = Size(self._layout_width, self._stack.height)
         if size != self.virtual_size:
-            self.virtual_size = size
-        if self._following:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            set_virtual_size(self, size)
+            if self._following:
+                self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
             self._render_in_sight()
-        top = max(0, self._stack.top(first) + row - self.scroll_offset.y)
-        height = self.size.height
-        if top < height:
-            self.refresh(Region(0, top, self.size.width, height - top))
+        y = self.scroll_offset.y
+        top = max(0, self._stack.top(first) + row - y)
+        bottom = min(self.size.height, max(before, self._stack.height) - y)
+        if top < bottom:
+            self.refresh(Region(0, top, self.size.width, bottom - top))
 
     def _forget(self, block: Block, first: int) -> None:
         """Drop cached rows of a block from ``first`` on."""

@@ -13,8 +13,9 @@ from tiny import vocab
 
 torch = pytest.importorskip("torch", reason='the training needs PyTorch: pip install "ds4chat[train]"')
 
-from eagle3_training import cli, export  # noqa: E402
+from eagle3_training import cli, data, export  # noqa: E402
 from eagle3_training.errors import TrainingError  # noqa: E402
+from eagle3_training.prompts import Prompts  # noqa: E402
 from eagle3_training.target import Target  # noqa: E402
 from train_llama import llama_drafts, torch_drafts  # noqa: E402
 from train_target import write_target  # noqa: E402
@@ -142,18 +143,20 @@ def test_every_quantisation_loads_back_near_the_original(
 def test_a_wave_on_disk_is_kept_and_the_same_seed_gives_the_same_wave(
     work: Path, target_path: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / "again"
-    other.mkdir()
-    (other / "prompts.json").write_bytes((work / "prompts.json").read_bytes())
-    options = ["--target", str(target_path), "--work", str(other), "--device", "cpu", "--per-kind", "1"]
-    sizes = ["--rows", "24", "--length", "96", "--held-out-length", "700"]
-    assert cli.main(["generate", *options, *sizes, "--waves", "1"]) == 0
-    first = other / "data" / "wave-000.npz"
+    target = Target.load(target_path, dtype=torch.float32)
+    prompts = Prompts.load(work / "prompts.json")
+    sizes = {"rows": 24, "length": 96}  # those of the dry run
+    said: list[str] = []
+    data.generate(target, prompts, tmp_path, **sizes, waves=1, log=said.append)
+    first = tmp_path / "wave-000.npz"
     assert first.read_bytes() == (work / "data" / "wave-000.npz").read_bytes()
     written = first.stat().st_mtime_ns
-    assert cli.main(["generate", *options, *sizes, "--waves", "2"]) == 0
+    data.generate(target, prompts, tmp_path, **sizes, waves=2, log=said.append)
     assert first.stat().st_mtime_ns == written
-    assert (other / "data" / "wave-001.npz").read_bytes() != first.read_bytes()
+    assert "kept" in said[1]
+    assert (tmp_path / "wave-001.npz").read_bytes() != first.read_bytes()
+    assert data.load_waves(tmp_path).ids.shape == (48, 96)
+    assert data.load_waves(tmp_path, 30).ids.shape == (30, 96)
 
 
 def test_states_computed_anew_train_like_states_that_were_kept(work: Path, target_path: Path) -> None:

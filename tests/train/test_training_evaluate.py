@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
+from eagle3_training import cli
 from eagle3_training.errors import TrainingError
 from eagle3_training.evaluate import Tally, evaluate, loop_start, one_shot, table
 
@@ -77,6 +78,26 @@ def test_acceptance_of_a_constructed_pair_through_the_command_line(tiny_dir: Pat
         assert 0 < counts.accepted[0] < counts.judged[0]
         assert counts.emitted == counts.steps + sum(counts.accepted)
     assert f"depth 3: acceptance {tallies[3]['all'].conditional[0]:.3f}" in table(tallies)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["evaluate", "--depths", "0"], "'0' is not a whole number from 1 on"),
+        (["evaluate", "--depths", "1,17"], "at most 16"),
+        (["generate", "--rows", "x"], "'x' is not a whole number from 1 on"),
+        (["train", "--layers", "1,-2"], "'-2' is not a whole number from 0 on"),
+        (["train", "--epochs", "nan"], "'nan' is not a number"),
+        (["export", "--type", "Q3_K"], "invalid choice"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*options, "--target", "t", "--work", "w", "--head", "h", "--out", "o"])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_failed_run_is_a_sentence(tmp_path: Path) -> None:

@@ -202,8 +202,41 @@ def _config(args: argparse.Namespace, cls: type[TrainConfig]) -> TrainConfig:
     return replace(cls(), **given)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+def _number(text: str, kind: type[int] | type[float], low: float) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value < float("inf"):
+        noun = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {noun} from {low:g} on")
+    return value
+
+
+def _count(text: str) -> int:
+    count: int = _number(text, int, 1)
+    return count
+
+
+def _from_zero(text: str) -> int:
+    number: int = _number(text, int, 0)
+    return number
+
+
+def _positive(text: str) -> float:
+    number: float = _number(text, float, 1e-12)
+    return number
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(_from_zero(part) for part in text.split(","))
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    depths = tuple(_count(part) for part in text.split(","))
+    if max(depths) > 16:
+        raise argparse.ArgumentTypeError("ds4chat drafts at most 16 tokens a step")
+    return depths
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -225,20 +258,20 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     sub = step("prompts", _prompts, "Write the prompts as tokens, with the target's own tokenizer.")
-    sub.add_argument("--prompts", type=int, default=14000, help="user prompts to draw (14000)")
+    sub.add_argument("--prompts", type=_count, default=14000, help="user prompts to draw (14000)")
     _add_text_options(sub)
     sub = step("check", _check, "Compare the PyTorch target with llama.cpp on one text.", device=True)
-    sub.add_argument("--tokens", type=int, default=100, help="greedy tokens behind the prompt (100)")
+    sub.add_argument("--tokens", type=_count, default=100, help="greedy tokens behind the prompt (100)")
     sub = step(
         "generate", _generate, "Let the target write the training data and the held-out answers.", device=True
     )
-    sub.add_argument("--rows", type=int, default=3072, help="conversations at a time (3072)")
-    sub.add_argument("--length", type=int, default=1024, help="tokens of each (1024)")
-    sub.add_argument("--waves", type=int, default=6, help="batches in all; those on disk are kept (6)")
+    sub.add_argument("--rows", type=_count, default=3072, help="conversations at a time (3072)")
+    sub.add_argument("--length", type=_count, default=1024, help="tokens of each (1024)")
+    sub.add_argument("--waves", type=_count, default=6, help="batches in all; those on disk are kept (6)")
     sub.add_argument(
-        "--held-out-length", type=int, default=640, help="longest held-out prompt and answer (640)"
+        "--held-out-length", type=_count, default=640, help="longest held-out prompt and answer (640)"
     )
-    sub.add_argument("--per-kind", type=int, help="held-out prompts of each kind; default: all")
+    sub.add_argument("--per-kind", type=_count, help="held-out prompts of each kind; default: all")
     _add_train_options(step("train", _train, "Train the head on the generated data.", device=True))
     sub = step("export", _export, "Write the trained head as a GGUF.")
     sub.add_argument("--name", default=RUN, help="the training run in the work folder (run)")
@@ -250,10 +283,12 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate", _evaluate, "Measure acceptance by position through ds4chat on the held-out prompts."
     )
     sub.add_argument("--head", type=Path, required=True, metavar="GGUF", help="the exported head")
-    sub.add_argument("--depths", type=_numbers, default=(1, 2, 3, 4, 5), help="draft depths (1,2,3,4,5)")
-    sub.add_argument("--tokens", type=int, default=200, help="longest reply (200)")
-    sub.add_argument("--per-kind", type=int, help="prompts of each kind; default: all")
-    sub.add_argument("--threads", type=int, default=0, help="threads of ds4chat; default: its own choice")
+    sub.add_argument("--depths", type=_depths, default=(1, 2, 3, 4, 5), help="draft depths (1,2,3,4,5)")
+    sub.add_argument("--tokens", type=_count, default=200, help="longest reply (200)")
+    sub.add_argument("--per-kind", type=_count, help="prompts of each kind; default: all")
+    sub.add_argument(
+        "--threads", type=_from_zero, default=0, help="threads of ds4chat; default: its own choice"
+    )
     sub.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     sub.add_argument("--catalogue", type=Path, default=_catalogue(), help="prompts; default: prompts.toml")
     sub = step("dry-run", _dry_run, "All steps but 'evaluate', tiny, on the CPU or GPU at hand.")
@@ -274,18 +309,20 @@ def _add_text_options(sub: argparse.ArgumentParser) -> None:
 
 def _add_train_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--name", default=RUN, help="folder of this run inside the work folder (run)")
-    sub.add_argument("--limit", type=int, help="train on the first so many rows; for trials")
-    sub.add_argument("--steps", type=int, help="stop after so many steps, in the place of --epochs")
-    sub.add_argument("--layers", type=_numbers, help="target layers read; default: middle, 70 %%, last")
-    sub.add_argument("--vocabulary", type=int, help="size of the draft vocabulary (12288)")
-    sub.add_argument("--n-ff", type=int, help="width of the head's feed-forward part; default: the target's")
-    sub.add_argument("--epochs", type=float, help="passes over the data (25)")
-    sub.add_argument("--batch", type=int, help="rows a step (16)")
-    sub.add_argument("--peak-rate", type=float, help="learning rate after warm-up (3e-3)")
-    sub.add_argument("--warmup", type=int, help="steps of warm-up (300)")
-    sub.add_argument("--log-every", type=int, help="steps between two log lines (200)")
-    sub.add_argument("--evaluate-every", type=int, help="steps between two held-out measurements (1500)")
-    sub.add_argument("--seed", type=int, help="of the initial weights and the order of rows (0)")
+    sub.add_argument("--limit", type=_count, help="train on the first so many rows; for trials")
+    sub.add_argument("--steps", type=_count, help="stop after so many steps, in the place of --epochs")
+    sub.add_argument("--layers", type=_layers, help="target layers read; default: middle, 70 %%, last")
+    sub.add_argument("--vocabulary", type=_count, help="size of the draft vocabulary (12288)")
+    sub.add_argument(
+        "--n-ff", type=_count, help="width of the head's feed-forward part; default: the target's"
+    )
+    sub.add_argument("--epochs", type=_positive, help="passes over the data (25)")
+    sub.add_argument("--batch", type=_count, help="rows a step (16)")
+    sub.add_argument("--peak-rate", type=_positive, help="learning rate after warm-up (3e-3)")
+    sub.add_argument("--warmup", type=_count, help="steps of warm-up (300)")
+    sub.add_argument("--log-every", type=_count, help="steps between two log lines (200)")
+    sub.add_argument("--evaluate-every", type=_count, help="steps between two held-out measurements (1500)")
+    sub.add_argument("--seed", type=_from_zero, help="of the initial weights and the order of rows (0)")
     sub.add_argument(
         "--no-keep-states",
         dest="keep_states",
@@ -295,6 +332,6 @@ def _add_train_options(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
     sub.add_argument(
-        "--long-rows", type=int, default=0, help="conversations for the far-position test (0: none)"
+        "--long-rows", type=_from_zero, default=0, help="conversations for the far-position test (0: none)"
     )
-    sub.add_argument("--long-length", type=int, default=2048, help="their length (2048)")
+    sub.add_argument("--long-length", type=_count, default=2048, help="their length (2048)")

@@ -1,8 +1,8 @@
 """The lossless check from the command line: answers with MTP, replayed without, and what differs.
 
 A reply is decoded with the settings as they are, then its tokens are decoded again one by one without drafts
-and compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than a
-batch rounds) or a fault.
+and compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
+a batch rounds) or a fault.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Checked:
 
     @property
     def tie(self) -> bool:
-        """It differs where the two best tokens are so close that rounding decides."""
-        return not self.replayed.equal and self.replayed.gap < TIE
+        """It differs where the two best tokens are so close that rounding decides; never where a draft was
+        accepted that is not the target's choice."""
+        return not self.replayed.equal and self.replayed.gap < TIE and not self.stats.lossy
 
     @property
     def sentence(self) -> str:

@@ -51,7 +51,10 @@ def _head(result: Result) -> str:
     if result.verify_ms:
         rows = "".join(f"{n:{CELL}}" for n in range(1, len(result.verify_ms) + 1))
         cost = "".join(f"{v:{CELL}.2f}" for v in result.verify_cost)
-        lines += ["", f"rows      {rows}", f"cost      {cost}   ({result.verify_ms[0]:.1f} ms for one row)"]
+        lines += ["", f"rows      {rows}", f"cost      {cost}"]
+        lines.append(
+            f"          of verifying that many rows in one batch; one takes {result.verify_ms[0]:.1f} ms"
+        )
     if machine.busy and machine.load:
         lines += ["", f"The machine was busy (load {machine.load[0]:.1f}): trust the ratios, not the speeds."]
     return "\n".join(lines)

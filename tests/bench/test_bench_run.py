@@ -1,0 +1,269 @@
+"""Bench and check on the real engine with constructed models, and a server beside them over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from engine_kit import load_of, opened
+
+from ds4chat import bench, check
+from ds4chat.bench.runs import FEWEST_TOKENS, QUICK, Measurement
+from ds4chat.bench.server import LlamaServer, ServerError
+from ds4chat.engine.events import Tuning
+from ds4chat.settings.schema import Settings
+from ds4chat.settings.shot import BenchOptions, Shot
+from ds4chat.workloads import workloads
+
+KINDS = ["chat", "code", "list", "rewrite", "story"]
+
+
+def settings_for(folder: Path, name: str, **more: Any) -> Settings:
+    load = load_of(folder, name)
+    made = Settings(model=load.model, mtp=load.support, ctx_size=512, threads=1)
+    return replace(made, **more)
+
+
+def test_five_kinds_of_prompts_are_shipped_about_six_each() -> None:
+    assert [w.name for w in workloads()] == KINDS
+    assert all(len(w.prompts) == 6 and len(set(w.prompts)) == 6 for w in workloads())
+
+
+def test_bench_prints_its_json_and_saves_the_same(
+    tiny_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bench.json"
+    settings = settings_for(tiny_dir, "llama-draft")
+    assert bench.run(settings, BenchOptions(json=True, quick=True, save=str(path))) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert json.loads(path.read_text(encoding="utf-8")) == result
+    assert str(path) in err
+    assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
+    assert result["drafter"]["kind"] == "draft-model"
+    assert len(result["verify_cost"]) == 9 and result["verify_cost"][0] == 1.0
+    assert [w["name"] for w in result["workloads"]] == KINDS
+    for workload in result["workloads"]:
+        assert workload["plain"]["tokens_per_s"] > 0
+        assert [f["depth"] for f in workload["fixed"]] == [1, 2, 4]
+        assert workload["auto"]["mean_depth"] >= 0
+        for fixed in workload["fixed"]:
+            judged = sum(p["judged"] for p in fixed["by_position"])
+            accepted = sum(p["accepted"] for p in fixed["by_position"])
+            assert fixed["acceptance"] == pytest.approx(accepted / judged, abs=1e-4)
+            assert fixed["same_text"][0] == fixed["same_text"][1] > 0
+    assert result["memory"]["peak_rss_bytes"] is None or result["memory"]["peak_rss_bytes"] > 1 << 20
+    assert result["advice"].endswith(".")
+
+
+def test_the_table_and_the_picture_fit_into_80_columns(
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_for(tiny_dir, "llama-draft", lookup=True)
+    assert bench.run(settings, BenchOptions(quick=True, plot=True)) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if not line.startswith(("model ", "machine "))]
+    assert max(map(len, lines)) <= 80
+    assert "lookup+draft-model" in out and "█" in out
+    for name in KINDS:
+        assert f"{name} (" in out
+    assert "MTP" in out.rsplit("\n\n", 1)[1]
+
+
+def test_without_a_drafter_bench_measures_plain_decoding_and_says_what_to_give(
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_for(tiny_dir, "llama-draft", mtp="")
+    assert bench.run(settings, BenchOptions(quick=True, json=True)) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["drafter"] is None
+    assert all(w["fixed"] == [] and w["auto"] is None for w in result["workloads"])
+    assert "--mtp FILE" in result["advice"] and "--lookup" in result["advice"]
+
+
+def test_a_stopped_measurement_keeps_what_it_has(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        seen: list[str] = []
+
+        def progress(done: int, total: int, what: str) -> None:
+            seen.append(what)
+            if what.startswith("code, depth"):
+                measurement.stop()
+
+        measurement = Measurement(
+            kit.session,
+            Tuning(),
+            workloads(),
+            replace(QUICK, budget_s=1e6, deadline_s=1e6),
+            progress=progress,
+        )
+        measured = measurement.run()
+    assert measurement.stopped
+    assert {run.workload for run in measured.runs} == {"chat"}
+    assert [run.depth for run in measured.runs] == [0, 1, 2, 4, "auto", 0]
+
+
+def test_no_reply_profits_from_the_one_before(tiny_dir: Path) -> None:
+    """The same prompt at the same depth twice: the second run has the counters of the first, so lookup has
+    seen nothing of it."""
+    with opened(load_of(tiny_dir, "llama-draft", lookup=True)) as kit:
+        plan = replace(QUICK, depths=(2, 2), rounds=1, budget_s=1e6, deadline_s=1e6)
+        measured = Measurement(kit.session, Tuning(), workloads()[:1], plan).run()
+    first, second = (run for run in measured.runs if run.depth == 2)
+    assert first.ids == second.ids
+    assert [s.drafted for s in first.steps] == [s.drafted for s in second.steps]
+    assert [s.drafter for s in first.steps] == [s.drafter for s in second.steps]
+
+
+def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path / "no" / "f.json"))) == 1
+    assert "does not exist" in capsys.readouterr().err
+    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path))) == 1
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_short_budget_gives_every_kind_of_text_one_short_block(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        plan = replace(QUICK, depths=(1,), budget_s=0.0, deadline_s=1e6)
+        measured = Measurement(kit.session, Tuning(), workloads(), plan).run()
+    assert [run.workload for run in measured.runs if run.depth == 1] == KINDS
+    assert max(len(run.ids) for run in measured.runs) <= FEWEST_TOKENS
+
+
+def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
+    """A clock that jumps past the deadline during the second kind of text: its replies are broken off."""
+    late = False
+
+    def progress(done: int, total: int, what: str) -> None:
+        nonlocal late
+        late = late or what.startswith("code, depth")
+
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        plan = replace(QUICK, budget_s=1e6, deadline_s=1e6)
+        measured = Measurement(
+            kit.session,
+            Tuning(),
+            workloads(),
+            plan,
+            progress=progress,
+            clock=lambda: 2e6 if late else 0.0,
+        ).run()
+    assert {run.workload for run in measured.runs} == {"chat"}
+
+
+# ------------------------------------------------------------------------------------ the server
+
+
+class LlamaServerAnswers(BaseHTTPRequestHandler):
+    """Answers in the form of llama-server's /props and /completion."""
+
+    asked: ClassVar[list[dict[str, Any]]] = []
+    completion: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        self.answer({"model_path": "/models/tiny.gguf"} if self.path == "/props" else {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body)
+        self.answer(self.completion)
+
+    def answer(self, body: dict[str, Any]) -> None:
+        payload = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: stderr is ds4chat's."""
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    LlamaServerAnswers.asked = []
+    LlamaServerAnswers.completion = {
+        "content": "x",
+        "timings": {"predicted_n": 8, "predicted_per_second": 50.0},
+    }
+    server = HTTPServer(("127.0.0.1", 0), LlamaServerAnswers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_compare_asks_greedily_for_the_same_tokens_and_takes_the_servers_timings(
+    tiny_dir: Path, server_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_for(tiny_dir, "llama-draft")
+    assert bench.run(settings, BenchOptions(quick=True, json=True, compare=server_url)) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["server"] == f"tiny.gguf at {server_url}"
+    assert all(w["server"]["tokens_per_s"] == 50.0 for w in result["workloads"])
+    body = LlamaServerAnswers.asked[0]
+    assert body["temperature"] == 0 and body["cache_prompt"] is False
+    assert body["prompt"] and all(isinstance(token, int) for token in body["prompt"])
+
+
+def test_a_server_that_does_not_answer_is_said_so_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert bench.run(Settings(model="missing.gguf"), BenchOptions(compare=url)) == 1
+    err = capsys.readouterr().err
+    assert f"No server answers at {url}" in err and "llama-server" in err
+    with pytest.raises(ServerError, match="no address"):
+        LlamaServer("localhost:8080")
+
+
+def test_an_answer_without_timings_is_not_taken_for_a_speed(server_url: str) -> None:
+    LlamaServerAnswers.completion = {"choices": []}
+    with pytest.raises(ServerError, match="without timings"):
+        LlamaServer(server_url).tokens_per_s([1, 2], 4)
+
+
+# ------------------------------------------------------------------------------------ check
+
+
+def test_check_finds_exact_replies_equal(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_for(tiny_dir, "llama-draft", mtp_draft=3, predict=40)
+    assert check.run(settings, Shot(None)) == 0
+    out = capsys.readouterr().out
+    assert out.count("Equal: all ") == 3
+    assert "3 of 3 replies equal plain decoding" in out
+
+
+def test_check_reports_the_first_difference_of_an_approximate_reply(
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At margin 0 every draft is accepted, the wrong ones too."""
+    settings = settings_for(tiny_dir, "llama-draft", mtp_draft=3, mtp_margin=0.0, predict=40)
+    assert check.run(settings, Shot("hello", json=True, raw=True)) == 1
+    result = json.loads(capsys.readouterr().out)
+    (reply,) = result["replies"]
+    assert (result["equal"], result["lossless"], reply["tie"]) == (False, False, False)
+    difference = reply["difference"]
+    assert difference["mtp"]["id"] != difference["plain"]["id"]
+    assert reply["compared"] == difference["index"] + 1
+    assert "approximate" in reply["sentence"]
+
+
+def test_check_without_a_drafter_says_that_there_is_nothing_to_check(
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check.run(settings_for(tiny_dir, "llama-draft", mtp=""), Shot("hello")) == 1
+    assert "nothing to check" in capsys.readouterr().err

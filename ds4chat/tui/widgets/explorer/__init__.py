@@ -1,0 +1,1 @@
+"""The parts of the confidence explorer: filter line, table, charts, what-if."""

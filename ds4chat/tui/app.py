@@ -25,7 +25,14 @@ from ds4chat.tui.commands import COMMANDS
 from ds4chat.tui.controller import Chat, Engine
 from ds4chat.tui.conversation import Forgetful, Recorder
 from ds4chat.tui.live import with_tuning
-from ds4chat.tui.messages import CommandRequested, ModelChosen, SettingsSaved, ThemeChosen
+from ds4chat.tui.messages import (
+    CommandRequested,
+    ModelChosen,
+    SettingsSaved,
+    ThemeChosen,
+    TokenPicked,
+    TuningChanged,
+)
 from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 from ds4chat.tui.widgets.panels import PanelDock
@@ -44,6 +51,7 @@ class ChatApp(App[int]):
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", id="app.help", priority=True),
+        Binding("f11,ctrl+l", "explore", "Confidence explorer", id="app.explore"),
         Binding("f12", "log", "Log", id="app.log"),
         Binding("ctrl+s", "save", "Save the settings", id="app.save"),
         Binding("ctrl+q", "quit", "Leave", id="app.quit", show=False, priority=True),
@@ -239,6 +247,22 @@ class ChatApp(App[int]):
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
+
+    def action_explore(self, source: str = "") -> None:
+        """The judged drafts of this conversation, of a stored one (its number), or of a log file."""
+        from ds4chat.tui.screens.explorer import ExplorerScreen
+        from ds4chat.tui.screens.explorer_source import opener
+
+        if not isinstance(self.screen, ExplorerScreen):
+            self.push_screen(ExplorerScreen(opener(self.chat, source), lambda: self.chat.tuning))
+
+    def on_token_picked(self, event: TokenPicked) -> None:
+        """The explorer lies over the chat: what it picks comes here."""
+        self.chat_screen.token_picked(event)
+
+    def on_tuning_changed(self, event: TuningChanged) -> None:
+        """The explorer applies its what-if."""
+        self.chat_screen.retune(event.tuning)
 
     def action_about(self) -> None:
         """Versions, places, licences."""

@@ -64,6 +64,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("read", "Put a text file into the prompt", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
+    Command(
+        "explore",
+        "Judged drafts of this conversation, of a log file, or of a stored conversation",
+        "[LOGFILE|NUMBER]",
+        completes="file",
+    ),
     Command("copy", "Copy the last reply as it was written"),
     Command("view", "Finished replies as tokens or as Markdown", "[tokens|markdown]", completes="format"),
     Command("panels", "Open or close the panels"),

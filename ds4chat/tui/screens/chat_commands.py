@@ -84,6 +84,9 @@ class ChatCommands:
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation.")
 
+    def _explore(self, argument: str) -> None:
+        self._screen.chat_app.action_explore(argument)
+
     def _copy(self, argument: str) -> None:
         reply = self._screen.chat.conversation.last_reply
         if reply is None or not reply.tokens:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,9 @@ from typing import Literal
 Trouble = Literal["newer", "read-only", "full", "locked", "corrupt", "gone", "input", "other"]
 """newer: written by a later ds4chat. gone: what was asked for does not exist. input: a file to be imported,
 or a place to export to, is not usable."""
+
+_ROOM = 64 << 10
+"""Bytes that the smallest write may need, log and index files included."""
 
 
 class StoreError(Exception):
@@ -27,7 +31,7 @@ def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
     # Extended codes hold the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     place = f"The database {shown_path(path)}" if path else "The conversations kept in memory"
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR and _has_no_room(path):
         return StoreError(
             f"{place} cannot grow: the disk is full. Free some space; what is not written yet stays in "
             "memory and is written then.",
@@ -52,6 +56,14 @@ def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
     if isinstance(error, sqlite3.IntegrityError):
         return StoreError("The conversation or message was deleted meanwhile.", "gone")
     return StoreError(f"{place} cannot be used: {error}. Check the disk, then start ds4chat again.")
+
+
+def _has_no_room(path: Path | None) -> bool:
+    """Where its index file does not fit, SQLite reports an input/output error in the place of a full disk."""
+    try:
+        return path is not None and shutil.disk_usage(path.parent).free < _ROOM
+    except OSError:
+        return False
 
 
 def from_system(error: OSError, doing: str) -> StoreError:

@@ -107,15 +107,19 @@ def _sometimes(good: Sequence[TextFigures], drafter: str, auto: float, ratio: fl
 
 
 def _by_depth(texts: Sequence[TextFigures]) -> dict[Depth, float]:
-    """Ratio to plain decoding over all kinds of text, for the settings that every one of them has."""
+    """Ratio to plain decoding over the kinds of text that have every setting; where none has, over those that
+    have any, for the settings that they share. A kind that was broken off must not decide for a depth by
+    lacking the others."""
     settings: dict[Depth, list[float]] = {}
-    texts = [text for text in texts if text.fixed]
+    every = {setting.depth for text in texts for setting in _settings(text)}
+    whole_texts = [text for text in texts if {setting.depth for setting in _settings(text)} == every]
+    texts = whole_texts or [text for text in texts if text.fixed]
     for text in texts:
         for setting in _settings(text):
             if setting.ratio:
                 settings.setdefault(setting.depth, []).append(setting.ratio.median)
-    whole = {depth: overall(ratios) for depth, ratios in settings.items() if len(ratios) == len(texts)}
-    return whole if any(depth != "auto" for depth in whole) else {}
+    shared = {depth: overall(ratios) for depth, ratios in settings.items() if len(ratios) == len(texts)}
+    return shared if any(depth != "auto" for depth in shared) else {}
 
 
 def _settings(text: TextFigures) -> list[Setting]:

@@ -153,6 +153,16 @@ def test_it_pays_on_one_kind_of_text_alone() -> None:
     assert advice.set == "auto" and "1.30 at depth 1" in advice.sentence
 
 
+def test_a_kind_of_text_that_was_broken_off_does_not_decide_for_its_only_depth() -> None:
+    """The whole text has depths 1 (1.5) and 2 (1.2); of the other only depth 2 (1.3) was measured."""
+    runs = [plain("t", 0, 40.0), plain("t", 0, 40.0)]
+    runs += [run_of("t", 0, 1, 40 / 1.5, [step(i, 1, 1, 9.0, 1.0) for i in range(2)])]
+    runs += [run_of("t", 0, 2, 30 / 1.2, [step(0, 2, 2, 9.0, 1.0)])]
+    whole = figures(Measured(runs=runs), ["t"])[0]
+    advice = advise([whole, text_of(1.3, depth=2)], "eagle3", [])
+    assert (advice.pays, advice.set) == (True, 1)
+
+
 def test_auto_that_never_drafts_is_not_said_to_speed_anything_up() -> None:
     """Its speed is plain decoding's; 1.2 would be noise."""
     runs = [plain("t", 0, 40.0), plain("t", 0, 40.0)]

@@ -27,6 +27,7 @@ from ds4chat.tui.conversation import Forgetful, Recorder
 from ds4chat.tui.live import with_tuning
 from ds4chat.tui.messages import (
     CommandRequested,
+    ConversationRead,
     ModelChosen,
     SettingsSaved,
     ThemeChosen,
@@ -41,8 +42,6 @@ from ds4chat.tui.widgets.panels.tuning import TuningPanel
 if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
 
-RECENT_NAME = "recent-models.json"
-
 
 class ChatApp(App[int]):
     """The chat. ``engine`` is an EngineClient or anything with its interface; None makes one."""
@@ -52,6 +51,7 @@ class ChatApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", id="app.help", priority=True),
         Binding("f11,ctrl+l", "explore", "Confidence explorer", id="app.explore"),
+        Binding("ctrl+b", "history", "Stored conversations", id="app.history"),
         Binding("f12", "log", "Log", id="app.log"),
         Binding("ctrl+s", "save", "Save the settings", id="app.save"),
         Binding("ctrl+q", "quit", "Leave", id="app.quit", show=False, priority=True),
@@ -193,18 +193,11 @@ class ChatApp(App[int]):
         self.action_save()
 
     def on_model_chosen(self, event: ModelChosen) -> None:
-        """The picker's choice: load it, and remember it."""
+        """The picker's choice: load it."""
         settings = replace(
             self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False
         )
         self.chat_screen.load(settings)
-        self._remember(event.model)
-
-    @work(thread=True, exit_on_error=False)
-    def _remember(self, model: str) -> None:
-        from ds4chat.tui.screens.model_scan import remember_model
-
-        remember_model(paths.folder("data") / RECENT_NAME, model)
 
     def on_command_requested(self, event: CommandRequested) -> None:
         """A slash command from elsewhere than the prompt."""
@@ -226,8 +219,45 @@ class ChatApp(App[int]):
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
-        recent = paths.folder("data") / RECENT_NAME
+        recent = self.chat.recorder.recent_models()
         self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+
+    def action_history(self) -> None:
+        """Stored conversations."""
+        from ds4chat.tui.recorder import StoreRecorder
+        from ds4chat.tui.screens.history import HistoryScreen
+
+        recorder = self.chat.recorder
+        if not isinstance(recorder, StoreRecorder):
+            self.notify("This chat keeps no conversations.")
+        elif not isinstance(self.screen, HistoryScreen):
+            current = self.chat.conversation.key
+            writing = (current or 0) if self.chat.reply else None
+            self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
+
+    def _history_closed(self, chosen: int | None) -> None:
+        self._read_conversation(chosen)
+
+    @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
+    def _read_conversation(self, chosen: int | None) -> None:
+        from ds4chat.store import StoreError
+        from ds4chat.tui.recorder import StoreRecorder
+
+        recorder = self.chat.recorder
+        if self.chat.reply is not None or not isinstance(recorder, StoreRecorder):
+            return
+        try:
+            found = recorder.after_history(self.chat.conversation, chosen, self.chat.next_number)
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            if found is not None:
+                self.post_message(ConversationRead(found))
+
+    def on_conversation_read(self, event: ConversationRead) -> None:
+        """Go on with a stored conversation, unless a reply was begun meanwhile."""
+        if self.chat.resume(event.conversation):
+            self.chat_screen.show_conversation()
 
     def action_settings(self) -> None:
         """All settings."""

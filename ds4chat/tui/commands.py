@@ -35,6 +35,7 @@ class Command:
 COMMANDS: tuple[Command, ...] = (
     Command("help", "Keys and commands"),
     Command("new", "Begin a new conversation", aliases=("clear",)),
+    Command("history", "Stored conversations: find, read, export, go on with one"),
     Command("retry", "Answer the last prompt anew", aliases=("regenerate",)),
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from ds4chat.engine.events import (
@@ -181,7 +182,8 @@ class Conversation:
 
 
 class Recorder(Protocol):
-    """Keeps conversations as they happen. Nothing here may raise: a store in trouble says so by itself."""
+    """Keeps conversations as they happen. Nothing here but ``export`` may raise: a store in trouble says so
+    itself."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
         """A reply was asked for; the turn before it may be new. Called before the engine is asked."""
@@ -209,6 +211,13 @@ class Recorder(Protocol):
 
     def loaded(self, command: Load, loaded: Loaded) -> None:
         """Models were loaded; they answer what is asked from now on."""
+
+    def recent_models(self) -> list[str]:
+        """Paths of the targets loaded lately, the latest first."""
+
+    def export(self, conversation: Conversation, path: Path) -> bool:
+        """Write the conversation to a new file; False where not all of it is kept. Raises StoreError, which
+        says why the file cannot be written."""
 
     def news(self) -> list[Notice]:
         """What the user is to be told of the store since the last call."""
@@ -248,6 +257,14 @@ class Forgetful:
 
     def loaded(self, command: Load, loaded: Loaded) -> None:
         """Kept nowhere."""
+
+    def recent_models(self) -> list[str]:
+        """None."""
+        return []
+
+    def export(self, conversation: Conversation, path: Path) -> bool:
+        """Kept nowhere."""
+        return False
 
     def news(self) -> list[Notice]:
         """None."""

@@ -9,6 +9,7 @@ from textual.message import Message
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
+from ds4chat.tui.conversation import Conversation
 
 
 @dataclass
@@ -64,6 +65,14 @@ class SettingsSaved(Message):
     """All of them, as they now are."""
     path: Path
     """The file that holds them."""
+
+
+@dataclass
+class ConversationRead(Message):
+    """A conversation came from the store to go on with."""
+
+    conversation: Conversation
+    """Its path shown, with the replies' tokens and steps; empty: a new one."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, Notice, Prefill, Step
@@ -41,7 +41,7 @@ class _Written:
 
 
 class StoreRecorder:
-    """The Recorder that writes to a store. Nothing here raises, but ``opened``."""
+    """The Recorder that writes to a store. Nothing raises here but what reads or exports conversations."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -163,6 +163,39 @@ class StoreRecorder:
         """A stored conversation as the chat holds it, its replies with tokens and steps. ``number`` gives the
         next reply's number. Any thread may call it. Raises StoreError."""
         return read_conversation(self.store, key, number)
+
+    def after_history(
+        self, current: Conversation, chosen: int | None, number: Callable[[], int]
+    ) -> Conversation | None:
+        """What the chat is to show when the history closes: the one chosen; else ``current`` anew, if another
+        path of it is shown now, or an empty one, if it was deleted; None: nothing else. As ``opened``."""
+        if chosen is not None and chosen != current.key:
+            return self.opened(chosen, number)
+        if current.key is None:
+            return None
+        found = self.store.conversations.get(current.key)
+        if found.deleted_ms is not None:
+            return Conversation(system=current.system)
+        last = current.turns[-1] if current.turns else None
+        # A turn without a number is not in the store yet, and would be lost from the screen.
+        moved = found.active_leaf != last.key if last is not None else found.active_leaf is not None
+        return self.opened(current.key, number) if moved and (last is None or last.key is not None) else None
+
+    def export(self, conversation: Conversation, path: Path) -> bool:
+        """Write the conversation to a new file, in the form of its ending; False where not all of it is in
+        the store. Raises StoreError."""
+        for written in self._writing:
+            written.recorder.flush()
+        self._settle()
+        turns = conversation.turns
+        if conversation.key is None or any(turn.key is None for turn in turns):
+            return False
+        if any(w.conversation is conversation and not w.recorder.saved for w in self._writing):
+            return False
+        from ds4chat.store.export import export
+
+        export(self.store, conversation.key, path)
+        return True
 
     # -- parts
 

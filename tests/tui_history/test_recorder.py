@@ -8,15 +8,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from chat_kit import PIECES, ReplayEngine, ended, loaded, steps_of
+from chat_kit import PIECES, ReplayEngine, ended, steps_of
+from tui_history.stored import TEXT
 
 from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Tuning
 from ds4chat.store import Store, open_store
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.recorder import RECOVERED, StoreRecorder
-
-TEXT = "".join(text for text, _ in PIECES)
 
 
 class Probe(ReplayEngine):

@@ -10,11 +10,8 @@ from textual.widgets import Input, OptionList, Static
 from tui_panels.screen_stage import Host
 
 from ds4chat.tui.screens.model_scan import (
-    RECENT_KEPT,
     describe_file,
     gguf_files,
-    recent_models,
-    remember_model,
     search_folders,
     support_choices,
 )
@@ -87,18 +84,6 @@ def test_choices_say_what_fits_and_why_not(tiny_dir: Path) -> None:
     assert target.name not in choices
 
 
-def test_the_models_used_last_are_kept_without_doubles(tmp_path: Path) -> None:
-    file = tmp_path / "data" / "recent.json"
-    assert recent_models(file) == []
-    for i in [*range(20), 15]:
-        remember_model(file, f"/m/{i}.gguf")
-    kept = recent_models(file)
-    assert kept[:3] == ["/m/15.gguf", "/m/19.gguf", "/m/18.gguf"]
-    assert len(kept) == len(set(kept)) == RECENT_KEPT
-    file.write_text("{broken")
-    assert recent_models(file) == []
-
-
 # ---------------------------------------------------------------------------------------- the screen
 
 
@@ -167,9 +152,9 @@ async def test_filter_recent_current_and_bad_files(tmp_path: Path) -> None:
     first = tiny.build("deepseek4", tmp_path)
     second = tiny.build("llama", tmp_path)
     (tmp_path / "broken.gguf").write_bytes(b"nothing")
-    recent = tmp_path / "recent.json"
-    remember_model(recent, str(first))
-    app = Host(picker_over(tmp_path, current_model=str(second), recent_file=recent))
+    app = Host(
+        picker_over(tmp_path, current_model=str(second), recent=[str(first), str(tmp_path / "gone.gguf")])
+    )
     async with app.run_test(size=(80, 24)) as pilot:
         await searched(app, pilot)
         assert [row[0] for row in rows(app)] == ["●", "↺", " "]

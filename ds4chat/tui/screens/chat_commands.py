@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds4chat.settings.validate import SettingError
+from ds4chat.store import StoreError
 from ds4chat.tui.commands import CommandError, parse
 from ds4chat.tui.export import ExportError, export
 from ds4chat.tui.live import set_value
@@ -29,7 +30,7 @@ class ChatCommands:
             parsed = parse(text)
             handler: Callable[[str], None] = getattr(self, f"_{parsed.command.name}")
             handler(parsed.argument)
-        except (CommandError, SettingError, FileError, ExportError) as error:
+        except (CommandError, SettingError, FileError, ExportError, StoreError) as error:
             self._screen.notify(str(error), severity="warning", markup=False)
             return False
         return True
@@ -40,6 +41,9 @@ class ChatCommands:
         if not self._screen.chat.new():
             raise CommandError("A reply is running. Stop it with Esc first.")
         self._screen.show_conversation()
+
+    def _history(self, argument: str) -> None:
+        self._screen.chat_app.action_history()
 
     def _retry(self, argument: str) -> None:
         self._screen.action_retry()
@@ -99,7 +103,11 @@ class ChatCommands:
         self._screen.show_queue()
 
     def _export(self, argument: str) -> None:
-        path = export(self._screen.chat.conversation, argument)
+        conversation = self._screen.chat.conversation
+        path = Path(argument).expanduser()
+        if not self._screen.chat.recorder.export(conversation, path):
+            # Without a store, or with one in trouble: what is on the screen, from memory.
+            export(conversation, argument)
         self._screen.notify(f"Written to {path}.", markup=False)
 
     # -- models and speculation

@@ -5,10 +5,8 @@ Only names are listed and headers read. Made for a thread: it touches no widget.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ MAX_DEPTH = 6
 MAX_FILES = 2000
 MAX_FOLDERS = 20_000
 """A folder of models is small; a home folder given by mistake must not keep the disk busy."""
-RECENT_KEPT = 12
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 
@@ -166,27 +163,3 @@ def _same_file(a: Path, b: Path) -> bool:
         return os.path.samefile(a, b)
     except OSError:
         return a == b
-
-
-# ---------------------------------------------------------------------------------------- recently used
-
-
-def recent_models(file: Path) -> list[str]:
-    """Paths of the targets used last, the latest first; none where the file is missing or broken."""
-    try:
-        listed = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [path for path in listed if isinstance(path, str)] if isinstance(listed, list) else []
-
-
-def remember_model(file: Path, model: str) -> None:
-    """Put a target first among those used last. A folder that cannot be written loses only this list."""
-    paths = list(dict.fromkeys([model, *recent_models(file)]))[:RECENT_KEPT]
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:
-            json.dump(paths, new)
-        os.replace(new.name, file)
-    except OSError:
-        return

@@ -24,7 +24,6 @@ from ds4chat.tui.screens.model_scan import (
     SupportChoice,
     describe_file,
     gguf_files,
-    recent_models,
     search_folders,
     support_choices,
 )
@@ -67,15 +66,15 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self,
         model_folders: str = "",
         current_model: str = "",
-        recent_file: Path | None = None,
+        recent: Sequence[str] = (),
         *,
         home: Path | None = None,
     ) -> None:
-        """``model_folders`` is the setting of that name; ``recent_file`` the list of models used last."""
+        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths."""
         super().__init__()
         self._folders = search_folders(model_folders, current_model, os.environ, home or Path.home())
         self._current = current_model
-        self._recent = [p for p in (recent_models(recent_file) if recent_file else []) if Path(p).is_file()]
+        self._recent = [path for path in recent if Path(path).is_file()]
         self._found: list[FoundModel] = []
         self._searched = False
         self._shown: list[FoundModel] = []

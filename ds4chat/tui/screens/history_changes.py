@@ -1,0 +1,107 @@
+"""What the history does with the store, each change a function of the store that says what came of it.
+
+All of them raise StoreError, and then nothing is changed. They are made for threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ds4chat.store import Store, StoreError
+from ds4chat.store.database import connect
+from ds4chat.store.errors import shown_path
+from ds4chat.store.harmless import one_line
+
+UNTITLED = "Untitled"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What came of a change."""
+
+    sentence: str = ""
+    """For the user; empty where the list shows it."""
+    select: int | None = None
+    """The conversation to stand on afterwards; None: what is in the same place."""
+    deleted: int | None = None
+    """The conversation that can be brought back."""
+    opened: int | None = None
+    """The conversation to go on with."""
+
+
+@contextmanager
+def apart(store: Store) -> Iterator[Store]:
+    """The same conversations over a connection of their own, for what takes long beside a running reply; the
+    store itself where it is in memory. Raises StoreError."""
+    if store.path is None:
+        yield store
+        return
+    other = Store(connect(store.path))
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def title(store: Store, key: int) -> str:
+    """A conversation's title, fit for a sentence."""
+    return one_line(store.conversations.get(key).title) or UNTITLED
+
+
+def pin(store: Store, key: int) -> Change:
+    """Keep a conversation at the top, or no longer."""
+    store.conversations.pin(key, not store.conversations.get(key).pinned)
+    return Change(select=key)
+
+
+def rename(store: Store, key: int, name: str) -> Change:
+    """Give it another title."""
+    store.conversations.rename(key, name)
+    return Change(select=key)
+
+
+def delete(store: Store, key: int) -> Change:
+    """Take it out of the list."""
+    store.conversations.delete(key)
+    return Change(f"Deleted “{title(store, key)}”. u brings it back.", deleted=key)
+
+
+def restore(store: Store, key: int) -> Change:
+    """Bring it back."""
+    store.conversations.restore(key)
+    return Change(f"“{title(store, key)}” is back.", select=key)
+
+
+def fork(store: Store, key: int, message: int | None) -> Change:
+    """Copy it, up to ``message`` or to the end of the path shown, into a new one."""
+    at = message if message is not None else store.conversations.get(key).active_leaf
+    if at is None:
+        raise StoreError("There is nothing to fork: the conversation is empty.", "gone")
+    made = store.conversations.fork(at)
+    return Change(f"Forked into “{title(store, made)}”.", select=made)
+
+
+def show(store: Store, key: int, message: int) -> Change:
+    """Go on with it on the branch that holds ``message``."""
+    if all(found.id != message for found in store.conversations.path(key)):
+        store.conversations.switch(message)
+    return Change(opened=key)
+
+
+def write(store: Store, key: int, path: Path) -> Change:
+    """Export it to a new file in the form of its ending."""
+    from ds4chat.store.export import export
+
+    export(store, key, path)
+    return Change(f"Written to {shown_path(path)}.", select=key)
+
+
+def read(store: Store, path: Path) -> Change:
+    """Import an exported JSON file as a new conversation."""
+    from ds4chat.store.importing import import_file
+
+    made = import_file(store, path)
+    return Change(f"Imported “{title(store, made)}”.", select=made)

@@ -53,12 +53,10 @@ def histogram_lines(found: Histogram, column: Column, width: int) -> list[Line]:
                 (f" {count(rejected, COUNT_WIDTH)}", "" if rejected else "track"),
             )
         )
+    if found.missing:
+        rows = "row has" if found.missing == 1 else "rows have"
+        lines.append(((f"{found.missing:,} {rows} no value", "muted"),))
     return lines
-
-
-def missing_line(found: Histogram) -> Line:
-    """How many rows have no value in the column; empty when all have one."""
-    return ((f"{found.missing:,} rows without a value" if found.missing else "", "muted"),)
 
 
 def _bin_label(found: Histogram, bin_number: int, column: Column) -> str:

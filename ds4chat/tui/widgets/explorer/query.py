@@ -28,7 +28,7 @@ RANGES = {"ratio": "ratio", "gap": "gap", "dgap": "draft_gap", "prob": "draft_pr
 HALF_A_DIGIT = {"ratio": 0.0005, "prob": 0.0005, "gap": 0.005, "dgap": 0.005}
 """``=`` finds what the table shows as that number: half of its last digit to either side."""
 FORMS = (*VERDICTS, *OUTCOMES, "pos=", "ratio<", "gap<", "dgap<", "prob<")
-EXAMPLES = 'miss · rejected · pos=2 · ratio<0.5 · gap=1..3 · dgap>2 · prob>0.9 · "text"'
+EXAMPLES = 'miss · lossy · pos=2 · ratio<0.5 · gap=1..3 · dgap · prob · "text"'
 
 _TERM = re.compile(r"([A-Za-z_]+)(<=|>=|<|>|=)(.*)")
 _WORD = re.compile(r'"(?P<text>[^"]*)(?:"|$)|(?P<word>[^\s"]+)')

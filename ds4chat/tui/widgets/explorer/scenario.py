@@ -21,7 +21,7 @@ from ds4chat.tui.widgets.panels.figures import ratio as factor
 from ds4chat.tui.widgets.panels.lines import Line
 
 Name = Literal["depth", "margin", "gate"]
-AS_RECORDED = "recorded"
+AS_RECORDED = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Handle:
         """What the value means."""
         value = getattr(scenario, self.name)
         if value is None:
-            return f"mostly {getattr(base, self.name):.{self.places}f}"
+            return f"as recorded, mostly {getattr(base, self.name):.{self.places}f}"
         return self.says(value)
 
 
@@ -220,7 +220,7 @@ def _points(before: float | None, after: float | None) -> str:
     if before is None or after is None:
         return ""
     change = round((after - before) * 100, 1)
-    return f"{change:+.1f}" if change else "±0.0"
+    return f"{change:+.1f}".replace("-", "−") if change else "±0.0"
 
 
 def _times(before: float | None, after: float | None) -> str:

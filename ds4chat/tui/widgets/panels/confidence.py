@@ -24,6 +24,7 @@ from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.widgets.panels.figures import count, decimal, token_text
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, style_sheet
 from ds4chat.tui.widgets.panels.panel import Panel
+from ds4chat.tui.widgets.scrolling import set_virtual_size
 
 CAPACITY = 4000
 """Rows kept. The whole log of a conversation is in the explorer; this is what runs past."""
@@ -158,7 +159,7 @@ class ConfidenceLog(ScrollView, can_focus=True):
         if self._cursor is not None and self._cursor < self._dropped:
             self._cursor = None
         width = self.scrollable_content_region.width
-        self.virtual_size = Size(width, len(self._rows))
+        set_virtual_size(self, Size(width, len(self._rows)))
         if self._following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
             self.refresh()

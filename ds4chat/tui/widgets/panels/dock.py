@@ -141,7 +141,7 @@ class PanelDock(VerticalScroll):
 
     def _draw_soon(self) -> None:
         """Draw now if the last drawing is long enough ago, else once that time has come."""
-        if self._timer is not None or not self.is_mounted:
+        if self._timer is not None or not self.is_mounted or not self.is_on_screen:
             return
         wait = self._drawn_at + DRAW_SECONDS - monotonic()
         if wait <= 0:
@@ -156,6 +156,10 @@ class PanelDock(VerticalScroll):
             panel.draw()
 
     def on_mount(self) -> None:
+        self._draw()
+
+    def on_show(self) -> None:
+        """What came while the dock was out of sight was not drawn."""
         self._draw()
 
     def on_resize(self) -> None:

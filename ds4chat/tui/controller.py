@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 from time import monotonic
@@ -40,11 +40,17 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
+from ds4chat.tui.watchdog import Watchdog
 
 EngineState = Literal["none", "loading", "ready", "reading", "writing", "stopping", "failed", "died"]
 
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
+
+ENDED_BY_USER = (
+    "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
+    "on."
+)
 
 
 class Engine(Protocol):
@@ -142,8 +148,12 @@ class Chat:
         """The running reply."""
         self._numbers = count(1)
         self._clock = clock
+        self.warning = ""
+        """Sentences about an engine that is silent or does not stop, and what the user can do."""
+        self._watchdog = Watchdog(clock)
         self._stopped_at: float | None = None
         self._pending_load = False
+        self._killed = False
         self._started: list[Reply] = []
         self._changed = True
 
@@ -167,6 +177,7 @@ class Chat:
         self.trouble = ""
         self.progress = Progress(stage="starting the engine")
         self.state = "loading"
+        self._watchdog.expect("loading")
         try:
             self.engine.start()
         except OSError as error:
@@ -254,17 +265,24 @@ class Chat:
 
     def stop(self) -> bool:
         """Stop the running reply and keep what came; False where none runs. Asked again after KILL_AFTER
-        seconds, it ends an engine that does not answer."""
+        seconds, it ends an engine that does not answer, as it does at once with a load that hangs."""
         if self.reply is None:
-            return False
+            if self.state != "loading" or not self.warning:
+                return False
+            self._kill()
+            return True
         if self._stopped_at is None:
             self._stopped_at = self._clock()
             self.engine.send(Cancel(self.reply.number))
             self.state = "stopping"
             self._changed = True
         elif self._clock() - self._stopped_at >= KILL_AFTER:
-            self.engine.kill()
+            self._kill()
         return True
+
+    def _kill(self) -> None:
+        self._killed = True
+        self.engine.kill()
 
     def abandon(self) -> None:
         """The chat is closed: take in what came, and end a running reply so that it is kept as stopped."""
@@ -309,6 +327,7 @@ class Chat:
         self.recorder.started(self.conversation, reply)
         self.reply = reply
         self.state = "reading"
+        self._watchdog.expect("reading")
         self.progress = Progress()
         self._stopped_at = None
         self._started.append(reply)
@@ -343,9 +362,27 @@ class Chat:
                 self._flush(recorded)
                 self._other(event, frame)
         self._flush(recorded)
+        warning = self._warn()
+        frame.engine |= warning != self.warning
+        self.warning = warning
         frame.started, self._started = self._started, []
         frame.notices += self.recorder.news()
         return frame
+
+    def _warn(self) -> str:
+        if not self.busy:
+            self._watchdog.expect(None)
+        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
+            return "The engine does not stop. Esc again ends it; what came is kept."
+        complaint = self._watchdog.complaint
+        if not complaint or self._stopped_at is not None:
+            return ""
+        if self.state == "loading":
+            return f"{complaint} Wait, or press Esc to end the engine."
+        return (
+            f"{complaint} Wait, or press Esc to stop the reply; Esc again {KILL_AFTER:.0f} seconds later "
+            "ends the engine. What came is kept."
+        )
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -358,6 +395,7 @@ class Chat:
         if self.state == "reading":
             self.state = "writing"
             frame.engine = True
+        self._watchdog.sign("writing", step.ms.total / 1000)
         self.reply.take(step)
         self.session.fold(step)
         frame.steps.append(step)
@@ -367,6 +405,7 @@ class Chat:
     def _prefill(self, event: Prefill, frame: Frame, recorded: list[Step | Prefill]) -> None:
         if self.reply is None or event.reply != self.reply.number:
             return
+        self._watchdog.sign("reading")
         self.reply.stats.fold(event)
         self.progress = Progress(
             "reading", event.done / event.total if event.total else 0, event.done, event.total
@@ -376,6 +415,7 @@ class Chat:
 
     def _other(self, event: Event, frame: Frame) -> None:
         if isinstance(event, Loading):
+            self._watchdog.sign("loading")
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
@@ -416,6 +456,9 @@ class Chat:
             self._next()
 
     def _died(self, died: EngineDied, frame: Frame) -> None:
+        if self._killed:
+            self._killed = False
+            died = replace(died, message=ENDED_BY_USER)
         frame.died = died
         frame.engine = True
         self.state = "died"

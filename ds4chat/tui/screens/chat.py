@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from time import monotonic
 from typing import ClassVar
@@ -17,6 +18,7 @@ from ds4chat.settings.schema import Settings
 from ds4chat.tui.commands import is_command
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
+from ds4chat.tui.pace import Pace
 from ds4chat.tui.screens.chat_commands import ChatCommands
 from ds4chat.tui.screens.tuning_screen import TuningScreen
 from ds4chat.tui.widgets.banner import Banner
@@ -31,7 +33,6 @@ from ds4chat.tui.widgets.transcript import Transcript
 from ds4chat.tui.widgets.transcript.summary import replay_sentence
 from ds4chat.tui.widgets.welcome import Welcome
 
-FRAME_SECONDS = 1 / 20
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two status lines of a running reply: faster figures cannot be read."""
@@ -70,6 +71,7 @@ class ChatScreen(TuningScreen):
         self._welcome = Welcome(id="welcome")
         self._commands = ChatCommands(self)
         self._timer: Timer | None = None
+        self._pace = Pace()
         self._panels_wide = True
         self._panels_narrow = False
         self._quit_asked = False
@@ -94,7 +96,6 @@ class ChatScreen(TuningScreen):
         self.dock_view.begin_with(self.chat.tuning)
         self.dock_view.show_presets(self.chat_app.settings.presets)
         self.prompt.text_field.put(self.chat.recorder.draft())
-        self._timer = self.set_interval(FRAME_SECONDS, self.draw_frame, pause=True)
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
         self.wake()
@@ -110,8 +111,6 @@ class ChatScreen(TuningScreen):
     def wake(self) -> None:
         """Look for events at once, and go on looking while any are to be expected."""
         self.draw_frame()
-        if self._timer is not None:
-            self._timer.resume()
 
     def _look(self) -> None:
         """Between replies: a notice, or the engine's death."""
@@ -121,8 +120,7 @@ class ChatScreen(TuningScreen):
     def draw_frame(self) -> None:
         """Take in what the engine sent, and draw what that changed."""
         frame = self.chat.frame()
-        if not self.chat.busy and self._timer is not None:
-            self._timer.pause()
+        self._next_frame()
         if frame.empty:
             return
         self._draw_turns(frame)
@@ -138,8 +136,17 @@ class ChatScreen(TuningScreen):
             self.show_welcome()
         if frame.engine or monotonic() - self._status_at >= STATUS_SECONDS:
             self.show_status()
-        if self.chat.busy and self._timer is not None:
-            self._timer.resume()
+
+    def _next_frame(self) -> None:
+        """Look again soon while events are to be expected."""
+        if self._timer is None and self.chat.busy:
+            loaded = self.chat.loaded
+            self._pace.crowded = loaded is None or loaded.threads >= (os.cpu_count() or 1)
+            self._timer = self.set_timer(self._pace.wait(), self._frame_due)
+
+    def _frame_due(self) -> None:
+        self._timer = None
+        self.draw_frame()
 
     def _draw_turns(self, frame: Frame) -> None:
         for reply in frame.started:
@@ -174,6 +181,8 @@ class ChatScreen(TuningScreen):
             self._banner.show(
                 "No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False
             )
+        elif chat.warning:
+            self._banner.show(chat.warning)
         else:
             self._banner.clear()
         self.show_queue()

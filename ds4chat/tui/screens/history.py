@@ -137,12 +137,8 @@ class HistoryScreen(Sheet[int | None]):
 
     @property
     def _looks(self) -> rows.Looks:
-        found = self._list.get_component_rich_style
-        return rows.Looks(
-            found("row-list--muted", partial=True),
-            found("row-list--hit", partial=True),
-            found("row-list--mark", partial=True),
-        )
+        look = self._list.look
+        return rows.Looks(look("muted"), look("hit"), look("mark"))
 
     # -- reading
 
@@ -240,6 +236,8 @@ class HistoryScreen(Sheet[int | None]):
         what = f"{len(self._found):,} conversations" if self._hits is None else f"{len(self._hits):,} found"
         if self._hits is None and not self._found:
             what = "No conversation is stored yet. What you write in the chat will be here."
+        elif self._hits == []:
+            what = "Nothing found. All words have to be in one message or title."
         self._say(f"{what} · model: {one_line(self._model)}" if self._model else what)
 
     def _say(self, sentence: str) -> None:

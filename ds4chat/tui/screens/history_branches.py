@@ -81,8 +81,8 @@ class BranchScreen(Sheet[int | None]):
     def on_branch_screen_grown(self, event: Grown) -> None:
         event.stop()
         found = self._branches = rows.branches(event.nodes, event.leaf)
-        style = self._list.get_component_rich_style
-        looks = rows.Looks(*(style(f"row-list--{name}", partial=True) for name in ("muted", "hit", "mark")))
+        look = self._list.look
+        looks = rows.Looks(look("muted"), look("hit"), look("mark"))
         wanted = self._message if self._message is not None else event.leaf
         at = next((i for i, branch in enumerate(found) if branch.node.id == wanted), 0)
         self._list.show(len(found), lambda i, width: [rows.branch_row(found[i], width, looks)], current=at)

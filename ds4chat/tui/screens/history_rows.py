@@ -47,8 +47,8 @@ def conversation_row(found: Conversation, width: int, now_ms: int, looks: Looks,
     the chat."""
     mark = "●" if shown else "★" if found.pinned else "⑂" if found.forked_from is not None else " "
     models = one_line(", ".join(found.models))
-    if cell_len(models) > 20:
-        models = set_cell_size(models, 19) + "…"
+    room = 20 if width >= 90 else 12
+    models = set_cell_size(models, room - 1) + "…" if cell_len(models) > room else set_cell_size(models, room)
     facts = f"{found.messages:>4} {when(found.updated_ms, now_ms):>10}"
     right = f"{models}  {facts}" if width >= 60 else facts
     return _sided(mark, one_line(found.title) or UNTITLED, right, width, looks)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
@@ -75,6 +76,15 @@ class RowList(ScrollView, can_focus=True):
             self._reveal()
             self.refresh()
             self.post_message(self.Moved())
+
+    def look(self, name: str) -> Style:
+        """How the component ``name`` differs from the list itself: to be laid over any row."""
+        full, own = self.get_component_rich_style(f"row-list--{name}"), self.rich_style
+        return Style(
+            color=full.color if full.color != own.color else None,
+            bgcolor=full.bgcolor if full.bgcolor != own.bgcolor else None,
+            bold=full.bold or None,
+        )
 
     def _reveal(self) -> None:
         top, height = self._current * self._lines, self.scrollable_content_region.height

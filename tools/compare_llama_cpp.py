@@ -7,8 +7,8 @@
 
 "demo" names the demo's target as MODEL and its EAGLE-3 file as SUPPORT; "lookup" as SUPPORT takes drafts from
 the text itself (ngram-simple in llama.cpp). ds4chat's engine runs in this process. The two are asked in turn,
-and who goes first alternates. A running server keeps the support file it was started with; its depth is set
-with each request. docs/llama-cpp.md says how the two count and what was measured.
+and who goes first alternates. A running server keeps the support file and the depth it was started with: name
+that depth. docs/llama-cpp.md says how the two count and what was measured.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Pair:
     @property
     def same_text(self) -> bool:
         """The shorter text begins the longer one: llama-speculative-simple writes on to its step's end."""
-        a, b = self.ours.text, self.theirs.text
+        a, b = self.ours.text.rstrip("\n"), self.theirs.text.rstrip("\n")
         length = min(len(a), len(b))
         return length > 0 and a[:length] == b[:length]
 
@@ -174,29 +174,38 @@ class Yardstick(Protocol):
 
 # ------------------------------------------------------------------------------------ parsing
 
-_COUNT = r"{}\s*=\s*(\d+)\s*$"
+_STEP = re.compile(r"accepted (\d+)/(\d+) draft tokens")
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+) t/s")
 
 
-def parse_simple(stdout: str, stderr: str, prompt: str) -> Answer:
-    """What llama-speculative-simple wrote: the prompt and the text, and its counts on stderr.
+def parse_simple(stdout: str, stderr: str, prompt: str, tokens: int) -> Answer:
+    """What llama-speculative-simple wrote: the prompt and text, and on stderr, at debug verbosity, each step.
 
-    Raises CompareError when it is not its form.
+    It ends its reply only after more than ``tokens`` tokens, and drafts without limit where one or none is
+    left. Steps that begin there have no counterpart in ds4chat and are not counted. Raises CompareError when
+    it is not its form.
     """
     decoded = _DECODED.search(stderr)
-    counts = [re.search(_COUNT.format(name), stderr, re.MULTILINE) for name in ("n_drafted", "n_accept")]
+    steps = [(int(accepted), int(drafted)) for accepted, drafted in _STEP.findall(stderr)]
     _, found, text = stdout.partition(prompt)
-    if not decoded or not counts[0] or not counts[1] or not found:
+    if not decoded or not steps or not found:
         last = stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
         raise CompareError(
             f"llama-speculative-simple did not answer in the form of llama.cpp 0.5.0: {last[0]}. Run it by "
             "hand with the same model and support file."
         )
+    emitted = drafted = accepted = 0
+    for step_accepted, step_drafted in steps:
+        if emitted >= tokens - 1:
+            break
+        emitted += step_accepted + 1
+        drafted += step_drafted
+        accepted += step_accepted
     return Answer(
-        text=text.removesuffix("\n").removesuffix("\n\n").removesuffix("\n\n"),
+        text=text.rstrip("\n"),
         tokens=int(decoded[1]),
-        drafted=int(counts[0][1]),
-        accepted=int(counts[1][1]),
+        drafted=drafted,
+        accepted=accepted,
         tokens_per_s=float(decoded[2]),
     )
 
@@ -259,9 +268,8 @@ class Simple:
         self._setup = setup
 
     def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
-        # It goes on while it has written no more than -n tokens.
-        command = [self._binary, *flags(self._setup, depth), "-n", str(tokens - 1), "--temp", "0"]
-        command += ["--color", "off", "--no-escape", "-p", prompt]
+        command = [self._binary, *flags(self._setup, depth), "-n", str(tokens), "--temp", "0"]
+        command += ["--color", "off", "-lv", "5", "--no-escape", "-p", prompt]
         try:
             done = subprocess.run(
                 command, capture_output=True, timeout=RUN_S, stdin=subprocess.DEVNULL, check=False
@@ -271,7 +279,7 @@ class Simple:
         except subprocess.TimeoutExpired:
             raise CompareError(f"{self._binary} took longer than {RUN_S} s. Ask for fewer tokens.") from None
         out, err = (part.decode("utf-8", "replace") for part in (done.stdout, done.stderr))
-        return parse_simple(out, err, prompt)
+        return parse_simple(out, err, prompt, tokens)
 
 
 class Server:
@@ -292,8 +300,6 @@ class Server:
                     "n_predict": tokens,
                     "temperature": 0,
                     "cache_prompt": False,
-                    "speculative.n_max": depth,
-                    "speculative.p_min": 0,
                 },
             )
         )
@@ -529,6 +535,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if min(args.depths) < 1 or max(args.depths) > 16 or min(args.count, args.repeats) < 1 or args.tokens < 2:
         parser.error("depths are 1 to 16, --count and --repeats at least 1, --tokens at least 2")
+    if args.url and len(args.depths) > 1:
+        parser.error("a running server has one depth: name it with --depths N")
     return args
 
 

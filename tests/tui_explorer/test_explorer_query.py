@@ -72,7 +72,10 @@ def test_equals_finds_what_the_table_shows_as_that_number() -> None:
         ("zzz<1", "There is no column zzz. There are ratio, gap, dgap, prob and pos."),
         ("pos=0", "pos takes a position from 1 to 16, not 0, as in pos=2 or pos=1,3."),
         ("pos=", "pos takes a position from 1 to 16, as in pos=2 or pos=1,3."),
-        ("pos=" + "9" * 5000, f"pos takes a position from 1 to 16, not {'9' * 5000}, as in pos=2 or pos=1,3."),
+        (
+            "pos=" + "9" * 5000,
+            f"pos takes a position from 1 to 16, not {'9' * 5000}, as in pos=2 or pos=1,3.",
+        ),
         ("pos>16", "pos>16 is empty: positions run from 1 to 16."),
         ("pos=1 pos=2", "No position is in all of these ranges: leave one of them out."),
         ("accepted rejected", "No draft is both accepted and rejected: leave one of them out."),

@@ -42,7 +42,7 @@ class ExplorerScreen(Sheet[None]):
     CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "explorer.tcss"]
     TITLE_TEXT = "Confidence explorer"
     HINT = (
-        "[b]/[/b] filter · [b]← →[/b] sort · [b]r[/b] reverse · [b]Enter[/b] in the text · "
+        "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] to the text · "
         "[b]h[/b] chart · [b]w[/b] what if · [b]e[/b] export"
     )
     HELP_GROUP = "Confidence explorer"
@@ -73,13 +73,16 @@ class ExplorerScreen(Sheet[None]):
         self._detail = LinesView(id="row-detail")
         self._histogram = LinesView(id="histogram")
         self._reliability = LinesView(id="reliability")
+        self._empty = Static(id="explorer-empty", markup=False)
         self._state = Static(id="explorer-state", markup=False)
         self._export = Input(placeholder="rows.csv or rows.jsonl", id="explorer-export", compact=True)
         self._chart = 0
         self._charts_due: Timer | None = None
         self._view = VIEWS[0]
         self._trouble = ""
+        """Why there are no rows, as a sentence."""
         self._overwrite = ""
+        """The name of a file that is there already and was named once."""
 
     def compose_sheet(self) -> ComposeResult:
         yield self.filter_line
@@ -87,6 +90,7 @@ class ExplorerScreen(Sheet[None]):
         with Horizontal(id="explorer-main"):
             with Vertical(id="explorer-rows"):
                 yield self._head
+                yield self._empty
                 yield self.table
                 yield self._detail
             with VerticalScroll(id="explorer-side", can_focus=False):
@@ -99,7 +103,7 @@ class ExplorerScreen(Sheet[None]):
             yield self._state
 
     def on_mount(self) -> None:
-        self._export.display = False
+        self._export.display = self._empty.display = False
         self._show_view(self._view)
         self.table.focus()
         self.action_reload()
@@ -134,8 +138,10 @@ class ExplorerScreen(Sheet[None]):
         if worker.error is not None or worker.result is None:
             error = worker.error
             known = isinstance(error, SourceError)
-            self._say(str(error) if known else f"The rows cannot be read: {error}.", error=True)
+            self._trouble = str(error) if known else f"The rows cannot be read: {error}."
+            self._show_state()
             return
+        self._trouble = ""
         source = self.source = worker.result
         listing = Listing(source.rows, source.texts)
         before = self.table.listing
@@ -248,7 +254,7 @@ class ExplorerScreen(Sheet[None]):
         if width:
             found = histogram(rows, column, charts.BINS)
             lines = charts.histogram_lines(found, column, width)
-            self._histogram.set_lines([*lines, charts.missing_line(found)])
+            self._histogram.set_lines(lines)
         if self._reliability.size.width:
             curve = reliability(rows, charts.BINS)
             self._reliability.set_lines(charts.reliability_lines(curve, self._reliability.size.width))
@@ -287,7 +293,7 @@ class ExplorerScreen(Sheet[None]):
             self.table.focus()
         elif view == "what-if":
             self.what_if.query("Control").first().focus()
-        else:
+        elif not self.has_class("-wide"):
             self.set_focus(None)
         self.call_after_refresh(self._draw_charts)
 
@@ -376,9 +382,12 @@ class ExplorerScreen(Sheet[None]):
         shown, total = len(listing), len(listing.rows)
         rows = f"{shown:,} rows" if shown == total else f"{shown:,} of {total:,} rows"
         accepted = listing.rows.accepted[listing.shown]
-        share = f" · {accepted.mean():.1%} accepted" if shown else ""
+        share = f" · {accepted.mean() * 100:.1f} % accepted" if shown else ""
         arrow = "↓" if listing.descending else "↑"
         note = f" · {self.source.note}" if self.source and self.source.note else ""
+        why = self._trouble or ("No row passes the filter." if total and not shown else "")
+        self._empty.update(why)
+        self._empty.display = bool(why)
         self._say(f"{rows}{share} · by {LABELS[listing.column]} {arrow}{note}")
 
     def _say(self, sentence: str, *, error: bool = False) -> None:

@@ -40,7 +40,7 @@ class Listing:
         """The rows that pass; None is all."""
         self._order = self._every
         """All rows, sorted: filtering then keeps the order without sorting anew."""
-        self._ranks: dict[str, Ints] = {}
+        self._orders: dict[tuple[Column, bool], Ints] = {}
         self.shown: Ints = self._every
 
     def __len__(self) -> int:
@@ -60,12 +60,9 @@ class Listing:
         """Sort by a column. Equal rows stay in the order in which they were judged, rows without a value come
         last."""
         self.column, self.descending = column, descending
-        if column == "draft" or column == "target" or column == "outcome":
-            ranks = self._rank(column)
-            self._order = np.argsort(-ranks if descending else ranks, kind="stable")
-        else:
-            key = "order" if column == "step" else column
-            self._order = order(self.rows, self._every, key, descending)
+        if (column, descending) not in self._orders:
+            self._orders[column, descending] = self._sorted(column, descending)
+        self._order = self._orders[column, descending]
         self._settle()
 
     def place(self, row: int) -> int | None:
@@ -98,15 +95,18 @@ class Listing:
     def _settle(self) -> None:
         self.shown = self._order if self._mask is None else self._order[self._mask[self._order]]
 
-    def _rank(self, column: Column) -> Ints:
+    def _sorted(self, column: Column, descending: bool) -> Ints:
+        if column == "draft" or column == "target" or column == "outcome":
+            ranks = self._ranks(column)
+            return np.argsort(-ranks if descending else ranks, kind="stable")
+        key = "order" if column == "step" else column
+        return order(self.rows, self._every, key, descending)
+
+    def _ranks(self, column: Literal["draft", "target", "outcome"]) -> Ints:
         """For each row, the place of its value among the distinct ones."""
-        if column not in self._ranks:
-            if column == "outcome":
-                self._ranks[column] = self.rows.outcome
-            else:
-                texts = self.rows.draft_text if column == "draft" else self.rows.target_text
-                self._ranks[column] = _text_ranks(texts)
-        return self._ranks[column]
+        if column == "outcome":
+            return self.rows.outcome
+        return _text_ranks(self.rows.draft_text if column == "draft" else self.rows.target_text)
 
 
 def _text_ranks(texts: Sequence[str]) -> Ints:

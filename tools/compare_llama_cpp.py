@@ -417,7 +417,9 @@ class Ours:
         from ds4chat.engine.stats import Stats
 
         tuning = Tuning(depth=depth, temp=0.0)
-        stats, text, ended = Stats(), [], []
+        stats = Stats()
+        text: list[str] = []
+        ended: list[Ended] = []
 
         def take(event: Event) -> None:
             stats.fold(event)

@@ -5,6 +5,7 @@
     python tools/measure.py memory     resident memory of the two processes above the model file
     python tools/measure.py startup    seconds from `ds4chat` to a prompt that takes keys (POSIX)
     python tools/measure.py latency    key to echo in the chat while replies stream at full speed (POSIX)
+    python tools/measure.py chat       decoding in the chat against the one shot, at one depth (POSIX)
     python tools/measure.py idle       CPU share of the chat and of its engine while nothing happens (Linux)
 
 Medians over --runs runs. The demo model is used unless -m names another.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -201,6 +203,37 @@ def latency(keys: int) -> None:
     )
 
 
+def chat(runs: int) -> None:
+    """Decode speed of a reply in the chat, which draws it, over that of the one shot, which does not."""
+    import pyte
+
+    for size in ((24, 80), (45, 150)):
+        ratios = []
+        for _ in range(runs):
+            screen = pyte.Screen(size[1], size[0])
+            stream = pyte.Stream(screen)
+            child = _chat("-n", "300", size=size)
+            asked = False
+            found = None
+            while not found:
+                if _readable(child):
+                    stream.feed(child.read_nonblocking(1 << 16, timeout=1).replace("$p", ""))
+                text = "\n".join(screen.display)
+                if not asked and "ready" in text:
+                    child.send(f"{PROMPT}\r")
+                    asked = True
+                found = re.search(r"\d+ tokens · ([\d.]+) tok/s", text)
+                time.sleep(0.02)
+            child.close(force=True)
+            command = [sys.executable, "-m", "ds4chat", "--demo", "-p", PROMPT, "-n", "300", "--json"]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            ratios.append(float(found[1]) / json.loads(done.stdout)["stats"]["decode_tokens_per_s"])
+        print(
+            f"chat at {size[1]}x{size[0]} over one shot, decoding at depth 2: "
+            f"{statistics.median(ratios):.3f} (median of {runs} pairs)"
+        )
+
+
 def _readable(child) -> bool:
     import select
 
@@ -236,15 +269,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["decode", "python", "memory", "startup", "latency", "idle"])
+    parser.add_argument("what", choices=["decode", "python", "memory", "startup", "latency", "chat", "idle"])
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
-    if args.what in ("startup", "latency", "idle"):
-        {"startup": startup, "latency": latency, "idle": idle}[args.what](
-            {"startup": args.runs, "latency": 200, "idle": 20}[args.what]
-        )
+    sizes = {"startup": args.runs, "latency": 200, "chat": args.runs, "idle": 20}
+    if args.what in sizes:
+        {"startup": startup, "latency": latency, "chat": chat, "idle": idle}[args.what](sizes[args.what])
         return
     model = args.model or demo_path()
     if args.what == "decode":

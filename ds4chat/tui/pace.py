@@ -9,7 +9,7 @@ FASTEST = 1 / 20
 SLOWEST = 1 / 4
 """Seconds between two frames."""
 
-CROWDED_SHARE = 0.06
+CROWDED_SHARE = 0.04
 """Share of one core that drawing may take when the engine's threads occupy every core. ggml's threads wait
 for each other at barriers, so a core that draws holds all of them up."""
 FREE_SHARE = 0.5

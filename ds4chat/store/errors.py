@@ -31,7 +31,7 @@ def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
     # Extended codes hold the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     place = f"The database {shown_path(path)}" if path else "The conversations kept in memory"
-    if code == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR and _has_no_room(path):
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return StoreError(
             f"{place} cannot grow: the disk is full. Free some space; what is not written yet stays in "
             "memory and is written then.",

@@ -9,9 +9,10 @@ scripts that are written without blanks) is looked for in the text itself.
 from __future__ import annotations
 
 import re
-import secrets
 import sqlite3
+import unicodedata
 from dataclasses import dataclass
+from itertools import islice
 
 from ds4chat.store.conversations import escape_like
 from ds4chat.store.database import Database
@@ -20,10 +21,11 @@ from ds4chat.store.entities import Role, clean
 SNIPPET_LENGTH = 160
 MOST_TERMS = 32
 LONGEST_TERM = 200
-_TEXTS_MARKED = 64 << 10
-"""Characters of a text in which matches are marked by the index; in a longer one a plain search does it."""
+MOST_MATCHES = 1000
+"""Of one term in one text. A snippet shows few, all of them near the first."""
 
 _TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
+_MARKS = "[\u0300-\u036f]"
 _NO_BLANKS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -81,8 +83,9 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
         "ORDER BY c.updated_ms DESC LIMIT ?",
         (*values, limit),
     )
+    patterns = [_literal_pattern(term) for term in terms]
     return [
-        Hit(id_, title, None, None, updated, *_snippet(title, _plain_matches(title, terms)))
+        Hit(id_, title, None, None, updated, *_snippet(title, _matches(title, patterns)))
         for id_, title, updated in rows
     ]
 
@@ -91,39 +94,34 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     indexed = [term for term in terms if _is_indexed(term)]
     literal = [term for term in terms if not _is_indexed(term) or _has_symbol(term)]
     where, values = _where(literal, "m.text", model)
-    # Text that anyone wrote holds no marks that nobody could foresee.
-    mark = secrets.token_hex(8)
-    begin, end = f"<{mark}>", f"</{mark}>"
     columns = "m.conversation, c.title, m.id, m.role, m.created_ms"
     joins = "JOIN conversations c ON c.id = m.conversation"
     if indexed:
-        match = " AND ".join(map(_fts, indexed))
         rows = connection.execute(
             f"SELECT {columns} FROM search JOIN messages m ON m.id = search.rowid {joins} "
             f"WHERE search MATCH ? AND {where} ORDER BY search.rank LIMIT ?",
-            (match, *values, limit),
+            (" AND ".join(map(_fts, indexed)), *values, limit),
         )
     else:
-        match = ""
         rows = connection.execute(
             f"SELECT {columns} FROM messages m {joins} WHERE {where} ORDER BY m.id DESC LIMIT ?",
             (*values, limit),
         )
+    # FTS5's own highlight would search the whole index again for every message shown.
+    patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
-    for facts in rows.fetchall():
-        # Text and marks only of what is shown: a common word matches far more.
-        (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (facts[2],)).fetchone()
-        marked = None
-        if match and len(text) <= _TEXTS_MARKED:
-            (marked,) = connection.execute(
-                "SELECT highlight(search, 0, ?, ?) FROM search WHERE search MATCH ? AND rowid = ?",
-                (begin, end, match, facts[2]),
-            ).fetchone()
-        matches = _plain_matches(text, terms if marked is None else literal)
-        if marked is not None:
-            matches += _marked_matches(marked, begin, end)
-        conversation, title, message, role, created_ms = facts
-        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, matches)))
+    for conversation, title, message, role, created_ms in rows.fetchall():
+        (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
+        hits.append(
+            Hit(
+                conversation,
+                title,
+                message,
+                role,
+                created_ms,
+                *_snippet(text, _matches(text, patterns)),
+            )
+        )
     return hits
 
 
@@ -156,25 +154,40 @@ def _fts(term: Term) -> str:
     return f'"{quoted}"' if term.phrase else f'"{quoted}" *'
 
 
-def _plain_matches(text: str, terms: list[Term]) -> list[tuple[int, int]]:
-    if not terms:
-        return []
-    pattern = "|".join(re.escape(term.text) for term in sorted(terms, key=lambda t: -len(t.text)))
-    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+def _matches(text: str, patterns: list[re.Pattern[str]]) -> list[tuple[int, int]]:
+    """Where the terms are in the text: the first MOST_MATCHES of each."""
+    folded = _folded(text)
+    return [
+        match.span()
+        for pattern in patterns
+        for match in islice(pattern.finditer(folded), MOST_MATCHES)
+        if match.end() > match.start()
+    ]
 
 
-def _marked_matches(marked: str, begin: str, end: str) -> list[tuple[int, int]]:
-    """Where FTS5's marks are, counted in the text without them."""
-    found, at, skipped = [], 0, 0
-    while (start := marked.find(begin, at)) >= 0:
-        stop = marked.find(end, start)
-        if stop < 0:
-            break
-        first = start - skipped
-        found.append((first, first + stop - start - len(begin)))
-        skipped += len(begin) + len(end)
-        at = stop + len(end)
-    return found
+def _literal_pattern(term: Term) -> re.Pattern[str]:
+    return re.compile(re.escape(_folded(term.text)))
+
+
+def _word_pattern(term: Term) -> re.Pattern[str]:
+    """What the index takes for a match: the words in a row, each whole but for the end of the last."""
+    words = re.findall(r"[^\W_]+", _folded(term.text))
+    # Possessive, so that no text, such as a million accents, makes it try one ending after the other.
+    spelled = [f"{_MARKS}*+".join(map(re.escape, word)) + f"{_MARKS}*+" for word in words]
+    end = r"(?![^\W_])" if term.phrase else r"[^\W_]*+"
+    return re.compile(r"(?<![^\W_])" + r"[\W_]++".join(spelled) + end)
+
+
+def _folded(text: str) -> str:
+    """``text`` without case and accents, character for character, so that places in it are places in the
+    text. What folds into several characters stays as it is."""
+    if text.isascii():
+        return text.lower()
+    table: dict[int, str] = {}
+    for char in set(text):
+        base = unicodedata.normalize("NFD", char)[0].lower()
+        table[ord(char)] = base if len(base) == 1 else char
+    return text.translate(table)
 
 
 def _snippet(text: str, matches: list[tuple[int, int]]) -> tuple[str, tuple[tuple[int, int], ...]]:

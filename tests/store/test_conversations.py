@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from store.replies import ended, step
 
 from ds4chat.store import ModelIdentity, Store, StoreError
 from ds4chat.store.entities import TITLE_LENGTH
 from ds4chat.store.history import MOST_MODELS, MOST_PROMPTS
 from ds4chat.store.recording import Request
-from store.replies import ended, step
 
 
 @pytest.fixture
@@ -176,6 +176,14 @@ def test_a_path_longer_than_sqlites_recursion_is_read_and_purged(store: Store) -
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
+def test_a_damaged_path_that_leads_in_a_circle_ends(store: Store) -> None:
+    conversation, first, answer = exchange(store, "one", "1")
+    with store.database.write() as connection:
+        connection.execute("UPDATE messages SET parent = ? WHERE id = ?", (answer, first))
+    assert [m.id for m in store.conversations.path(conversation)] == [first, answer]
+    assert store.conversations.switch(first) == answer
+
+
 def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
     names = ("Qwen3_8B", "Qwen348B")
     made = []
@@ -205,7 +213,7 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
     ],
 )
 def test_what_does_not_exist_is_said_so(store: Store, act) -> None:
-    with pytest.raises(StoreError, match="There is no (conversation|message) 9") as error:
+    with pytest.raises(StoreError, match=r"There is no (conversation|message) 9") as error:
         act(store.conversations)
     assert error.value.kind == "gone"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store.replies import ended, step, text
 
 from ds4chat.engine.events import Tuning
 from ds4chat.store import ModelIdentity, Store, StoreError
@@ -20,7 +21,6 @@ from ds4chat.store import document as documents
 from ds4chat.store.export import chunks, export
 from ds4chat.store.importing import import_file, import_json
 from ds4chat.store.recording import Request
-from store.replies import ended, step, text
 
 MODEL = ModelIdentity("/m/tiny.gguf", "Tiny", "qwen3", "Q4_0", 4, 5)
 SUPPORT = ModelIdentity("/m/nextn.gguf", "nextn")

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from store.replies import WRITER, ended, python, said, step, text
 
 from ds4chat.store import Store, StoreError, open_or_in_memory, open_store
 from ds4chat.store.owner import STALE_MS, lives, this_process
 from ds4chat.store.recording import INTERVAL, Request
 from ds4chat.store.schema import VERSION
-from store.replies import WRITER, ended, python, said, step, text
 
 
 def sound(path: Path) -> bool:
@@ -75,7 +75,7 @@ def test_a_killed_writer_loses_at_most_a_second_of_text(tmp_path: Path) -> None:
     store = open_store(path)
     found = store.conversations.message(message)
     assert (found.state, found.detail) == ("crashed", "ds4chat ended while this reply was written.")
-    assert [m.text for m in store.conversations.path(found.conversation)][0] == "What is written here?"
+    assert store.conversations.path(found.conversation)[0].text == "What is written here?"
     assert found.steps > 0
     assert found.text == text([step(index) for index in range(found.steps)])
     assert store.records.steps(message) == [step(index) for index in range(found.steps)]

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from store.replies import ROOT, ended, step, text
 
 from ds4chat.cli import main
 from ds4chat.store import FILE_NAME, ModelIdentity, open_store
 from ds4chat.store.harmless import harmless, json_harmless, one_line
 from ds4chat.store.recording import Request
-from store.replies import ROOT, ended, step, text
 
 EVIL = "\x1b]0;owned\x07\x1b[2J \u202eevil\u202c \u200bhidden \x9b31m 👩\u200d🔬"
 

@@ -7,16 +7,18 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from store.replies import ended, step, text
 
 from ds4chat.analysis.rows import Rows, rows_from_steps
 from ds4chat.engine.events import DrafterInfo, EngineDied, ModelInfo, Prefill, Step, Token, Tuning
 from ds4chat.store import ModelIdentity, Store, StoreError, open_store
 from ds4chat.store.recording import INTERVAL, Request
-from store.replies import ended, step, text
 
 DIED = EngineDied(0, None, "SIGKILL", "The engine was killed. Reload the model.", ())
 
@@ -206,6 +208,55 @@ def test_a_prompt_that_could_not_be_written_is_written_later_with_all_that_follo
     path = store.conversations.path(second.conversation)
     assert [m.text for m in path] == ["one", text([step(0)]), "two", text([step(0)])]
     store.close()
+
+
+@contextmanager
+def no_room(store: Store) -> Iterator[None]:
+    """SQLite finds the disk full in the middle of a transaction, as soon as it needs another page."""
+    with store.database.read() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+    try:
+        yield
+    finally:
+        with store.database.read() as connection:
+            connection.execute("PRAGMA max_page_count = 1000000")
+
+
+def test_a_write_that_fails_in_its_middle_is_repeated_whole() -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"), background=False)
+    # The tuning is new, and is written before the steps, which find no room.
+    steps = [step(index, tuning=Tuning(depth=3, margin=0.5)) for index in range(300)]
+    for one in steps:
+        recorder.take(one)
+    with no_room(store):
+        assert not recorder.flush()
+        assert "disk is full" in recorder.trouble
+        with store.database.read() as connection:
+            assert connection.execute("SELECT count(*) FROM tunings").fetchone() == (0,)
+    # Another reply's tuning gets the number that was taken back.
+    other = store.record(Request("y"), background=False)
+    other.take(step(0))
+    other.take(ended())
+    recorder.take(ended())
+    assert store.records.steps(recorder.message) == steps
+    assert store.records.steps(other.message) == [step(0)]
+
+
+def test_an_opening_that_fails_at_its_last_write_is_repeated_whole() -> None:
+    store = Store.in_memory()
+    with no_room(store):
+        # The reply is there already when the model's name finds no room.
+        model = ModelIdentity("/m/" + "x" * 4000, "n" * 4000, "a" * 4000)
+        recorder = store.record(Request("x", model=model), background=False)
+        assert "disk is full" in recorder.trouble
+        assert (recorder.conversation, recorder.prompt, recorder.message) == (None, None, None)
+    recorder.take(step(0))
+    recorder.take(ended())
+    assert recorder.saved
+    assert [m.text for m in store.conversations.path(recorder.conversation)] == ["x", text([step(0)])]
+    assert len(store.conversations.listed()) == 1
 
 
 def test_a_reply_whose_conversation_is_purged_meanwhile_says_so_and_stops() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store.replies import ended, step
 
 from ds4chat.store import ModelIdentity, Store, open_store
 from ds4chat.store.recording import Request
 from ds4chat.store.search import MOST_TERMS, SNIPPET_LENGTH
-from store.replies import ended, step
 
 TEXTS = {
     "cpp": "In C++ you write x->y; in C you may, too.",
@@ -100,6 +100,26 @@ def test_matches_are_where_the_words_are(store: Store) -> None:
     assert [hit.snippet[begin:end] for begin, end in hit.matches] == ["Café", "lait"]
     (hit,) = store.search("解码")
     assert [hit.snippet[begin:end] for begin, end in hit.matches] == ["解码"]
+
+
+def test_accents_written_as_characters_of_their_own_are_marked_with_their_letters() -> None:
+    store = Store.in_memory()
+    conversation = store.conversations.create("t")
+    store.conversations.add(conversation, None, "user", "un cafe\u0301, s'il vous plai\u0302t; cafeteria")
+    (hit,) = store.search("café plait")
+    shown = [hit.snippet[begin:end] for begin, end in hit.matches]
+    assert shown == ["cafe\u0301", "plai\u0302t", "cafeteria"]
+    (hit,) = store.search('"cafe s il"')
+    assert [hit.snippet[begin:end] for begin, end in hit.matches] == ["cafe\u0301, s'il"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("run", ["\u0301", " ", "_", "a ", "ab "])
+def test_no_text_makes_marking_take_for_ever(run: str) -> None:
+    store = Store.in_memory()
+    conversation = store.conversations.create("t")
+    store.conversations.add(conversation, None, "user", "ab x ab " + "ab" + run * 300_000 + "y")
+    assert len(store.search('"ab x"')) == 1
 
 
 def test_a_match_deep_in_a_long_text_is_in_the_snippet() -> None:

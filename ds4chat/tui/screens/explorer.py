@@ -42,7 +42,7 @@ class ExplorerScreen(Sheet[None]):
     CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "explorer.tcss"]
     TITLE_TEXT = "Confidence explorer"
     HINT = (
-        "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] to the text · "
+        "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] text · "
         "[b]h[/b] chart · [b]w[/b] what if · [b]e[/b] export"
     )
     HELP_GROUP = "Confidence explorer"
@@ -263,6 +263,8 @@ class ExplorerScreen(Sheet[None]):
 
     def action_what_if(self) -> None:
         """To the first control."""
+        if self.source is None:
+            return
         if not self.has_class("-wide"):
             self.action_view("what-if")
         self.what_if.query("Control").first().focus()
@@ -287,7 +289,10 @@ class ExplorerScreen(Sheet[None]):
     # -- views
 
     def action_view(self, view: str) -> None:
-        """Show one view where they do not stand side by side; always put the focus into it."""
+        """Show one view where they do not stand side by side; always put the focus into it. Without rows
+        there is nothing but the sentence that says why."""
+        if self.source is None:
+            view = "rows"
         self._show_view(view)
         if view == "rows":
             self.table.focus()
@@ -388,6 +393,10 @@ class ExplorerScreen(Sheet[None]):
         why = self._trouble or ("No row passes the filter." if total and not shown else "")
         self._empty.update(why)
         self._empty.display = bool(why)
+        self.set_class(self.source is None, "-no-source")
+        if self.source is None:
+            self._say("F5 tries again · Esc closes")
+            return
         self._say(f"{rows}{share} · by {LABELS[listing.column]} {arrow}{note}")
 
     def _say(self, sentence: str, *, error: bool = False) -> None:

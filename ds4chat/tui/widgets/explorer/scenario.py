@@ -238,7 +238,7 @@ def _grounds(result: WhatIf | None, scenario: Scenario, times: CostTable) -> lis
     else:
         first = (
             ("≈ estimate", "mark"),
-            (f": the record determines {result.exact_share:.0%} of the steps", "muted"),
+            (f": the record determines {result.exact_share * 100:.0f} % of the steps", "muted"),
         )
     if result.changed:
         turned = "verdict turns" if result.changed == 1 else "verdicts turn"

@@ -67,8 +67,8 @@ class WhatIfPanel(Vertical):
         yield from self._controls.values()
         yield self.figures
         with Horizontal(id="whatif-buttons"):
-            yield Button("Apply to the chat", id="whatif-apply", compact=True)
-            yield Button("As recorded", id="whatif-reset", compact=True)
+            yield Button("Apply to the chat", id="whatif-apply", compact=True, disabled=True)
+            yield Button("As recorded", id="whatif-reset", compact=True, disabled=True)
 
     def on_mount(self) -> None:
         self._title.set_lines([(("What if", "strong"),)])

@@ -358,7 +358,7 @@ async def test_what_cannot_be_read_is_said_and_f5_tries_again() -> None:
         await settled(pilot)
         assert "old.log cannot be read: No such file or directory." in shown(app)
         await pilot.press("down", "enter", "e", "w", "f2", "f2")
-            assert app.focused is app.explorer.table
+        assert app.focused is app.explorer.table
         await pilot.press("f5")
         await settled(pilot)
         assert app.explorer.said == "2 rows · 100.0 % accepted · by step ↑ · 1 line is incomplete."

@@ -138,6 +138,10 @@ def first_error() -> str:
     return _sink.first_error if _sink else ""
 
 
+def _reason(otherwise: str) -> str:
+    return (first_error() or otherwise).rstrip(".")
+
+
 def missing_for_eagle3() -> bool:
     """True when this build of llama.cpp does not export the calls that EAGLE-3 needs."""
     return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
@@ -188,8 +192,10 @@ class Model:
         _sink.first_error = ""
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            reason = f": {first_error()}" if first_error() else "."
-            raise LlamaError(f"llama.cpp could not load {path}{reason}")
+            raise LlamaError(
+                f"llama.cpp could not load {path}: {_reason('it gave no reason')}. The log says more; "
+                "most often the file needs a newer llama.cpp, or more memory than is free."
+            )
         self.path = path
         self.mtp = mtp
         self.vocab = C.llama_model_get_vocab(self.handle)
@@ -381,9 +387,9 @@ class Context:
         _sink.first_error = ""
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
-            reason = first_error() or "most often the memory for this context length is not there"
             raise LlamaError(
-                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}"
+                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: "
+                f"{_reason('it gave no reason')}. Lower the context length (-c), or free memory."
             )
         self.model = model
         self.memory = C.llama_get_memory(self.handle)

@@ -75,13 +75,20 @@ def advise(
             True,
             chosen,
         )
-    good = [t for t in texts if t.best and t.best.ratio and t.best.ratio.median >= PAYS_ON_ONE]
+    good = [text for text in texts if _pays_on(text)]
     if good and error <= UNCLEAR:
         return _sometimes(good, drafter, auto, fixed[best], best)
     lost = f"the best depth, {best}, reaches {fixed[best]:.2f} of plain decoding's speed"
     cost = f" ({_rows(verify_cost, 1)})" if len(verify_cost) > 1 else ""
     instead = "" if "lookup" in drafter else ", or try --lookup, which drafts for free where a reply copies"
     return Advice(f"MTP does not pay here: with {drafter} {lost}{cost}; leave it off{instead}.", False, "off")
+
+
+def _pays_on(text: TextFigures) -> bool:
+    """A depth is faster on this kind of text beyond what its noise explains. One prompt is not a kind."""
+    if text.prompts < 2 or text.best is None or text.best.ratio is None:
+        return False
+    return text.best.ratio.median >= max(PAYS_ON_ONE, 1 + 2 * uncertainty([text]))
 
 
 def _sometimes(good: Sequence[TextFigures], drafter: str, auto: float, ratio: float, best: Depth) -> Advice:

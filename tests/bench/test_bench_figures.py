@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -149,8 +150,16 @@ def test_it_does_not_pay_where_the_best_depth_is_slower() -> None:
 
 def test_it_pays_on_one_kind_of_text_alone() -> None:
     good, bad = text_of(1.3, auto=1.1), text_of(0.7, auto=0.97)
-    advice = advise([good, bad, bad], "eagle3", [1.0, 1.8])
+    advice = advise([replace(good, prompts=2), bad, bad], "eagle3", [1.0, 1.8])
     assert advice.set == "auto" and "1.30 at depth 1" in advice.sentence
+
+
+def test_one_prompt_or_a_gain_within_the_noise_is_not_a_kind_of_text_that_pays() -> None:
+    """Two prompts whose plain runs differ by 15 % leave a ratio of 1.2 open: 0.15 / root 1 * 2 = 0.3."""
+    bad = [text_of(0.7)] * 40
+    assert advise([text_of(1.3), *bad], "eagle3", []).set == "off"
+    noisy = replace(text_of(1.2, noise=0.15), prompts=2)
+    assert advise([noisy, *bad], "eagle3", []).pays is False
 
 
 def test_a_kind_of_text_that_was_broken_off_does_not_decide_for_its_only_depth() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from ds4chat.tui import clipboard
 from ds4chat.tui.commands import COMMANDS
 from ds4chat.tui.controller import Chat, Engine
 from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.live import with_tuning
 from ds4chat.tui.messages import (
     CommandRequested,
@@ -34,6 +37,7 @@ from ds4chat.tui.messages import (
     TokenPicked,
     TuningChanged,
 )
+from ds4chat.tui.output import drain_after_the_terminal
 from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 from ds4chat.tui.widgets.panels import PanelDock
@@ -41,6 +45,9 @@ from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
 if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
+
+LEAVE_SECONDS = 3.0
+"""How long the way out may take after a signal."""
 
 
 class ChatApp(App[int]):
@@ -83,7 +90,9 @@ class ChatApp(App[int]):
         if engine is None:
             from ds4chat.engine.client import EngineClient
 
-            engine = EngineClient(self.log_path)
+            log, problem = usable_log(self.log_path)
+            self._problems += [problem] if problem else []
+            engine = EngineClient(log)
         self.chat = Chat(
             engine,
             store or Forgetful(),
@@ -114,18 +123,39 @@ class ChatApp(App[int]):
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
         self._catch_signals()
+        drain_after_the_terminal(self._driver)
         if self.settings.model or self.settings.demo:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
 
     def _catch_signals(self) -> None:
-        """Leave in order when the terminal closes or the process is told to end."""
+        """Leave in order when the terminal closes or the process is told to end.
+
+        The handlers are Python's own, not the event loop's: the loop may be waiting for a terminal that is
+        gone, and then only a handler of this kind still runs.
+        """
         loop = asyncio.get_running_loop()
+
+        def leave(number: int, _frame: object) -> None:
+            code = 128 + number
+            loop.call_soon_threadsafe(self.exit, code)
+            by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
+            by_force.daemon = True
+            by_force.start()
+
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             try:
-                loop.add_signal_handler(number, self.exit, 128 + number)
-            except (NotImplementedError, RuntimeError, ValueError):
+                signal.signal(number, leave)
+            except ValueError:  # not in the main thread: somebody else runs this app
                 return
+
+    def _leave_by_force(self, code: int) -> None:
+        """The way out hangs, as it can when the terminal went away under a write: keep the reply and go. The
+        engine leaves by itself when this process is gone."""
+        try:
+            self.chat.abandon()
+        finally:
+            os._exit(code)
 
     def _key_problems(self) -> list[str]:
         """A sentence for each action in ``[keys]`` that is none; those of screens not yet open are taken as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.fault_kit import Victim
@@ -21,8 +22,8 @@ def victim(tiny_dir: Path) -> Iterator[Callable[..., Victim]]:
     """Starts chats, and ends what is left of them."""
     started: list[Victim] = []
 
-    def start(home: Path, *more: str | Path, model: Path | None = None) -> Victim:
-        started.append(Victim(tiny_dir, home, *more, model=model))
+    def start(home: Path, *more: str | Path, **how: Any) -> Victim:
+        started.append(Victim(tiny_dir, home, *more, **how))
         return started[-1]
 
     yield start

@@ -40,11 +40,13 @@ def until(condition: Callable[[], object], what: str) -> None:
 class Victim(Terminal):
     """A chat with a constructed target, lookup drafts and a home of its own."""
 
-    def __init__(self, folder: Path, home: Path, *more: str | Path, model: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, home: Path, *more: str | Path, model: Path | None = None, columns: int = 120
+    ) -> None:
         self.home = home
         super().__init__(
             *("-m", model or tiny.build("llama", folder), "--lookup", "-c", "200000", "-t", "1", *more),
-            columns=120,
+            columns=columns,
             rows=40,
             DS4CHAT_HOME=str(home),
         )

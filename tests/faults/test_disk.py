@@ -1,0 +1,127 @@
+"""A disk that is full, read-only or holds what is not ours: the chat goes on, and says what is not kept."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from faults.fault_kit import Victim, stored
+
+from ds4chat.store.schema import VERSION
+
+NARROW = 100
+"""Columns at which no panel stands beside the sentences."""
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes what room there is."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 10, 1):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+def one_line(screen: str) -> str:
+    """What is said on the screen, without the frames and line ends in it."""
+    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
+
+
+def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
+    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+) -> None:
+    home = mounted("size=4m")
+    chat = victim(home, columns=NARROW)
+    chat.until("● ready")
+    chat.answered()
+    filler = fill(home)
+    chat.writing()
+    chat.until(lambda screen: "the disk is full" in one_line(screen))
+    chat.type("\x1b")
+    chat.until("● ready")
+    chat.type("\x13")  # save the settings
+    chat.until(lambda screen: "were not saved" in screen and "left on device" in screen)
+    filler.unlink()
+    chat.until("written to disk again")
+    chat.answered()
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    rows = stored(home)
+    assert [row[:2] for row in rows] == [
+        ("user", "complete"),
+        ("assistant", "complete"),
+        ("user", "complete"),
+        ("assistant", "stopped"),
+        ("user", "complete"),
+        ("assistant", "complete"),
+    ]
+    assert rows[3][2].startswith(" we go up to the old red hut")
+
+
+def test_a_chat_that_begins_on_a_full_disk_works_in_memory(
+    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+) -> None:
+    home = mounted("size=1m")
+    fill(home)
+    chat = victim(home, columns=NARROW)
+    said = one_line(chat.until(lambda screen: "in memory only" in one_line(screen)))
+    assert "the disk is full" in said or "no space left" in said.lower()
+    chat.until("● ready")
+    chat.answered()
+    chat.enter("/quit")
+    assert chat.leave() == 0
+
+
+def test_a_chat_in_a_read_only_folder_works_in_memory(
+    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+) -> None:
+    home = mounted("ro")
+    chat = victim(home, columns=NARROW)
+    said = one_line(chat.until(lambda screen: "in memory only" in one_line(screen)))
+    assert "cannot be" in said
+    chat.until("● ready")
+    chat.answered()
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    assert os.listdir(home) == []
+
+
+def test_a_database_of_a_newer_version_is_left_alone(victim: Callable[..., Victim], home: Path) -> None:
+    first = victim(home)
+    first.until("● ready")
+    first.answered()
+    first.enter("/quit")
+    assert first.leave() == 0
+    path = home / "conversations.db"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    chat = victim(home, columns=NARROW)
+    said = one_line(chat.until(lambda screen: "newer version of ds4chat" in one_line(screen)))
+    assert "Update ds4chat" in said
+    chat.until("● ready")
+    chat.answered()
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_database_is_left_as_it_is(victim: Callable[..., Victim], home: Path) -> None:
+    home.mkdir()
+    path = home / "conversations.db"
+    path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 64)
+    before = path.read_bytes()
+    chat = victim(home, columns=NARROW)
+    chat.until(lambda screen: "is damaged" in one_line(screen))
+    chat.until("● ready")
+    chat.answered()
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    assert path.read_bytes() == before

@@ -37,17 +37,28 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
+def one_line(screen: str) -> str:
+    """What is said on the screen, without the frames and line ends in it."""
+    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
+
+
 class Victim(Terminal):
     """A chat with a constructed target, lookup drafts and a home of its own."""
 
     def __init__(
-        self, folder: Path, home: Path, *more: str | Path, model: Path | None = None, columns: int = 120
+        self,
+        folder: Path,
+        home: Path,
+        *more: str | Path,
+        model: Path | None = None,
+        columns: int = 120,
+        rows: int = 40,
     ) -> None:
         self.home = home
         super().__init__(
             *("-m", model or tiny.build("llama", folder), "--lookup", "-c", "200000", "-t", "1", *more),
             columns=columns,
-            rows=40,
+            rows=rows,
             DS4CHAT_HOME=str(home),
         )
 

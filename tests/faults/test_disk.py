@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.fault_kit import Victim, stored
+from faults.fault_kit import Victim, one_line, stored
 
 from ds4chat.store.schema import VERSION
 
@@ -26,11 +26,6 @@ def fill(folder: Path) -> Path:
             except OSError:
                 continue
     return filler
-
-
-def one_line(screen: str) -> str:
-    """What is said on the screen, without the frames and line ends in it."""
-    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
 
 
 def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(

@@ -458,7 +458,9 @@ class ChatScreen(TuningScreen):
             self.app.exit()
         else:
             self._quit_asked = True
-            self.legend_row.say("Ctrl+C again leaves")
+            # On a very low screen there is no row to say it in.
+            say = self.legend_row.say if self.legend_row.display else self.notify
+            say("Ctrl+C again leaves")
             self.set_timer(QUIT_SECONDS, self._forget_quit)
 
     def _forget_quit(self) -> None:

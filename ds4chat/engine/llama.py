@@ -468,6 +468,9 @@ class Context:
         self._batch.struct.n_tokens = n
         started = time.perf_counter()
         code = C.llama_decode(self.handle, self._batch.struct)
+        # A GPU still works when llama_decode returns: the wait belongs to this decode, not to whoever reads
+        # its rows next, or every cost that is measured here would be wrong.
+        C.llama_synchronize(self.handle)
         self.native_s += time.perf_counter() - started
         if code != 0:
             raise DecodeError(code, n)

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ds4chat.bench.advice import Advice
 from ds4chat.bench.figures import Setting, Spread, TextFigures
 from ds4chat.engine.events import Loaded, Tuning
 from ds4chat.engine.measure import cores
+from ds4chat.settings.files import write_atomically
 
 VERSION = 1
 
@@ -199,15 +199,5 @@ def peak_rss() -> int | None:
 
 def save(result: dict[str, Any], path: Path) -> None:
     """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(result, file, ensure_ascii=False, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
+    write_atomically(path, text.encode())

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from ds4chat.engine import measure
-from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step
+from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step, refused
 from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model
-from ds4chat.engine.prompting import Prompt, Prompter, PromptError
+from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
 
@@ -89,16 +89,16 @@ class BatchedSession:
 
     def _begin(self, slot: _Slot, number: int, request: Generate, done: dict[int, list[Event]]) -> None:
         try:
-            prompt = self._prompt(request)
+            prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            done[number] = [Ended(request.reply, "error", str(error), 0, 0, 0.0, 0.0, 0.0, 0, 0)]
+            done[number] = [refused(request.reply, str(error))]
             return
         if not 0 < len(prompt.tokens) < self._n_ctx:
             detail = (
                 f"The prompt has {len(prompt.tokens)} tokens and a slot holds {self._n_ctx}. Shorten it, or "
                 "raise the context length (-c)."
             )
-            done[number] = [Ended(request.reply, "context", detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)]
+            done[number] = [refused(request.reply, detail, "context")]
             return
         seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         request = replace(request, tuning=replace(request.tuning, seed=seed))
@@ -106,11 +106,6 @@ class BatchedSession:
         slot.reply = Reply(request, prompt, self._context, request.tuning, seed)
         slot.prompt, slot.pos, slot.number, slot.events = prompt.tokens, 0, number, []
         slot.started, slot.decoding = time.perf_counter(), 0.0
-
-    def _prompt(self, request: Generate) -> Prompt:
-        if request.prompt is not None:
-            return self._prompter.raw(request.prompt)
-        return self._prompter.chat(request.messages, think=request.think)
 
     def _step(self, done: dict[int, list[Event]]) -> None:
         """One batch: the next token of every slot that decodes, and prompt tokens in what room is left."""

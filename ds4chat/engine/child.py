@@ -19,10 +19,8 @@ import traceback
 from typing import BinaryIO
 
 from ds4chat.engine.events import (
-    MAX_FRAME,
     Cancel,
     Command,
-    Ended,
     Event,
     Generate,
     Load,
@@ -35,21 +33,11 @@ from ds4chat.engine.events import (
     Tuning,
     decode_command,
     encode,
+    read_frame,
+    refused,
 )
 
 log = logging.getLogger("ds4chat.engine")
-
-
-def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next frame's payload; None at the end of the stream. Raises ProtocolError."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > MAX_FRAME:
-        raise ProtocolError(f"a frame of {length} bytes")
-    payload = stream.read(length)
-    return payload if len(payload) == length else None
 
 
 class Engine:
@@ -87,8 +75,10 @@ class Engine:
                     self.emit(LoadFailed(str(error)))
             elif isinstance(command, Generate):
                 if session is None:
-                    self._refuse(
-                        command.reply, "No model is loaded. Choose one with /model, then send it again."
+                    self.emit(
+                        refused(
+                            command.reply, "No model is loaded. Choose one with /model, then send it again."
+                        )
                     )
                     continue
                 control = Control(command.tuning)
@@ -110,9 +100,6 @@ class Engine:
                     session.replay(command.reply, control, self.emit)
                     with self._lock:
                         self._running = None
-
-    def _refuse(self, reply: int, sentence: str) -> None:
-        self.emit(Ended(reply, "error", sentence, 0, 0, 0.0, 0.0, 0.0, 0, 0))
 
     def emit(self, event: Event) -> None:
         """Send one event."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO
 
 from ds4chat.engine.events import (
-    MAX_FRAME,
     Command,
     Ended,
     EngineDied,
@@ -28,6 +27,7 @@ from ds4chat.engine.events import (
     Quit,
     decode_event,
     encode,
+    read_frame,
 )
 
 LOG_TAIL = 20
@@ -151,16 +151,7 @@ class EngineClient:
     def _read(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
         broken = ""
         try:
-            while True:
-                head = stream.read(4)
-                if len(head) < 4:
-                    break
-                length = int.from_bytes(head, "big")
-                if length > MAX_FRAME:
-                    raise ProtocolError(f"a frame of {length} bytes")
-                payload = stream.read(length)
-                if len(payload) < length:
-                    break
+            while (payload := read_frame(stream)) is not None:
                 event = decode_event(payload)
                 if isinstance(event, Ended) and event.reply == self._reply:
                     self._reply = None

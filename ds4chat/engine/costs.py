@@ -7,18 +7,16 @@ decides whether a depth is worth a try, the most whether a try can be afforded.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ds4chat.engine.events import MAX_DEPTH
+from ds4chat.settings.files import write_atomically
 
 MAX_ROWS = MAX_DEPTH + 1
 _RECENT = 15
@@ -298,19 +296,10 @@ def save(path: Path, table_key: str, table: CostTable) -> bool:
     tables[table_key] = table.to_dict()
     kept = dict(list(tables.items())[-_CACHE_TABLES:])
     payload = json.dumps({"version": _CACHE_VERSION, "tables": kept}, separators=(",", ":"))
-    temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_atomically(path, payload.encode())
     except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return False
     return True
 

@@ -12,7 +12,7 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 
@@ -331,6 +331,11 @@ class Ended:
     """Text that was still held back when the reply ended: it follows the last token's text."""
 
 
+def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
+    """The end of a reply of which nothing was decoded; ``detail`` is the sentence why."""
+    return Ended(reply, reason, detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """The answer to Replay: the reply's tokens against plain decoding under the same settings."""
@@ -400,6 +405,19 @@ def encode(message: Command | Event) -> bytes:
     body = _encoder.encode(message)
     payload = b'{"type":"%s","body":%s}' % (type(message).__name__.encode(), body)
     return len(payload).to_bytes(4, "big") + payload
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """The next frame's payload; None at the end of the stream, in the middle of a frame too. Raises
+    ProtocolError for a length that no frame has."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > MAX_FRAME:
+        raise ProtocolError(f"a frame of {length} bytes")
+    payload = stream.read(length)
+    return payload if len(payload) == length else None
 
 
 def _decode(payload: bytes, known: dict[str, type]) -> object:

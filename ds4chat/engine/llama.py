@@ -38,7 +38,6 @@ CACHE_TYPES = {
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
-PARTIAL_STATE = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 PENALTY_WINDOW = 64
 
 
@@ -567,18 +566,6 @@ class Context:
     def clear(self) -> None:
         """Empty the cache."""
         C.llama_memory_clear(self.memory, True)
-
-    def save_state(self, flags: int = 0) -> bytes:
-        """The sequence's state; with PARTIAL_STATE its recurrent part alone."""
-        size = C.llama_state_seq_get_size_ext(self.handle, 0, flags)
-        buffer = (ctypes.c_uint8 * size)()
-        n = C.llama_state_seq_get_data_ext(self.handle, buffer, size, 0, flags)
-        return bytes(memoryview(buffer)[:n])
-
-    def load_state(self, state: bytes, flags: int = 0) -> bool:
-        """Put a saved state back; False when llama.cpp refuses it."""
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        return bool(C.llama_state_seq_set_data_ext(self.handle, buffer, len(state), 0, flags))
 
 
 # ------------------------------------------------------------------------------------ sampler

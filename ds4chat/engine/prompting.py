@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from ds4chat.engine.events import Message
+from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model, chat_formatter
 from ds4chat.engine.text import opens_thinking
 
@@ -54,6 +54,12 @@ class Prompter:
                 f"The model's chat template does not parse ({_short(error)}), so the conversation is "
                 "written as 'User:' and 'Assistant:' lines."
             )
+
+    def of(self, request: Generate) -> Prompt:
+        """Tokens of a request: its raw prompt, or its messages. Raises PromptError, LlamaError."""
+        if request.prompt is not None:
+            return self.raw(request.prompt)
+        return self.chat(request.messages, think=request.think)
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
         """Tokens of a conversation with the assistant's turn opened. Raises PromptError."""

@@ -30,9 +30,20 @@ from typing import Literal
 from ds4chat.engine.costs import CostTable
 from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
-from ds4chat.engine.events import Ended, Event, Generate, Notice, Outcome, Phases, Prefill, Step, Tuning
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    Generate,
+    Notice,
+    Outcome,
+    Phases,
+    Prefill,
+    Step,
+    Tuning,
+    refused,
+)
 from ds4chat.engine.llama import Context, DecodeError, LlamaError
-from ds4chat.engine.prompting import Prompt, Prompter, PromptError
+from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 
@@ -108,17 +119,17 @@ class Session:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
         started = time.perf_counter()
         try:
-            prompt = self._prompt(request)
+            prompt = self.prompter.of(request)
         except (PromptError, LlamaError) as error:
-            emit(_failed(request, str(error), "error"))
+            emit(refused(request.reply, str(error)))
             return
         if not prompt.tokens:
-            emit(_failed(request, "The prompt is empty. Write something to answer.", "error"))
+            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
             return
         if len(prompt.tokens) >= self.n_ctx:
             emit(
-                _failed(
-                    request,
+                refused(
+                    request.reply,
                     f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
                     "Shorten it, or raise the context length (-c).",
                     "context",
@@ -212,11 +223,6 @@ class Session:
             self.drafter.close()
         self.target.close()
         self.target.model.close()
-
-    def _prompt(self, request: Generate) -> Prompt:
-        if request.prompt is not None:
-            return self.prompter.raw(request.prompt)
-        return self.prompter.chat(request.messages, think=request.think)
 
     # ---------------------------------------------------------------------------------- prefill
 
@@ -464,7 +470,3 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 def _ms_since(start: float) -> float:
     return (time.perf_counter() - start) * 1000
-
-
-def _failed(request: Generate, detail: str, reason: Literal["error", "context"]) -> Ended:
-    return Ended(request.reply, reason, detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 
 import tomli_w
 
+from ds4chat.settings.files import write_atomically
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
 
 WIDTH = 100
-PRIVATE = 0o600
 
 _HEAD = """\
 Settings of ds4chat. Each one has the same name here, on the command line and in the chat.
@@ -94,37 +93,6 @@ def _refuse_bad(settings: Settings) -> None:
             check(option, getattr(settings, option.attribute), "file")
         except SettingError as error:
             raise SaveError(f"The settings were not saved: {error}") from None
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of ``path``, on disk before it shows, readable by the owner alone.
-
-    Raises OSError, and then leaves ``path`` as it was and nothing beside it.
-    """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(PRIVATE)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk; on systems that cannot open a folder there is nothing to do."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _absolute(settings: Settings) -> Settings:

@@ -15,6 +15,7 @@ target's true features once they are accepted.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ MAX_BACKLOG = 256
 """Pairs that wait while nothing is drafted: in one large batch they cost next to nothing."""
 
 
-class HiddenDrafter:
+class HiddenDrafter(ABC):
     """Base of the drafters that read the target's hidden rows; see the module's text for its state."""
 
     kind = ""
@@ -57,9 +58,9 @@ class HiddenDrafter:
 
     # -- for subclasses
 
+    @abstractmethod
     def _hidden(self, rows: int, keep: int) -> Floats:
         """Copy of what the target kept of the first ``keep`` of the last decode's ``rows``."""
-        raise NotImplementedError
 
     def _encoded(self, hidden: Floats) -> Floats:
         """The features, (n, width), of n such rows. Late, so that rows that are never needed cost nothing."""

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ds4chat.analysis.rows import Rows, rows_from_records
 from ds4chat.engine.stats import OUTCOMES
+from ds4chat.tui.widgets.cells import CellView
 from ds4chat.tui.widgets.explorer.listing import COLUMNS, Column, Listing
 from ds4chat.tui.widgets.panels.figures import decimal, token_text
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, Span, style_sheet
@@ -152,10 +150,11 @@ class TableHead(LinesView):
                 self.post_message(self.Clicked(cell.column))
 
 
-class RowTable(ScrollView, can_focus=True):
+class RowTable(CellView, can_focus=True):
     """The rows of a Listing under a cursor. Only what is in sight is ever drawn."""
 
     DEFAULT_CSS = style_sheet(__package__, "table.tcss")
+    STYLES = "table"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "table--muted",
         "table--accept",
@@ -206,7 +205,6 @@ class RowTable(ScrollView, can_focus=True):
         self._cursor = 0
         self._several = False
         self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
-        self._styles: dict[str, Style] = {}
 
     @property
     def cursor_row(self) -> int | None:
@@ -321,25 +319,10 @@ class RowTable(ScrollView, can_focus=True):
         key = (row, width, at_cursor)
         strip = self._strips.get(key)
         if strip is None:
-            # Added after the cell's own style, whose ground it replaces.
-            over = self._cursor_style() if at_cursor else Style.null()
             line = row_line(self.listing.rows, row, self.cells, self._several)
-            strip = Strip([Segment(text, self._style(role) + over) for text, role in line])
-            strip = strip.adjust_cell_length(width, self.rich_style + over)
+            strip = self.cell_strip(line, width, at_cursor=at_cursor)
             self._strips[key] = strip
         return strip
-
-    def _style(self, role: str) -> Style:
-        style = self._styles.get(role)
-        if style is None:
-            style = self.get_component_rich_style(f"table--{role}") if role else self.rich_style
-            self._styles[role] = style
-        return style
-
-    def _cursor_style(self) -> Style:
-        """The cursor's ground and weight; the colour of each cell stays."""
-        style = self._style("cursor")
-        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
 
 
 def detail_line(rows: Rows, row: int) -> Line:

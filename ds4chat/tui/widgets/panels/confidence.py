@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ds4chat.engine.events import Judged, Loaded, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.messages import TokenPicked
+from ds4chat.tui.widgets.cells import CellView
 from ds4chat.tui.widgets.panels.figures import count, decimal, token_text
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, style_sheet
 from ds4chat.tui.widgets.panels.panel import Panel
@@ -95,9 +93,10 @@ def row_spans(row: Row, fit: Columns) -> Line:
     )
 
 
-class ConfidenceLog(ScrollView, can_focus=True):
+class ConfidenceLog(CellView, can_focus=True):
     """The rows. It follows the newest until the user scrolls away, and again from End on."""
 
+    STYLES = "confidence"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "confidence--muted",
         "confidence--accept",
@@ -131,7 +130,6 @@ class ConfidenceLog(ScrollView, can_focus=True):
         self._cursor: int | None = None
         self._following = True
         self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
-        self._styles: dict[str, Style] = {}
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -275,24 +273,9 @@ class ConfidenceLog(ScrollView, can_focus=True):
         strip = self._strips.get(key)
         if strip is None:
             spans = row_spans(self._rows[index], columns(width))
-            # Added after the cell's own style, whose ground it replaces.
-            over = self._cursor_style() if number == self._cursor else Style.null()
-            strip = Strip([Segment(text, self._style(role) + over) for text, role in spans])
-            strip = strip.adjust_cell_length(width, self.rich_style + over)
+            strip = self.cell_strip(spans, width, at_cursor=number == self._cursor)
             self._strips[key] = strip
         return strip
-
-    def _style(self, role: str) -> Style:
-        style = self._styles.get(role)
-        if style is None:
-            style = self.get_component_rich_style(f"confidence--{role}") if role else self.rich_style
-            self._styles[role] = style
-        return style
-
-    def _cursor_style(self) -> Style:
-        """The cursor's ground and weight; the colour of each cell stays."""
-        style = self._style("cursor")
-        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
 
 
 class ConfidencePanel(Panel):

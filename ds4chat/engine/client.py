@@ -1,7 +1,8 @@
 """The handle that a UI holds on the engine process: start it, send commands, drain events.
 
 The process is a fresh interpreter, never a fork: a native abort, an out-of-memory kill or a hang in it costs
-the reply in flight and nothing else. Its stderr, where llama.cpp and ggml print, goes to the log file.
+the reply in flight and nothing else. Its stderr, where llama.cpp and ggml print, goes to the log file; where
+that cannot be written, the engine runs without one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     LoadFailed,
+    Notice,
     ProtocolError,
     Quit,
     decode_event,
@@ -47,7 +49,9 @@ class EngineClient:
         self._sending = threading.Lock()
         self._reply: int | None = None
         self._closing = False
-        self._log_start = 0
+        self._log_start: int | None = None
+        """Where this process's lines begin in the log; None while it runs without one."""
+        self._said_no_log = False
 
     @property
     def alive(self) -> bool:
@@ -65,19 +69,20 @@ class EngineClient:
             return
         self._closing = False
         self._reply = None
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "ab") as log:
-            self._log_start = log.tell()
+        log = self._open_log()
+        try:
             process = subprocess.Popen(
                 # -P: a module of the same name in the working directory must not be run instead.
                 [sys.executable, "-P", "-m", "ds4chat.engine.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=subprocess.DEVNULL if log is None else log,
                 # The terminal's signals are the chat's to handle.
                 start_new_session=True,
             )
+        finally:
+            if log is not None:
+                log.close()
         self._process = process
         assert process.stdout is not None
         threading.Thread(
@@ -165,6 +170,30 @@ class EngineClient:
         if not self._closing and process is self._process:
             self._events.append(self._death(code, broken))
 
+    def _open_log(self) -> IO[bytes] | None:
+        """The log, open for the process to append to. None where it cannot be written, which is said once
+        until it can be again."""
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            self._log_start = None
+            if not self._said_no_log:
+                self._said_no_log = True
+                reason = error.strerror or str(error)
+                self._events.append(
+                    Notice(
+                        "warning",
+                        f"The log {self.log_path} cannot be written ({reason}), so the engine runs without "
+                        "one. Make room or give write permission, or name another file with --log-file.",
+                    )
+                )
+            return None
+        self._said_no_log = False
+        log = os.fdopen(descriptor, "ab")
+        self._log_start = log.tell()
+        return log
+
     def _death(self, code: int, broken: str) -> EngineDied:
         name = ""
         if code < 0:
@@ -182,19 +211,22 @@ class EngineClient:
             why = f"it was ended by {name}"
         else:
             why = f"it left with exit code {code}"
+        last_words = "" if self._log_start is None else "; the log has llama.cpp's last words"
         return EngineDied(
             reply=self._reply,
             exit_code=None if name else code,
             signal=name,
             message=(
                 f"The engine stopped: {why}. Everything that came so far is kept. Load the model again to go "
-                "on; the log has llama.cpp's last words."
+                f"on{last_words}."
             ),
             log_tail=tuple(self._tail()),
         )
 
     def _tail(self) -> list[str]:
         """The last lines that this process logged."""
+        if self._log_start is None:
+            return []
         try:
             with self.log_path.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)

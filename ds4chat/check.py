@@ -54,7 +54,9 @@ class Checked:
         r = self.replayed
         if r.equal:
             drafts = f"{self.stats.accepted} of {self.stats.judged} drafts accepted"
-            return f"Equal: all {r.compared} tokens are those of plain decoding ({drafts})."
+            tokens = self.stats.emitted
+            end = " and its end" if r.compared > tokens else ""
+            return f"Equal: all {tokens} tokens{end} are those of plain decoding ({drafts})."
         return (
             f"Different: MTP wrote {r.spec_text!r} where plain decoding writes {r.plain_text!r}, "
             f"{r.gap:.4f} logits before the next best. {r.detail}"

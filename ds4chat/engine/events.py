@@ -343,8 +343,9 @@ class Replayed:
     reply: int
     equal: bool
     compared: int
+    """Tokens compared; the one that ended the reply counts, though it emits nothing."""
     first_difference: int
-    """Index of the first token that differs; -1 when equal."""
+    """Index of the first token that differs, the reply's length where its end does; -1 when equal."""
     spec_token: int
     plain_token: int
     spec_text: str

@@ -22,6 +22,9 @@ class Finished:
     request: Generate
     prompt: Prompt
     ids: tuple[int, ...]
+    """Every emitted token."""
+    end_token: int
+    """The token that ended the reply, which emits nothing; -1 where something else ended it."""
     seed: int
     tuning: Tuning
     """In force at the reply's start."""
@@ -34,13 +37,16 @@ class Finished:
 def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Replayed | None:
     """Decode on from a cache that holds the prompt but its last token, choosing as plain decoding would.
 
+    The token that ended the reply is compared like those it emitted: a reply may differ by stopping short.
     None when ``stop`` asked for it. The cache holds more tokens afterwards.
     """
     request = replace(finished.request, max_tokens=-1)
     reply = Reply(request, finished.prompt, target, finished.tuning, finished.seed)
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
+    ends = finished.end_token >= 0
+    wanted = (*finished.ids, finished.end_token) if ends else finished.ids
     try:
-        for i, expected in enumerate(finished.ids):
+        for i, expected in enumerate(wanted):
             if stop():
                 return None
             target.decode([last], pos, outputs="all")
@@ -64,13 +70,14 @@ def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Re
     finally:
         reply.close()
     n = len(finished.ids)
-    return Replayed(
-        request.reply, True, n, -1, -1, -1, "", "", 0.0, f"All {n} tokens are those of plain decoding."
-    )
+    same = f"All {n} tokens {'and the end of the reply ' if ends else ''}are those of plain decoding."
+    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same)
 
 
 def _explain(finished: Finished, gap: float, index: int) -> str:
     where = f"The first difference is at token {index + 1}"
+    if index == len(finished.ids):
+        where += ", where the reply ends"
     if finished.lossy:
         return f"{where}. The margin was below 1, so the reply was approximate: a difference is expected."
     if finished.resampled:

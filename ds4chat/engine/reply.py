@@ -76,6 +76,8 @@ class Reply:
         """A margin below 1 was in force at some step."""
         self.resampled = False
         """Sampling settings changed after the first token."""
+        self.end_token = -1
+        """The token that ended the reply; it is not among ``ids``. -1 where none did."""
         self._prompt = prompt.tokens
         self._target = target
         self._model = target.model
@@ -223,6 +225,7 @@ class Reply:
         """Put one token out, unless it ends the reply."""
         if self._model.is_eog(token) and not self.request.ignore_eos:
             self.finish = "stop"
+            self.end_token = token
             return
         piece = self._model.piece(token)
         if not piece and self._model.piece(token, special=True) in _TAGS:

@@ -171,7 +171,14 @@ class Session:
             self._remember(self._auto.table)
             self._auto_ran = False
         self._last = Finished(
-            request, prompt, tuple(reply.ids), seed, request.tuning, reply.lossy, reply.resampled
+            request,
+            prompt,
+            tuple(reply.ids),
+            reply.end_token,
+            seed,
+            request.tuning,
+            reply.lossy,
+            reply.resampled,
         )
         emit(
             Ended(
@@ -219,6 +226,7 @@ class Session:
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
+        self.prompter.close()
         if self.drafter:
             self.drafter.close()
         self.target.close()

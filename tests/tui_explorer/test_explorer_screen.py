@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Button
 from tui_explorer.explorer_stage import Stage, settled, shown, source, steps_from
+from tui_panels.pointer import drag, wheel
 
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.engine.events import Tuning
@@ -18,6 +19,7 @@ from ds4chat.tui.screens.explorer import ExplorerScreen
 from ds4chat.tui.screens.explorer_source import Source, SourceError
 from ds4chat.tui.widgets.explorer import whatif
 from ds4chat.tui.widgets.explorer.scenario import Scenario
+from ds4chat.tui.widgets.panels.control import VALUE_AT, Control
 
 WIDE, NARROW = (140, 45), (80, 24)
 BOTH = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "140x45"])
@@ -438,3 +440,36 @@ async def test_escape_keeps_the_file_and_then_closes(tmp_path: Path) -> None:
         await pilot.press("escape", "escape")
         await pilot.pause()
         assert not isinstance(app.screen, ExplorerScreen)
+
+
+@pytest.mark.parametrize(
+    ("name", "dragged", "turned"),
+    [
+        ("depth", Scenario(depth=5), Scenario(depth=3)),
+        ("margin", Scenario(margin=0.8), Scenario(margin=0.95)),
+        ("gate", Scenario(gate=1.5), Scenario(gate=0.5)),
+    ],
+)
+async def test_a_what_if_value_is_dragged_and_turned(name: str, dragged: Scenario, turned: Scenario) -> None:
+    """Three cells from the recorded value (margin: four down), back to it, then two notches up and one down."""
+    app = Stage(source)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(pilot)
+        panel = app.explorer.what_if
+        slider = panel.query_one(f"#control-whatif-{name}", Control)
+        grip = VALUE_AT + 4
+        assert slider.filled == {"depth": 1, "margin": 8, "gate": 0}[name]
+        await drag(pilot, slider, grip, grip + (-4 if name == "margin" else 3))
+        await settled(pilot)
+        assert panel.scenario == dragged and panel.result is not None
+        await pilot.click("#whatif-reset")
+        await drag(pilot, slider, grip, grip + 5, grip)
+        await pilot.pause()
+        assert panel.scenario == Scenario()
+        await pilot.hover(slider, offset=(grip, 0))
+        step = -1 if name == "margin" else 1
+        await wheel(pilot, slider, 2 * step, grip)
+        await pilot.pause()
+        await wheel(pilot, slider, -step, grip)
+        await pilot.pause()
+        assert panel.scenario == turned

@@ -18,6 +18,7 @@ from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.tui.widgets.panels.figures import decimal, percent
 from ds4chat.tui.widgets.panels.figures import ratio as factor
+from ds4chat.tui.widgets.panels.knobs import GATE_SCALE
 from ds4chat.tui.widgets.panels.lines import Line
 
 Name = Literal["depth", "margin", "gate"]
@@ -88,6 +89,8 @@ class Handle:
     step: float
     low: float
     high: float
+    full: float
+    """Where its slider is full: the end of the usual range."""
     places: int
     says: Callable[[float], str]
 
@@ -120,6 +123,11 @@ class Handle:
         value = getattr(scenario, self.name)
         return AS_RECORDED if value is None else f"{value:.{self.places}f}"
 
+    def share(self, scenario: Scenario, base: Recorded) -> float:
+        """How far the value, or the recorded one where none is set, has come in its usual range."""
+        value = getattr(scenario, self.name)
+        return (getattr(base, self.name) if value is None else value) / self.full
+
     def explained(self, scenario: Scenario, base: Recorded) -> str:
         """What the value means."""
         value = getattr(scenario, self.name)
@@ -135,6 +143,7 @@ HANDLES: tuple[Handle, ...] = (
         1,
         0,
         MAX_DEPTH,
+        MAX_DEPTH,
         0,
         lambda depth: "plain decoding" if depth == 0 else "drafts a step at most",
     ),
@@ -143,6 +152,7 @@ HANDLES: tuple[Handle, ...] = (
         "mtp-margin",
         0.05,
         0,
+        1,
         1,
         2,
         lambda margin: "only the target's choice" if margin >= 1 else f"lossy: ratio ≥ {margin:.2f}",
@@ -153,6 +163,7 @@ HANDLES: tuple[Handle, ...] = (
         0.5,
         0,
         100,
+        GATE_SCALE,
         2,
         lambda gate: "off" if gate <= 0 else "stop below this d.gap",
     ),

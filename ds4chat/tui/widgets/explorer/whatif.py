@@ -46,6 +46,7 @@ class WhatIfPanel(Vertical):
     def __init__(self) -> None:
         super().__init__(id="what-if")
         self.scenario = Scenario()
+        self._drag_from = self.scenario
         self.result: WhatIf | None = None
         """The figures of ``scenario``; None while they are worked out, or where nothing is asked."""
         self._rows: Rows | None = None
@@ -53,7 +54,9 @@ class WhatIfPanel(Vertical):
         self._base = Recorded(1, 1.0, 0.0, None, None, None, None)
         self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
         self._controls = {
-            handle.name: Control(f"whatif-{handle.name}", handle.name, BY_KEY[handle.key].help, editable=True)
+            handle.name: Control(
+                f"whatif-{handle.name}", handle.name, BY_KEY[handle.key].help, editable=True, slides=True
+            )
             for handle in HANDLES
         }
         self._title = LinesView(id="whatif-title")
@@ -92,6 +95,15 @@ class WhatIfPanel(Vertical):
         event.stop()
         handle = self._handles[_name(event.source)]
         self._ask(handle.moved(self.scenario, event.by, self._base))
+
+    def on_control_dragged(self, event: Control.Dragged) -> None:
+        """The value follows the pointer; the figures are worked out when it rests."""
+        event.stop()
+        if event.begins:
+            self._drag_from = self.scenario
+        handle = self._handles[_name(event.source)]
+        start = self._drag_from
+        self._ask(handle.moved(start, event.by, self._base) if event.by else start)
 
     def on_control_pressed(self, event: Control.Pressed) -> None:
         event.stop()
@@ -168,7 +180,11 @@ class WhatIfPanel(Vertical):
     def _draw(self) -> None:
         for name, control in self._controls.items():
             handle = self._handles[name]
-            control.show(handle.shown(self.scenario), handle.explained(self.scenario, self._base))
+            control.show(
+                handle.shown(self.scenario),
+                handle.explained(self.scenario, self._base),
+                handle.share(self.scenario, self._base),
+            )
         self.figures.set_lines(result_lines(self._base, self.result, self.scenario, self._times))
         if self.is_mounted:
             for button in self.query(Button):

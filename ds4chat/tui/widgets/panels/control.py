@@ -25,13 +25,16 @@ class Control(Widget, can_focus=True):
     """Shows a value and reports what the user does to it; it does not change the value itself.
 
     Left and right, − and +, or a click on those signs step; page keys step five at once; what is typed is
-    sent with Enter, and Esc drops it.
+    sent with Enter, and Esc drops it. A number is a slider too: its value field is filled as far as the value
+    has come in its range, and moves by dragging it sideways, one cell a step, or by the wheel. The wheel only
+    counts once the pointer was moved onto the field, so that scrolling past it changes nothing.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "control--label",
         "control--button",
         "control--value",
+        "control--filled",
         "control--says",
         "control--error",
         "control--edit",
@@ -51,10 +54,22 @@ class Control(Widget, can_focus=True):
     class Stepped(Message):
         """The value should move by ``by`` steps."""
 
-        def __init__(self, source: Control, by: int) -> None:
+        def __init__(self, source: Control, by: int, joins: bool = False) -> None:
             super().__init__()
             self.source = source
             self.by = by
+            self.joins = joins
+            """It goes on with the turn of the wheel that the last one belongs to."""
+
+    class Dragged(Message):
+        """The value should be ``by`` steps from where it was when the drag began."""
+
+        def __init__(self, source: Control, by: int, begins: bool) -> None:
+            super().__init__()
+            self.source = source
+            self.by = by
+            self.begins = begins
+            """The first one of its drag."""
 
     class Pressed(Message):
         """Enter, or a click on the value."""
@@ -71,15 +86,26 @@ class Control(Widget, can_focus=True):
             self.source = source
             self.text = text
 
-    def __init__(self, name: str, label: str, help: str, editable: bool) -> None:
+    def __init__(self, name: str, label: str, help: str, editable: bool, slides: bool = False) -> None:
+        """``slides``: the value is a number, and can be dragged and turned with the wheel."""
         super().__init__(id=f"control-{name}", name=name)
         self._label = label
         self._editable = editable
+        self._slides = slides
+        self._filled = 0
+        self._grip: int | None = None
+        """Screen column at which a drag began; None while none goes on."""
+        self._moved: int | None = None
+        """Steps of the drag so far; None before its first."""
+        self._wheel_ready = False
+        """The pointer was moved onto the value: the wheel turns it."""
+        self._wheel_turned = False
         self._value = ""
         self._says = ""
         self._error = ""
         self._edit: str | None = None
-        self.tooltip = help
+        self._help = f"{help} Drag the value or turn the wheel on it." if slides else help
+        self.tooltip = self._help
 
     @property
     def value(self) -> str:
@@ -96,10 +122,17 @@ class Control(Widget, can_focus=True):
         """Something is being typed."""
         return self._edit is not None
 
-    def show(self, value: str, says: str) -> None:
-        """Show this value and what it means; a line about an error goes."""
-        if (value, says, "") != (self._value, self._says, self._error):
-            self._value, self._says, self._error = value, says, ""
+    @property
+    def filled(self) -> int:
+        """Cells of the value field that are filled, of VALUE_WIDTH."""
+        return self._filled
+
+    def show(self, value: str, says: str, share: float | None = None) -> None:
+        """Show this value, what it means, and its share (0..1) of its range; a line about an error goes."""
+        filled = 0 if share is None else round(VALUE_WIDTH * min(1.0, max(0.0, share)))
+        if (value, says, filled, "") != (self._value, self._says, self._filled, self._error):
+            self._value, self._says, self._filled, self._error = value, says, filled, ""
+            self.tooltip = self._help
             self.refresh()
 
     def show_error(self, sentence: str) -> None:
@@ -157,12 +190,59 @@ class Control(Widget, can_focus=True):
         if offset is None:
             return
         event.stop()
+        if self._moved is not None:
+            self._moved = None
+            return
         if MINUS_AT <= offset.x < VALUE_AT:
             self.action_step(-1)
         elif PLUS_AT <= offset.x < PLUS_AT + 2:
             self.action_step(1)
         elif VALUE_AT <= offset.x < PLUS_AT:
             self.action_press()
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._moved = None
+        if self._slides and self._edit is None and self._on_value(event):
+            self._grip = event.screen_x
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._grip is None:
+            self._wheel_ready = self._on_value(event)
+            return
+        by = event.screen_x - self._grip
+        if by != (self._moved or 0):
+            self.post_message(self.Dragged(self, by, begins=self._moved is None))
+            self._moved = by
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        self.release_mouse()
+
+    def on_mouse_release(self, event: events.MouseRelease) -> None:
+        """The drag is over, wherever the pointer is."""
+        self._grip = None
+
+    def on_leave(self, event: events.Leave) -> None:
+        self._wheel_ready = self._wheel_turned = False
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._turn(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._turn(event, -1)
+
+    def _turn(self, event: events.MouseEvent, by: int) -> None:
+        if not self._slides or not self._wheel_ready or not self._on_value(event):
+            return  # the dock scrolls
+        event.stop()
+        event.prevent_default()
+        self._edit = None
+        self.post_message(self.Stepped(self, by, joins=self._wheel_turned))
+        self._wheel_turned = True
+
+    def _on_value(self, event: events.MouseEvent) -> bool:
+        offset = event.get_content_offset(self)
+        return offset is not None and VALUE_AT <= offset.x < PLUS_AT
 
     # -- drawing
 
@@ -173,10 +253,12 @@ class Control(Widget, can_focus=True):
         else:
             value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
         says = "Enter sets it, Esc keeps the old" if self.editing else self.says
+        filled = 0 if self.editing else self._filled
         segments = [
             Segment(set_cell_size(self._label, LABEL_WIDTH), self._style("label")),
             Segment("− ", self._style("button")),
-            Segment(value, self._style(look)),
+            Segment(value[:filled], self._style("filled")),
+            Segment(value[filled:], self._style(look)),
             Segment(" +", self._style("button")),
             Segment(" ", self.rich_style),
             Segment(says, self._style("error" if self._error and not self.editing else "says")),

@@ -14,6 +14,8 @@ from ds4chat.settings.schema import BY_KEY, Option
 from ds4chat.settings.validate import check
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
+GATE_SCALE = 10.0
+"""Logit lead at which the gate's slider is full: few drafts lead by more."""
 FIRST_MARGIN = 0.8
 """Margin that the mode control begins with when it turns approximate and none was set before."""
 
@@ -46,6 +48,8 @@ class Knob:
     step: Callable[[Tuning, int, Memory], Tuning]
     typed: Callable[[Tuning, Any], Tuning] | None = None
     """Take a checked value; None where nothing can be typed."""
+    share: Callable[[Tuning], float | None] | None = None
+    """How far the value has come in its usual range, 0..1 or beyond; None of what is no number."""
 
     @property
     def option(self) -> Option:
@@ -59,9 +63,17 @@ class Knob:
 
 
 def _number(
-    name: str, label: str, key: str, field: str, step: float, places: int, says: Callable[[float], str]
+    name: str,
+    key: str,
+    step: float,
+    places: int,
+    says: Callable[[float], str],
+    usual: tuple[float, float] | None = None,
+    label: str = "",
 ) -> Knob:
+    """A knob for a number. ``usual`` is where its slider begins and ends; what is typed may go further."""
     option = BY_KEY[key]
+    field = option.attribute.removeprefix("mtp_")
     low = option.low if option.low is not None else float("-inf")
     high = option.high if option.high is not None else float("inf")
 
@@ -70,14 +82,18 @@ def _number(
         value = min(high, max(low, round(moved, places)))
         return _with(tuning, field, int(value) if places == 0 else float(value))
 
+    def share(tuning: Tuning) -> float | None:
+        return (getattr(tuning, field) - usual[0]) / (usual[1] - usual[0]) if usual else None
+
     return Knob(
         name=name,
-        label=label,
+        label=label or name,
         key=key,
         shown=lambda tuning: f"{getattr(tuning, field):.{places}f}",
         says=lambda tuning: says(getattr(tuning, field)),
         step=move,
         typed=lambda tuning, value: _with(tuning, field, value),
+        share=share,
     )
 
 
@@ -93,6 +109,10 @@ def _step_depth(tuning: Tuning, by: int, memory: Memory) -> Tuning:
     now = MAX_DEPTH + 1 if tuning.depth == "auto" else tuning.depth
     moved = min(MAX_DEPTH + 1, max(1, now + by))
     return replace(tuning, depth="auto" if moved > MAX_DEPTH else moved)
+
+
+def _depth_share(tuning: Tuning) -> float:
+    return 1.0 if tuning.depth == "auto" else tuning.depth / (MAX_DEPTH + 1)
 
 
 def _say_depth(tuning: Tuning) -> str:
@@ -135,6 +155,14 @@ def _say_min_p(min_p: float) -> str:
     return "off" if min_p <= 0 else f"drops below {min_p:.0%} of the top"
 
 
+def _say_top_k(top_k: float) -> str:
+    return "off: all tokens" if top_k <= 0 else f"among the {top_k:.0f} likeliest"
+
+
+def _say_repeat_penalty(penalty: float) -> str:
+    return "off" if penalty == 1 else "divides repeated logits"
+
+
 def _say_seed(seed: float) -> str:
     return "a new one each reply" if seed < 0 else "repeats the sampling"
 
@@ -160,6 +188,7 @@ KNOBS: tuple[Knob, ...] = (
         says=_say_depth,
         step=_step_depth,
         typed=lambda tuning, value: replace(tuning, depth=value),
+        share=_depth_share,
     ),
     Knob(
         "mode",
@@ -169,10 +198,12 @@ KNOBS: tuple[Knob, ...] = (
         says=_say_mode,
         step=_step_mode,
     ),
-    _number("margin", "margin", "mtp-margin", "margin", 0.05, 2, _say_margin),
-    _number("gate", "gate", "mtp-gate", "gate", 0.5, 2, _say_gate),
-    _number("temp", "temp", "temp", "temp", 0.1, 2, _say_temp),
-    _number("top-p", "top-p", "top-p", "top_p", 0.05, 2, _say_top_p),
-    _number("min-p", "min-p", "min-p", "min_p", 0.01, 2, _say_min_p),
-    _number("seed", "seed", "seed", "seed", 1, 0, _say_seed),
+    _number("margin", "mtp-margin", 0.05, 2, _say_margin, (0, 1)),
+    _number("gate", "mtp-gate", 0.5, 2, _say_gate, (0, GATE_SCALE)),
+    _number("temp", "temp", 0.1, 2, _say_temp, (0, 2)),
+    _number("top-k", "top-k", 5, 0, _say_top_k, (0, 100)),
+    _number("top-p", "top-p", 0.05, 2, _say_top_p, (0, 1)),
+    _number("min-p", "min-p", 0.01, 2, _say_min_p, (0, 0.25)),
+    _number("repeat-penalty", "repeat-penalty", 0.05, 2, _say_repeat_penalty, (1, 2), label="repeat"),
+    _number("seed", "seed", 1, 0, _say_seed),
 )

@@ -93,11 +93,14 @@ class TuningPanel(Panel):
         self._tuning = Tuning()
         self._memory = Memory()
         self._undo: list[Tuning] = []
+        self._drag_from = self._tuning
         self._presets: dict[str, Mapping[str, Any]] = {}
         self._preset = ""
         self._knobs = {knob.name: knob for knob in KNOBS}
         self._controls = {
-            knob.name: Control(knob.name, knob.label, knob.option.help, knob.typed is not None)
+            knob.name: Control(
+                knob.name, knob.label, knob.option.help, knob.typed is not None, slides=knob.share is not None
+            )
             for knob in KNOBS
         }
         self._preset_control = Control(
@@ -160,7 +163,20 @@ class TuningPanel(Panel):
             self._choose_preset(event.by)
         else:
             knob = self._knobs[event.source.name or ""]
-            self._change(knob.step(self._tuning, event.by, self._memory))
+            self._change(knob.step(self._tuning, event.by, self._memory), joins=event.joins)
+
+    def on_control_dragged(self, event: Control.Dragged) -> None:
+        """A drag applies as it goes, and undo takes it back whole. Back at its start, it was none."""
+        event.stop()
+        if event.begins:
+            self._drag_from = self._tuning
+        knob = self._knobs[event.source.name or ""]
+        tuning = knob.step(self._drag_from, event.by, self._memory) if event.by else self._drag_from
+        if tuning == self._drag_from and tuning != self._tuning:
+            del self._undo[-1:]
+            self._set(tuning)
+        else:
+            self._change(tuning, joins=self._tuning != self._drag_from)
 
     def on_control_pressed(self, event: Control.Pressed) -> None:
         event.stop()
@@ -207,9 +223,11 @@ class TuningPanel(Panel):
         self._undo.append(self._tuning)
         del self._undo[:-UNDO_DEPTH]
 
-    def _change(self, tuning: Tuning) -> None:
+    def _change(self, tuning: Tuning, joins: bool = False) -> None:
+        """Set this. ``joins``: undo takes it back together with the change before it."""
         if tuning != self._tuning:
-            self._remember()
+            if not (joins and self._undo):
+                self._remember()
             self._set(tuning)
 
     def _set(self, tuning: Tuning) -> None:
@@ -245,7 +263,9 @@ class TuningPanel(Panel):
 
     def _draw_controls(self) -> None:
         for name, control in self._controls.items():
-            control.show(self._knobs[name].shown(self._tuning), self._knobs[name].says(self._tuning))
+            knob = self._knobs[name]
+            share = knob.share(self._tuning) if knob.share is not None else None
+            control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
         says = "Enter applies, s saves" if self._presets else "s saves these values"
         self._preset_control.show(self._preset or "–", says)
         if self._undo:

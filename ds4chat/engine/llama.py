@@ -38,6 +38,7 @@ CACHE_TYPES = {
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
+_GPU, _INTEGRATED_GPU = 1, 2  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 PENALTY_WINDOW = 64
 
 
@@ -96,6 +97,12 @@ _target_layers_n = _symbol(
     [_pointer],
 )
 
+# These are ggml's: the loader finds them through libllama, except on Windows.
+_device_count = _symbol(["ggml_backend_dev_count"], ctypes.c_size_t, [])
+_device_get = _symbol(["ggml_backend_dev_get"], _pointer, [ctypes.c_size_t])
+_device_type = _symbol(["ggml_backend_dev_type"], ctypes.c_int, [_pointer])
+_device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
+
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -146,9 +153,29 @@ def missing_for_eagle3() -> bool:
     return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
 
 
+def devices() -> list[tuple[int, str]]:
+    """Type (ggml_backend_dev_type) and description of ggml's devices; empty where they cannot be asked."""
+    if None in (_device_count, _device_get, _device_type, _device_description):
+        return []
+    start()
+    handles = [_device_get(i) for i in range(_device_count())]
+    return [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+
+
 def device() -> str:
-    """What the layers run on, in a word: "GPU" when this build can offload, else "CPU"."""
-    return "GPU" if C.llama_supports_gpu_offload() else "CPU"
+    """What the layers run on: "CPU" when this build cannot offload, else the description of the GPU."""
+    return gpu_name(devices()) if C.llama_supports_gpu_offload() else "CPU"
+
+
+def gpu_name(found: Sequence[tuple[int, str]]) -> str:
+    """The descriptions of the GPUs among these devices, joined; "GPU" where there is none.
+
+    An integrated GPU counts where there is no other, as in llama.cpp's choice of devices.
+    """
+    for kind in (_GPU, _INTEGRATED_GPU):
+        if names := [description or "GPU" for type_, description in found if type_ == kind]:
+            return " + ".join(names)
+    return "GPU"
 
 
 def chat_formatter(template: str, bos: str, eos: str) -> Callable[..., Any]:

@@ -84,6 +84,7 @@ class BatchedSession:
 
     def close(self) -> None:
         """Free everything."""
+        self._prompter.close()
         self._context.close()
         self._model.close()
 

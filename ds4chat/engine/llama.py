@@ -23,7 +23,6 @@ import llama_cpp.llama_cpp as C
 import llama_cpp.llama_cpp_ext as ext
 import numpy as np
 from gguf import GGMLQuantizationType
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
@@ -176,12 +175,6 @@ def gpu_name(found: Sequence[tuple[int, str]]) -> str:
         if names := [description or "GPU" for type_, description in found if type_ == kind]:
             return " + ".join(names)
     return "GPU"
-
-
-def chat_formatter(template: str, bos: str, eos: str) -> Callable[..., Any]:
-    """llama_cpp's sandboxed jinja2 formatter of a GGUF's chat template. Raises jinja2.TemplateError."""
-    formatter: Callable[..., Any] = Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
-    return formatter
 
 
 # ------------------------------------------------------------------------------------ model

@@ -22,6 +22,7 @@ from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, device
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
+from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.classify import classify, quantisation
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
@@ -115,10 +116,11 @@ class _Opening:
     def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
         """Load everything and measure. Raises LlamaError."""
         load, emit = self._load, self._emit
+        templates = TemplateProcess()  # comes up while the model is loaded
         if load.strict:
             prepare_strict()
         model = self._model(load.model, "target", mtp=pair is not None and pair.kind == "nextn-embedded")
-        prompter = Prompter(model)
+        prompter = Prompter(model, templates)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")

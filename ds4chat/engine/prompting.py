@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import jinja2
 
 from ds4chat.engine.events import Generate, Message
-from ds4chat.engine.llama import Model, chat_formatter
+from ds4chat.engine.llama import Model
+from ds4chat.engine.templates import TemplateError, TemplateProcess
 from ds4chat.engine.text import opens_thinking
-
-TEMPLATE_SECONDS = 5.0
-"""Longest time that a chat template may take: it is a program that came with a downloaded file."""
 
 
 class PromptError(Exception):
@@ -33,11 +25,12 @@ class Prompt:
 
 
 class Prompter:
-    """Renders conversations for one model."""
+    """Renders conversations for one model. ``templates``: a process that was started before, to be ready by
+    now; close() ends it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, templates: TemplateProcess | None = None) -> None:
         self._model = model
-        self._format: Callable[..., Any] | None = None
+        self._templates: TemplateProcess | None = templates or TemplateProcess()
         self.note = ""
         """A sentence when the chat template is missing or broken."""
         template = model.chat_template
@@ -46,14 +39,22 @@ class Prompter:
                 "The model has no chat template, so the conversation is written as 'User:' and "
                 "'Assistant:' lines. It may be a base model: look for an instruct version to chat with."
             )
+            self.close()
             return
         try:
-            self._format = chat_formatter(template, model.bos, model.eos)
-        except Exception as error:  # noqa: BLE001  a template is foreign code: it may raise anything
+            self._templates.open(template, model.bos, model.eos)
+        except TemplateError as error:
             self.note = (
-                f"The model's chat template does not parse ({_short(error)}), so the conversation is "
+                f"The model's chat template cannot be used ({_short(error)}), so the conversation is "
                 "written as 'User:' and 'Assistant:' lines."
             )
+            self.close()
+
+    def close(self) -> None:
+        """End the process that renders; conversations become plain lines from then on."""
+        if self._templates is not None:
+            self._templates.close()
+            self._templates = None
 
     def of(self, request: Generate) -> Prompt:
         """Tokens of a request: its raw prompt, or its messages. Raises PromptError, LlamaError."""
@@ -63,7 +64,7 @@ class Prompter:
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
         """Tokens of a conversation with the assistant's turn opened. Raises PromptError."""
-        if self._format is None:
+        if self._templates is None:
             lines = [f"{m.role.capitalize()}: {m.content}\n" for m in messages]
             text = "".join(lines) + "Assistant:"
             return Prompt(
@@ -83,46 +84,25 @@ class Prompter:
         )
 
     def _render(self, messages: Sequence[Message], think: bool) -> str:
-        assert self._format is not None
+        assert self._templates is not None
         turns = [{"role": m.role, "content": m.content} for m in messages]
         # Templates name the switch differently; those that know none ignore both.
         switches = {"enable_thinking": think, "thinking": think}
         try:
-            with _time_limit(TEMPLATE_SECONDS):
-                try:
-                    return str(self._format(messages=turns, **switches).prompt)
-                except (jinja2.TemplateError, ValueError):
-                    if turns[0]["role"] != "system" or len(turns) < 2:
-                        raise
-                # Some templates refuse a system turn: its text then opens the first user turn.
-                merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
-                return str(self._format(messages=[merged, *turns[2:]], **switches).prompt)
-        except Exception as error:  # noqa: BLE001  a template is foreign code: it may raise anything
+            try:
+                return self._templates.render(turns, switches)
+            except TemplateError as error:
+                if not error.retry or len(turns) < 2 or turns[0]["role"] != "system":
+                    raise
+            # Some templates refuse a system turn: its text then opens the first user turn.
+            merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
+            return self._templates.render([merged, *turns[2:]], switches)
+        except TemplateError as error:
             raise PromptError(
                 f"The model's chat template failed on this conversation: {_short(error)}. "
                 "Use --raw for a prompt without the template."
             ) from None
 
 
-def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().rstrip(".").split("\n")[0][:200]
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after this long. Only the main thread of a system with SIGALRM can be
-    interrupted; elsewhere there is no limit, and the client's watchdog is what remains."""
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise TimeoutError(f"it did not end within {seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _short(error: TemplateError) -> str:
+    return str(error).rstrip(".")

@@ -178,6 +178,10 @@ class ReplayEngine:
         elif isinstance(command, Cancel):
             self.push(ended(command.reply, reason="cancelled"))
 
+    def on_load(self, answer: Event) -> None:
+        """What the next loads are answered with."""
+        self._load = answer
+
     def push(self, *events: Event) -> None:
         """These come with the next drain."""
         self._events.extend(events)

@@ -2,8 +2,8 @@
 
 The states of the engine as the chat sees it:
 
-    none -> loading -> ready -> reading -> writing -> ready ...
-                 \\-> failed            (nothing is loaded; a new load may be asked for)
+    none -> loading -> ready -> saving -> reading -> writing -> ready ...
+                 \\-> failed            (nothing is loaded, or the user stopped it; a new load may be asked for)
     any  -> died                        (the process is gone; a new load starts another)
 
 One call of ``frame`` takes everything that the engine sent since the last one. Nothing else reads events.
@@ -30,6 +30,7 @@ from ds4chat.engine.events import (
     Loaded,
     LoadFailed,
     Loading,
+    Message,
     Notice,
     Prefill,
     Replay,
@@ -42,7 +43,10 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.watchdog import Watchdog
 
-EngineState = Literal["none", "loading", "ready", "reading", "writing", "stopping", "failed", "died"]
+EngineState = Literal[
+    "none", "loading", "ready", "saving", "reading", "writing", "stopping", "failed", "died"
+]
+"""saving: the engine is not asked yet, because the prompt is not on disk yet."""
 
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
@@ -146,6 +150,10 @@ class Chat:
         """Totals of every reply since the start."""
         self.reply: Reply | None = None
         """The running reply."""
+        self._unasked: tuple[Message, ...] | None = None
+        """What the engine is to be asked with, as soon as the prompt is kept."""
+        self._own: list[Event] = []
+        """Events that the engine has no part in."""
         self._numbers = count(1)
         self._clock = clock
         self.warning = ""
@@ -153,7 +161,10 @@ class Chat:
         self._watchdog = Watchdog(clock)
         self._stopped_at: float | None = None
         self._pending_load = False
+        self._in_force: Load | None = None
+        """What was loaded whole last: what a reload loads once a load was stopped."""
         self._killed = False
+        """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
 
@@ -165,19 +176,23 @@ class Chat:
         return self.reply is not None or self.state == "loading"
 
     def load(self, command: Load) -> None:
-        """Load models, in the place of what is loaded. A running reply is stopped first."""
+        """Load models, in the place of what is loaded. A running reply or load is stopped first."""
         self.load_command = command
         self._changed = True
         if self.reply is not None and self.state not in ("died", "failed"):
             self._pending_load = True
             self.stop()
             return
-        self._pending_load = False
-        self.loaded = None
-        self.trouble = ""
+        waited, self._pending_load = self._pending_load, False
+        if self.state == "loading" and not (self._killed or waited):
+            self._kill()
+        self.loaded, self.trouble = None, ""
         self.progress = Progress(stage="starting the engine")
         self.state = "loading"
         self._watchdog.expect("loading")
+        if self._killed:
+            self._pending_load = True  # until the process is gone
+            return
         try:
             self.engine.start()
         except OSError as error:
@@ -189,10 +204,13 @@ class Chat:
 
     def reload(self) -> bool:
         """Load again what was loaded or asked for last; False when nothing was."""
-        if self.load_command is None:
-            return False
-        self.load(self.load_command)
-        return True
+        if self.load_command is not None:
+            self.load(self.load_command)
+        return self.load_command is not None
+
+    def _load_pending(self) -> bool:
+        """Load what waited for the end of a reply or of the process; False when nothing did."""
+        return self._pending_load and self.reload()
 
     @property
     def model_name(self) -> str:
@@ -206,7 +224,7 @@ class Chat:
         if tuning == self.tuning:
             return False
         self.tuning = tuning
-        if self.reply is not None:
+        if self.reply is not None and self._unasked is None:
             self.engine.send(Retune(tuning))
         return True
 
@@ -235,6 +253,11 @@ class Chat:
         self._request()
         return True
 
+    def set_system(self, text: str) -> None:
+        """Ask under this system prompt from now on; empty: under none."""
+        self.conversation.system = text
+        self.recorder.went_back(self.conversation)
+
     def undo(self) -> str | None:
         """Take back the newest prompt and its reply; the prompt's text, or None where there is none."""
         if self.reply is not None:
@@ -246,10 +269,7 @@ class Chat:
 
     def new(self) -> bool:
         """Begin a new conversation; False while a reply runs."""
-        if self.reply is not None:
-            return False
-        self.conversation = Conversation(system=self.conversation.system)
-        return True
+        return self.resume(Conversation(system=self.conversation.system))
 
     def resume(self, conversation: Conversation) -> bool:
         """Go on with a stored conversation; False while a reply runs. The engine reads it anew with the next
@@ -264,19 +284,33 @@ class Chat:
         return next(self._numbers)
 
     def stop(self) -> bool:
-        """Stop the running reply and keep what came; False where none runs. Asked again after KILL_AFTER
-        seconds, it ends an engine that does not answer, as it does at once with a load that hangs."""
+        """Stop the running reply and keep what came, or a load; False where neither runs. Asked again after
+        KILL_AFTER seconds, it ends an engine that does not answer."""
         if self.reply is None:
-            if self.state != "loading" or not self.warning:
-                return False
-            self._kill()
-            return True
+            return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            self.engine.send(Cancel(self.reply.number))
+            if self._unasked is None:
+                self.engine.send(Cancel(self.reply.number))
+            else:
+                self._unasked = None
+                self._own.append(self.reply.own_end("cancelled"))
             self.state = "stopping"
             self._changed = True
         elif self._clock() - self._stopped_at >= KILL_AFTER:
+            self._kill()
+        return True
+
+    def _stop_load(self) -> bool:
+        """End the engine in the middle of a load: llama.cpp's own loading cannot be interrupted. A reload
+        loads what was loaded before, if anything was."""
+        if self.state != "loading":
+            return False
+        stopped = self.model_name
+        self.load_command = self._in_force or self.load_command
+        self._pending_load = False
+        self._fail(f"You stopped the load of {stopped}, so no model is loaded.")
+        if not self._killed:
             self._kill()
         return True
 
@@ -290,19 +324,7 @@ class Chat:
         reply = self.reply
         if reply is None:
             return
-        stats = reply.stats
-        ended = Ended(
-            reply=reply.number,
-            finish_reason="cancelled",
-            detail="The chat was closed while this reply was written.",
-            prompt_tokens=0,
-            reused_tokens=0,
-            prefill_ms=0.0,
-            decode_ms=stats.ms["total"],
-            first_token_ms=0.0,
-            context_used=stats.context_used,
-            seed=self.tuning.seed,
-        )
+        ended = reply.own_end("cancelled", "The chat was closed while this reply was written.")
         reply.end(ended)
         self.recorder.ended(reply, ended)
         self.reply = None
@@ -321,16 +343,26 @@ class Chat:
 
     def _request(self) -> None:
         """Ask for a reply to the conversation as it stands."""
-        messages = self.conversation.messages()
+        self._unasked = self.conversation.messages()
         reply = Reply(self.next_number(), self.model_name)
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
-        self.state = "reading"
-        self._watchdog.expect("reading")
+        self.state = "saving"
         self.progress = Progress()
         self._stopped_at = None
         self._started.append(reply)
+        self._ask_when_kept()
+
+    def _ask_when_kept(self) -> None:
+        """Ask the engine for the reply, unless its prompt is neither on disk nor known to be in trouble."""
+        reply, messages = self.reply, self._unasked
+        if reply is None or messages is None or not self.recorder.kept(reply):
+            return
+        self._unasked = None
+        self._changed = True
+        self.state = "reading"
+        self._watchdog.expect("reading")
         self.engine.send(
             Generate(
                 reply=reply.number,
@@ -353,7 +385,8 @@ class Chat:
         frame = Frame(engine=self._changed)
         self._changed = False
         recorded: list[Step | Prefill] = []
-        for event in self.engine.drain():
+        own, self._own = self._own, []
+        for event in [*own, *self.engine.drain()]:
             if isinstance(event, Step):
                 self._step(event, frame, recorded)
             elif isinstance(event, Prefill):
@@ -367,6 +400,7 @@ class Chat:
         self.warning = warning
         frame.started, self._started = self._started, []
         frame.notices += self.recorder.news()
+        self._ask_when_kept()
         return frame
 
     def _warn(self) -> str:
@@ -378,7 +412,7 @@ class Chat:
         if not complaint or self._stopped_at is not None:
             return ""
         if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to end the engine."
+            return f"{complaint} Wait, or press Esc to stop the load."
         return (
             f"{complaint} Wait, or press Esc to stop the reply; Esc again {KILL_AFTER:.0f} seconds later "
             "ends the engine. What came is kept."
@@ -414,12 +448,15 @@ class Chat:
         recorded.append(event)
 
     def _other(self, event: Event, frame: Frame) -> None:
+        if self._killed and isinstance(event, Loading | Loaded | LoadFailed):
+            return  # sent before its process was ended
         if isinstance(event, Loading):
             self._watchdog.sign("loading")
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
             self.loaded = event
+            self._in_force = self.load_command
             self.state = "ready"
             if self.load_command is not None:
                 self.recorder.loaded(self.load_command, event)
@@ -450,28 +487,29 @@ class Chat:
         self.reply = None
         self._stopped_at = None
         self.state = "ready"
-        if self._pending_load and self.load_command is not None:
-            self.load(self.load_command)
-        elif not by_user:
+        if not self._load_pending() and not by_user:
             self._next()
 
     def _died(self, died: EngineDied, frame: Frame) -> None:
-        if self._killed:
-            self._killed = False
+        ended_by_user, self._killed = self._killed, False
+        if ended_by_user and self.state in ("failed", "loading"):
+            self._load_pending()  # what was stopped is a load, which was said then
+            return
+        if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
         frame.died = died
         frame.engine = True
         self.state = "died"
         self.loaded = None
         self.trouble = died.message
+        self._unasked = None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)
             frame.grown = frame.ended = self.reply
             self.reply = None
             self._stopped_at = None
-        if self._pending_load and self.load_command is not None:
-            self.load(self.load_command)
+        self._load_pending()
 
     def _fail(self, sentence: str) -> None:
         self.state = "failed"

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from chat_kit import PIECES, ReplayEngine, ended, loaded, steps_of
 
-from ds4chat.engine.events import Cancel, EngineDied, Load, LoadFailed, Message, Prefill, Replay, Tuning
+from ds4chat.engine.events import (
+    Cancel,
+    EngineDied,
+    Load,
+    LoadFailed,
+    Loading,
+    Message,
+    Prefill,
+    Replay,
+    Tuning,
+)
 from ds4chat.tui.controller import KILL_AFTER, Chat
 from ds4chat.tui.conversation import Conversation, Forgetful, Reply, UserTurn
 
@@ -265,3 +275,85 @@ def test_loaded_names_the_model() -> None:
     chat, _, _ = ready()
     assert chat.model_name == "Tiny Chat"
     assert loaded().drafter is not None
+
+
+def loading(*, before: bool) -> tuple[Chat, ReplayEngine]:
+    """A chat that loads big.gguf and gets no answer; with tiny.gguf loaded before, or nothing."""
+    chat, engine, _ = ready()
+    if not before:
+        engine = ReplayEngine()
+        chat = Chat(engine, Forgetful(), Tuning())
+    engine.on_load(Loading("reading tensors", 0.4))
+    chat.load(Load("/models/big.gguf"))
+    chat.frame()
+    assert chat.state == "loading"
+    return chat, engine
+
+
+def test_a_load_is_stopped_at_once_and_a_reload_loads_what_was_there_before() -> None:
+    chat, engine = loading(before=True)
+    turns = list(chat.conversation.turns)
+    assert chat.stop()
+    assert engine.killed == 1
+    assert chat.state == "failed"
+    assert chat.trouble == "You stopped the load of big, so no model is loaded."
+    assert not chat.stop(), "nothing is left to stop"
+    engine.push(loaded(), died(None))
+    frame = chat.frame()
+    assert frame.died is None and chat.state == "failed", "what the ended process had sent is passed over"
+    assert chat.trouble.startswith("You stopped")
+    assert chat.conversation.turns == turns
+    engine.on_load(loaded())
+    assert chat.reload()
+    chat.frame()
+    assert chat.state == "ready"
+    assert engine.sent[-1] == Load("/models/tiny.gguf")
+
+
+def test_the_first_load_stopped_is_the_one_that_a_reload_tries_again() -> None:
+    chat, engine = loading(before=False)
+    assert chat.stop()
+    engine.push(died(None))
+    chat.frame()
+    assert chat.reload()
+    assert engine.sent[-1] == Load("/models/big.gguf")
+
+
+def test_a_reload_waits_until_the_ended_process_is_gone() -> None:
+    """A command to a process that is being killed would be lost with it."""
+    chat, engine = loading(before=True)
+    chat.stop()
+    sent = len(engine.sent)
+    assert chat.reload()
+    assert (chat.state, len(engine.sent)) == ("loading", sent)
+    engine.on_load(loaded())
+    engine.push(died(None))
+    chat.frame()
+    assert engine.sent[sent:] == [Load("/models/tiny.gguf")]
+    chat.frame()
+    assert chat.state == "ready"
+
+
+def test_another_load_takes_the_place_of_one_that_runs() -> None:
+    chat, engine = loading(before=True)
+    sent = len(engine.sent)
+    chat.load(Load("/models/other.gguf"))
+    assert engine.killed == 1 and len(engine.sent) == sent
+    engine.on_load(loaded())
+    engine.push(died(None))
+    chat.frame()
+    chat.frame()
+    assert engine.sent[sent:] == [Load("/models/other.gguf")]
+    assert chat.state == "ready"
+
+
+def test_prompts_wait_over_a_stopped_load() -> None:
+    chat, engine = loading(before=True)
+    assert not chat.submit("Hi")
+    chat.stop()
+    engine.on_load(loaded())
+    engine.push(died(None))
+    chat.frame()
+    chat.reload()
+    chat.frame()
+    assert [g.messages[-1].content for g in engine.generates] == ["Hi"]

@@ -200,6 +200,7 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Load
 
 def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     """Answer every prompt of a file in one batched context, in order; the exit code."""
+    import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
     from ds4chat.engine.batched import OFF_REASON, BatchedSession
     from ds4chat.engine.llama import LlamaError
 

@@ -26,8 +26,9 @@ from pathlib import Path
 PROMPT = "Write a story about a lighthouse keeper and a whale."
 
 BARE = """
-import sys, time, numpy as np, ctypes
+import sys, time, ctypes
 import llama_cpp.llama_cpp as C
+import numpy as np
 path, n, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 prompt = [int(t) for t in sys.argv[4].split(",")]
 quiet = C.llama_log_callback(lambda *a: None)

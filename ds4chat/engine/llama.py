@@ -3,6 +3,10 @@
 llama.cpp aborts the process on many mistakes, so every precondition that is known to abort is checked here
 and raises LlamaError or ValueError instead. What a file must look like is checked before, in ds4chat.models.
 
+llama_cpp is imported before numpy, here and so in whatever imports this module first: a llama.cpp that holds
+libstdc++ within itself crashes in std::regex while it loads a vocabulary, if numpy has brought the shared
+one before. Modules at which an engine's process may begin import this one before all others of ds4chat.
+
 Rows that a Context hands out are views of llama.cpp's buffers: the next decode overwrites them. Copy what
 must live longer.
 """

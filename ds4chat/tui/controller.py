@@ -3,7 +3,7 @@
 The states of the engine as the chat sees it:
 
     none -> loading -> ready -> saving -> reading -> writing -> ready ...
-                 \\-> failed            (nothing is loaded, or the user stopped it; a new load may be asked for)
+                 \\-> failed            (nothing is loaded, or the load was stopped; another may be asked for)
     any  -> died                        (the process is gone; a new load starts another)
 
 One call of ``frame`` takes everything that the engine sent since the last one. Nothing else reads events.

@@ -168,6 +168,26 @@ class Conversations:
         with self._database.write() as connection:
             connection.execute("UPDATE conversations SET active_leaf = NULL WHERE id = ?", (conversation,))
 
+    def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
+        """The message to go on from, so that what follows ``parent`` is asked under that system prompt: it is
+        ``parent`` itself where that is in force, else a system message below it, made if it is new."""
+        text = clean(system) if system.strip() else ""
+        with self._database.write() as connection:
+            if self._system_at(connection, parent) == text:
+                return parent
+            found = connection.execute(
+                "SELECT id FROM messages WHERE conversation = ? AND parent IS ? AND role = 'system' "
+                "AND text = ?",
+                (conversation, parent, text),
+            ).fetchone()
+            return int(found[0]) if found else self.add(conversation, parent, "system", text)
+
+    def stand(self, conversation: int, leaf: int | None, system: str) -> None:
+        """Let the path shown end at ``leaf`` (None: before the first message), and what comes next be asked
+        under that system prompt."""
+        with self._database.write():
+            self.rewind(conversation, self.under_system(conversation, leaf, system))
+
     def switch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
         with self._database.write() as connection:
@@ -268,6 +288,19 @@ class Conversations:
         if row is None:
             raise StoreError(f"There is no message {message}.", "gone")
         return {"conversation": row[0], "parent": row[1], "role": row[2]}
+
+    def _system_at(self, connection: sqlite3.Connection, message: int | None) -> str:
+        """The system prompt in force at a message: the last one on the path to it; empty without one."""
+        found = connection.execute(
+            """WITH RECURSIVE up (id, parent, role) AS (
+                SELECT id, parent, role FROM messages WHERE id = ?
+                UNION ALL
+                SELECT m.id, m.parent, m.role FROM up JOIN messages m ON m.id = up.parent AND m.id < up.id
+            ) SELECT m.text FROM up JOIN messages m ON m.id = up.id WHERE up.role = 'system'
+            ORDER BY up.id DESC LIMIT 1""",
+            (message,),
+        ).fetchone()
+        return str(found[0]) if found else ""
 
     def _belongs(self, connection: sqlite3.Connection, message: int, conversation: int) -> None:
         if self._message_row(connection, message)["conversation"] != conversation:

@@ -36,34 +36,31 @@ class Database:
         self._lock = threading.RLock()
         self._depth = 0
         self._durable: bool | None = None
-        self._patience_ms = -1
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """A transaction that sees the database as it is at the first query. Raises StoreError."""
-        with self._transaction("BEGIN", durable=None, patience_ms=PATIENCE_MS) as found:
+        with self._transaction("BEGIN", durable=None) as found:
             yield found
 
     @contextmanager
-    def write(self, *, durable: bool = True, patience_ms: int = PATIENCE_MS) -> Iterator[sqlite3.Connection]:
+    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """A transaction that is kept whole or not at all; inside another one it is a part of that.
 
         ``durable`` waits until the disk has it (fsync), so that even a power cut cannot take it back. Raises
         StoreError, and then nothing is changed.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable=durable, patience_ms=patience_ms) as found:
+        with self._transaction("BEGIN IMMEDIATE", durable=durable) as found:
             yield found
 
     @contextmanager
-    def _transaction(
-        self, begin: str, *, durable: bool | None, patience_ms: int
-    ) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, *, durable: bool | None) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._depth:
                 yield self._connection
                 return
             try:
-                self._prepare(durable, patience_ms)
+                self._prepare(durable)
                 self._connection.execute(begin)
                 self._depth = 1
                 try:
@@ -75,13 +72,10 @@ class Database:
             except sqlite3.Error as error:
                 raise from_sqlite(error, self.path) from error
 
-    def _prepare(self, durable: bool | None, patience_ms: int) -> None:
+    def _prepare(self, durable: bool | None) -> None:
         if durable is not None and durable != self._durable:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
-        if patience_ms != self._patience_ms:
-            self._connection.execute(f"PRAGMA busy_timeout = {int(patience_ms)}")
-            self._patience_ms = patience_ms
 
     def _roll_back(self) -> None:
         # SQLite has already rolled back after some errors, such as a full disk.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from ds4chat.engine.events import Token
 from ds4chat.engine.stats import OUTCOMES, PHASES
 from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
 from ds4chat.store.entities import Message, ModelIdentity
@@ -93,8 +94,11 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
     names = {"system": "System", "user": "User", "assistant": "Assistant"}
     model = message.model.name or Path(message.model.path).stem if message.model else ""
     heading = f"{names[message.role]} ({' '.join(model.split())})" if model else names[message.role]
-    yield f"\n## {heading}\n\n"
-    thinking, answer = _thinking(store, message)
+    steps = store.records.steps(message.id) if message.steps else []
+    # Lossy text is labelled wherever it shows.
+    lossy = ", approximate" if any(step.tuning.mode == "approximate" for step in steps) else ""
+    yield f"\n## {heading}{lossy}\n\n"
+    thinking, answer = _thinking(message, [token for step in steps for token in step.tokens])
     if thinking.strip():
         yield f"<details><summary>Thinking</summary>\n\n{thinking.strip()}\n\n</details>\n\n"
     if answer.strip():
@@ -104,11 +108,8 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
         yield f"\n*({message.state}{why})*\n"
 
 
-def _thinking(store: Store, message: Message) -> tuple[str, str]:
+def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:
     """What a message thinks and what it says."""
-    if not message.tokens:
-        return "", message.text
-    tokens = store.records.tokens(message.id)
     if not any(token.thinking for token in tokens):
         return "", message.text
     thinking = "".join(token.text for token in tokens if token.thinking)

@@ -2,16 +2,18 @@
 
 The states of a recorder:
 
-    start -> writing: a thread writes what came, every INTERVAL
-    writing -> ended: the last event is written at once, in the caller's thread
-    a write that fails (full disk, locked database) is tried again; nothing is dropped meanwhile, and
-    ``trouble`` says so
+    start -> writing: what came is written when INTERVAL has passed
+    writing -> ended: the last event is written at once
+    a write that fails (full disk, locked database) is tried again with the next one; nothing is dropped
+    meanwhile, and ``trouble`` says so
+
+All of it happens in the caller's thread and may wait for the disk: who must not wait has a Writer
+(ds4chat.store.writer) do it.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ import msgspec
 
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
 from ds4chat.store.conversations import Conversations, model_id, settle_text
-from ds4chat.store.database import PATIENCE_MS, Database
+from ds4chat.store.database import Database
 from ds4chat.store.entities import ModelIdentity, State, clean
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
@@ -29,14 +31,8 @@ from ds4chat.store.packing import pack
 INTERVAL = 0.7
 """Seconds between two writes of a running reply: with the time of a write, less than one."""
 
-SHORT_PATIENCE_MS = 250
-"""How long such a write waits for another process; it is tried again soon anyway."""
-
 HEARTBEAT = 60.0
 """Seconds after which a reply is touched although nothing came, so that it does not look abandoned."""
-
-RETRY = 5.0
-"""Seconds after a write that failed."""
 
 _STATES: dict[str, State] = {"cancelled": "stopped", "error": "failed"}
 
@@ -52,15 +48,16 @@ class Request:
     parent: int | ReplyRecorder | None = None
     """The message that the prompt follows (without a prompt: that is answered). A recorder stands for its
     reply, and may still be waiting for its own first write."""
-    system: str = ""
-    """Put in front of the first message of a path, if it is not empty."""
+    system: str | None = None
+    """The system prompt that it is asked under; empty: none; None: that of the path so far. Where the path
+    has another one, a system message says so from here on."""
     model: ModelIdentity | None = None
     support: ModelIdentity | None = None
     drafter: str = ""
 
 
 class ReplyRecorder:
-    """Keeps one reply. ``take`` and ``close`` never raise; ``trouble`` says what is wrong."""
+    """Keeps one reply. Nothing raises; ``trouble`` says what is wrong."""
 
     def __init__(
         self,
@@ -69,12 +66,8 @@ class ReplyRecorder:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        background: bool = True,
     ) -> None:
-        """Write the prompt and an empty reply, on disk when this returns; a failure is in ``trouble``.
-
-        Without ``background`` there is no thread, and ``take`` itself writes when INTERVAL has passed.
-        """
+        """Write the prompt and an empty reply, on disk when this returns; a failure is in ``trouble``."""
         self.request = request
         self.conversation: int | None = None
         """The conversation's number; None until it could be written."""
@@ -82,13 +75,11 @@ class ReplyRecorder:
         """The user's message; None until it could be written, or without one."""
         self.message: int | None = None
         """The reply; None until it could be written."""
-        self.trouble = ""
-        """Why the last write failed, as a sentence; empty when it did not."""
+        self.error: StoreError | None = None
+        """Why the last write failed; None when it did not."""
         self._database = database
         self._conversations = Conversations(database, wall)
         self._clock = clock
-        self._background = background
-        self._writing = threading.RLock()
         self._steps: list[Step] = []
         self._prefill: Prefill | None = None
         self._end: Ended | EngineDied | None = None
@@ -96,25 +87,33 @@ class ReplyRecorder:
         self._batches = 0
         self._written = self._clock()
         self._tunings: dict[Tuning, int] = {}
-        self._wake = threading.Event()
-        self._closed = False
         self.flush(durable=True)
-        if background:
-            threading.Thread(target=self._run, name="ds4chat-recorder", daemon=True).start()
 
-    def take(self, event: Step | Prefill | Ended | EngineDied) -> None:
-        """Keep what the event brought. An end is on disk when this returns."""
-        if isinstance(event, Step):
-            self._steps.append(event)
-        elif isinstance(event, Prefill):
-            self._prefill = event
-        else:
-            self._end = event
+    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
+        """Keep what the events brought. An end is on disk when this returns; anything else once INTERVAL has
+        passed since the last write, and nothing at all, as a sign of life, after HEARTBEAT."""
+        for event in events:
+            if isinstance(event, Step):
+                self._steps.append(event)
+            elif isinstance(event, Prefill):
+                self._prefill = event
+            else:
+                self._end = event
+        waited = self._clock() - self._written
+        if self._end is not None:
             self.flush(durable=True)
-            self._wake.set()
-            return
-        if not self._background and self._clock() - self._written >= INTERVAL:
+        elif waited >= (INTERVAL if self._steps or self._prefill or self.error else HEARTBEAT):
             self.flush()
+
+    @property
+    def trouble(self) -> str:
+        """Why the last write failed, as a sentence; empty when it did not."""
+        return str(self.error or "")
+
+    @property
+    def finished(self) -> bool:
+        """The end is in the database, and all that came before it."""
+        return self._done
 
     @property
     def saved(self) -> bool:
@@ -126,53 +125,28 @@ class ReplyRecorder:
         parent = self.request.parent
         if isinstance(parent, ReplyRecorder) and parent.message is None:
             parent.flush(durable=durable)
-        with self._writing:
-            if self._done:
-                return True
-            steps, prefill, end = list(self._steps), self._prefill, self._end
-            batches, tunings = self._batches, dict(self._tunings)
-            opened = (self.conversation, self.prompt, self.message)
-            try:
-                with self._database.write(
-                    durable=durable, patience_ms=PATIENCE_MS if durable else SHORT_PATIENCE_MS
-                ) as connection:
-                    if self.message is None:
-                        self._open(connection)
-                    self._write(connection, steps, prefill, end)
-            except StoreError as error:
-                self.trouble = str(error)
-                # What was deleted does not come back.
-                self._closed |= error.kind == "gone"
-                self._batches, self._tunings = batches, tunings
-                self.conversation, self.prompt, self.message = opened
-                self._written = self._clock()
-                return False
-            self.trouble = ""
-            del self._steps[: len(steps)]
-            if prefill is self._prefill:
-                self._prefill = None
-            self._done = end is not None
-            self._written = self._clock()
+        if self._done:
             return True
-
-    def close(self) -> bool:
-        """Write what is left and stop the thread; whether all of it is kept. A reply that did not end stays
-        as it is, for the next start to find."""
-        kept = self.flush(durable=True)
-        self._closed = True
-        self._wake.set()
-        return kept
-
-    # -- the thread
-
-    def _run(self) -> None:
-        while not self._closed and not self._done:
-            self._wake.wait(RETRY if self.trouble else INTERVAL)
-            if self._closed or self._done:
-                return
-            self._wake.clear()
-            if self._steps or self._end or self.trouble or self._clock() - self._written >= HEARTBEAT:
-                self.flush()
+        steps, prefill, end = list(self._steps), self._prefill, self._end
+        batches, tunings = self._batches, dict(self._tunings)
+        opened = (self.conversation, self.prompt, self.message)
+        try:
+            with self._database.write(durable=durable) as connection:
+                if self.message is None:
+                    self._open(connection)
+                self._write(connection, steps, prefill, end)
+        except StoreError as error:
+            self.error = error
+            self._batches, self._tunings = batches, tunings
+            self.conversation, self.prompt, self.message = opened
+            self._written = self._clock()
+            return False
+        self.error = None
+        del self._steps[: len(steps)]
+        self._prefill = None
+        self._done = end is not None
+        self._written = self._clock()
+        return True
 
     # -- one write
 
@@ -187,8 +161,8 @@ class ReplyRecorder:
             parent = parent.message
         if conversation is None:
             conversation = made.create() if parent is None else made.message(parent).conversation
-        if parent is None and request.system.strip():
-            parent = self._system(connection, conversation)
+        if request.system is not None:
+            parent = made.under_system(conversation, parent, request.system)
         if request.prompt is not None:
             self.prompt = parent = made.add(conversation, parent, "user", request.prompt)
         self.conversation = conversation
@@ -204,17 +178,6 @@ class ReplyRecorder:
                 self.message,
             ),
         )
-
-    def _system(self, connection: sqlite3.Connection, conversation: int) -> int:
-        """The system message at the root, shared by all branches that begin with the same one."""
-        found = connection.execute(
-            "SELECT id FROM messages WHERE conversation = ? AND parent IS NULL AND role = 'system' "
-            "AND text = ?",
-            (conversation, clean(self.request.system)),
-        ).fetchone()
-        if found:
-            return int(found[0])
-        return self._conversations.add(conversation, None, "system", self.request.system)
 
     def _write(
         self,

@@ -65,13 +65,11 @@ class Store:
         """Titles and messages that hold every word and "quoted phrase" of the query, best match first."""
         return search(self.database, query, model=model, limit=limit)
 
-    def record(
-        self, request: Request, *, clock: Callable[[], float] = time.monotonic, background: bool = True
-    ) -> ReplyRecorder:
+    def record(self, request: Request, *, clock: Callable[[], float] = time.monotonic) -> ReplyRecorder:
         """A recorder for one reply. Raises nothing: its ``trouble`` says what could not be kept yet."""
         from ds4chat.store.recording import ReplyRecorder
 
-        recorder = ReplyRecorder(self.database, request, clock=clock, wall=self._wall, background=background)
+        recorder = ReplyRecorder(self.database, request, clock=clock, wall=self._wall)
         self._recorders.add(recorder)
         return recorder
 
@@ -96,7 +94,7 @@ class Store:
     def close(self) -> None:
         """Write what recorders still hold, and close the database."""
         for recorder in list(self._recorders):
-            recorder.close()
+            recorder.flush(durable=True)
         self.database.close()
 
 

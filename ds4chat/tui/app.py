@@ -154,6 +154,7 @@ class ChatApp(App[int]):
         engine leaves by itself when this process is gone."""
         try:
             self.chat.abandon()
+            self.chat.recorder.close()
         finally:
             os._exit(code)
 

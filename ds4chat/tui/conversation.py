@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from ds4chat.engine.events import (
     Ended,
     EngineDied,
+    FinishReason,
     Judged,
     Load,
     Loaded,
@@ -119,6 +120,23 @@ class Reply:
         self.state = "crashed"
         self.trouble = died.message
 
+    def own_end(self, reason: FinishReason, detail: str = "") -> Ended:
+        """The end of this reply as far as the chat knows it, for one that the engine gave no end."""
+        stats = self.stats
+        return Ended(
+            reply=self.number,
+            finish_reason=reason,
+            detail=detail,
+            prompt_tokens=stats.prompt_tokens,
+            reused_tokens=stats.reused_tokens,
+            prefill_ms=stats.prefill_ms,
+            decode_ms=stats.ms["total"],
+            first_token_ms=stats.first_token_ms,
+            context_used=stats.context_used,
+            seed=self.steps[-1].tuning.seed if self.steps else 0,
+            tail=self.tail,
+        )
+
     def place(self, token: int) -> Place | None:
         """Where a token stands; None when this reply's steps are not at hand. Raises IndexError."""
         if not self.steps:
@@ -182,11 +200,14 @@ class Conversation:
 
 
 class Recorder(Protocol):
-    """Keeps conversations as they happen. Nothing here but ``export`` may raise: a store in trouble says so
-    itself."""
+    """Keeps conversations as they happen. Nothing here but ``export`` may raise, and nothing but ``export``
+    and ``close`` waits for a disk: a store in trouble says so itself."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
-        """A reply was asked for; the turn before it may be new. Called before the engine is asked."""
+        """A reply is asked for; the turn before it may be new. The engine is not asked before ``kept``."""
+
+    def kept(self, reply: Reply) -> bool:
+        """The prompt of the reply started last is on disk, or ``news`` said why it is not."""
 
     def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
         """What came of the reply since the last call, in order; at most once a frame."""
@@ -195,7 +216,8 @@ class Recorder(Protocol):
         """The reply is over."""
 
     def went_back(self, conversation: Conversation) -> None:
-        """Turns were taken off the end of the path shown; they stay in the tree."""
+        """Turns were taken off the end of the path shown, and stay in the tree; or what comes next is to be
+        asked under another system prompt."""
 
     def prompts(self) -> list[str]:
         """Prompts of earlier sessions, oldest first."""
@@ -215,9 +237,9 @@ class Recorder(Protocol):
     def recent_models(self) -> list[str]:
         """Paths of the targets loaded lately, the latest first."""
 
-    def export(self, conversation: Conversation, path: Path) -> bool:
-        """Write the conversation to a new file; False where not all of it is kept. Raises StoreError, which
-        says why the file cannot be written."""
+    def export(self, conversation: Conversation, path: Path) -> None:
+        """Write the conversation to a new file, in the form of its ending. It may wait. Raises StoreError,
+        which says why the file cannot be written."""
 
     def news(self) -> list[Notice]:
         """What the user is to be told of the store since the last call."""
@@ -231,6 +253,10 @@ class Forgetful:
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
         """Kept nowhere."""
+
+    def kept(self, reply: Reply) -> bool:
+        """There is nothing to wait for."""
+        return True
 
     def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
         """Kept nowhere."""
@@ -262,9 +288,11 @@ class Forgetful:
         """None."""
         return []
 
-    def export(self, conversation: Conversation, path: Path) -> bool:
-        """Kept nowhere."""
-        return False
+    def export(self, conversation: Conversation, path: Path) -> None:
+        """Write what is on the screen."""
+        from ds4chat.tui.export import export_unsaved
+
+        export_unsaved(conversation, path, {})
 
     def news(self) -> list[Notice]:
         """None."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import tiny
 from terminal import Terminal
 
+from ds4chat.tui.controller import Chat
+
 PATIENCE = 40.0
 """Seconds to wait for what must come; only a fault makes a test wait that long."""
 
@@ -35,6 +37,16 @@ def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.02)
+
+
+def frames_until(chat: Chat, condition: Callable[[], object], what: str) -> None:
+    """Draw one frame after the other until something is the case."""
+
+    def look() -> object:
+        chat.frame()
+        return condition()
+
+    until(look, what)
 
 
 def one_line(screen: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 from engine_kit import load_of
-from faults.fault_kit import ENDLESS, SHORT, Victim, until
+from faults.fault_kit import ENDLESS, SHORT, Victim, frames_until
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning
@@ -45,14 +45,6 @@ def pid_of(chat: Chat) -> int:
     assert isinstance(client, EngineClient)
     assert client.pid is not None
     return client.pid
-
-
-def frames_until(chat: Chat, condition: Callable[[], object], what: str) -> None:
-    def look() -> object:
-        chat.frame()
-        return condition()
-
-    until(look, what)
 
 
 def bring_into(chat: Chat, phase: str, folder: Path) -> None:

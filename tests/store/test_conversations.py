@@ -64,7 +64,7 @@ def test_the_first_message_can_be_edited_too(store: Store) -> None:
 
 def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
     conversation, prompt, answer = exchange(store, "one", "1")
-    again = store.record(Request(None, parent=prompt), background=False)
+    again = store.record(Request(None, parent=prompt))
     again.take(step(0))
     again.take(ended())
     assert again.conversation == conversation
@@ -94,7 +94,7 @@ def test_the_tree_names_every_message_and_its_parent(store: Store) -> None:
 
 
 def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) -> None:
-    recorder = store.record(Request("count", system="be brief"), background=False)
+    recorder = store.record(Request("count", system="be brief"))
     steps = [step(0, thinking=True), step(1)]
     for one in steps:
         recorder.take(one)
@@ -118,7 +118,7 @@ def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) 
 
 
 def test_a_reply_that_still_runs_is_forked_as_far_as_it_is(store: Store) -> None:
-    recorder = store.record(Request("count"), background=False)
+    recorder = store.record(Request("count"))
     recorder.take(step(0))
     recorder.flush()
     assert recorder.message is not None
@@ -188,7 +188,7 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
     names = ("Qwen3_8B", "Qwen348B")
     made = []
     for name in names:
-        recorder = store.record(Request("hi", model=ModelIdentity(f"/m/{name}.gguf", name)), background=False)
+        recorder = store.record(Request("hi", model=ModelIdentity(f"/m/{name}.gguf", name)))
         recorder.take(ended())
         made.append(recorder.conversation)
     # An underscore is a character like any other, not a placeholder.

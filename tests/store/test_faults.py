@@ -176,7 +176,7 @@ def test_copies_of_the_files_taken_while_a_writer_writes_open_and_are_sound(tmp_
 def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=1m") as folder:
         store = open_store(folder / "c.db")
-        first = store.record(Request("before"), background=False)
+        first = store.record(Request("before"))
         first.take(step(0))
         first.take(ended())
         ballast = folder / "ballast"
@@ -184,7 +184,7 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
             while True:
                 file.write(b"x" * 4096)
                 file.flush()
-        second = store.record(Request("during", parent=first), background=False)
+        second = store.record(Request("during", parent=first))
         for index in range(200):
             second.take(step(index))
         assert not second.flush()
@@ -209,7 +209,7 @@ def test_no_room_for_the_database_at_all_is_a_chat_in_memory(tmp_path: Path) -> 
         store = open_or_in_memory(folder / "c.db")
         assert store.path is None
         assert "disk is full" in store.trouble
-        recorder = store.record(Request("x"), background=False)
+        recorder = store.record(Request("x"))
         recorder.take(step(0))
         recorder.take(ended())
         assert store.conversations.message(recorder.message).text == text([step(0)])
@@ -324,7 +324,7 @@ store = open_store(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()
 for number in range(15):
-    recorder = store.record(Request(f"{sys.argv[2]} {number}"), background=False)
+    recorder = store.record(Request(f"{sys.argv[2]} {number}"))
     for index in range(20):
         recorder.take(step(index))
         recorder.flush()
@@ -434,7 +434,7 @@ def test_a_damaged_database_yields_sentences_and_no_other_error(tmp_path: Path, 
     path = tmp_path / "c.db"
     store = open_store(path)
     for number in range(20):
-        recorder = store.record(Request(f"prompt {number}"), background=False)
+        recorder = store.record(Request(f"prompt {number}"))
         for index in range(20):
             recorder.take(step(index))
         recorder.take(ended())

@@ -24,12 +24,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with two conversations, the second one hostile."""
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
     store = open_store(tmp_path / "home" / FILE_NAME)
-    first = store.record(
-        Request("Count to three.", model=ModelIdentity("/m/a.gguf", "Alpha")), background=False
-    )
+    first = store.record(Request("Count to three.", model=ModelIdentity("/m/a.gguf", "Alpha")))
     first.take(step(0))
     first.take(ended())
-    second = store.record(Request(EVIL, model=ModelIdentity(f"/m/{EVIL}", EVIL)), background=False)
+    second = store.record(Request(EVIL, model=ModelIdentity(f"/m/{EVIL}", EVIL)))
     second.take(ended("cancelled", tail=f"answer {EVIL}"))
     store.close()
     return tmp_path / "home"

@@ -35,7 +35,7 @@ class Clock:
 
 def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
-    recorder = store.record(Request("Is anybody there?", system="Be kind."), background=False)
+    recorder = store.record(Request("Is anybody there?", system="Be kind."))
     # Another connection sees it: it does not depend on this process any more.
     other = open_store(tmp_path / "c.db")
     path = other.conversations.path(recorder.conversation)
@@ -50,7 +50,7 @@ def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> N
 
 def test_what_came_is_written_when_the_interval_has_passed() -> None:
     store, clock = Store.in_memory(), Clock()
-    recorder = store.record(Request("x"), clock=clock, background=False)
+    recorder = store.record(Request("x"), clock=clock)
     recorder.take(step(0))
     assert store.conversations.message(recorder.message).text == ""
     clock.now += INTERVAL
@@ -59,18 +59,6 @@ def test_what_came_is_written_when_the_interval_has_passed() -> None:
     assert (shown.text, shown.state, shown.tokens) == (text([step(0), step(1)]), "streaming", 6)
     assert store.records.tokens(recorder.message) == [*step(0).tokens, *step(1).tokens]
     assert INTERVAL < 1
-
-
-def test_the_thread_writes_without_a_further_event(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "c.db")
-    recorder = store.record(Request("x"))
-    recorder.take(step(0))
-    # The engine hangs now: nothing else comes, and the text must be kept all the same.
-    deadline = time.monotonic() + 30
-    while store.conversations.message(recorder.message).tokens == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert store.conversations.message(recorder.message).text == text([step(0)])
-    store.close()
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -87,7 +75,7 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
         ),
     ]
     store = open_store(tmp_path / "c.db")
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     for one in steps:
         recorder.take(one)
         if batches > 1 and one.index % 2:
@@ -118,7 +106,7 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
 )
 def test_each_end_leaves_its_state(reason: str, state: str) -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     recorder.take(step(0))
     recorder.take(ended(reason, detail="Why."))
     message = store.conversations.message(recorder.message)
@@ -129,7 +117,7 @@ def test_each_end_leaves_its_state(reason: str, state: str) -> None:
 
 def test_a_reply_whose_engine_died_keeps_its_text() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     recorder.take(Prefill(0, done=5, total=9, reused=2, ms=3.5))
     recorder.take(step(0))
     recorder.take(DIED)
@@ -147,7 +135,7 @@ def test_a_model_is_known_by_its_file(tmp_path: Path) -> None:
     support = ModelIdentity.of_support(DrafterInfo("nextn-support", str(file), 3))
     store = Store.in_memory()
     request = Request("x", model=ModelIdentity.of(info), support=support, drafter="nextn-support")
-    recorder = store.record(request, background=False)
+    recorder = store.record(request)
     message = store.conversations.message(recorder.message)
     assert message.model == ModelIdentity(str(file), "Tiny", "qwen3", "Q4_0", 4, 1_234_567_890_123_456_789)
     assert message.support == ModelIdentity(str(file), "m", size_bytes=4, mtime_ns=1_234_567_890_123_456_789)
@@ -155,17 +143,17 @@ def test_a_model_is_known_by_its_file(tmp_path: Path) -> None:
     assert ModelIdentity.of_support(DrafterInfo("lookup", "", 8)) is None
     # A reply by a file of the same name that was changed since is by another model.
     os.utime(file, ns=(1, 1_234_567_890_123_456_790))
-    store.record(Request("y", model=ModelIdentity.of(info)), background=False)
+    store.record(Request("y", model=ModelIdentity.of(info)))
     assert len(store.conversations.models()) == 2
 
 
 def test_replies_follow_each_other_and_share_the_system_message() -> None:
     store = Store.in_memory()
-    first = store.record(Request("one", system="S"), background=False)
+    first = store.record(Request("one", system="S"))
     first.take(ended())
-    second = store.record(Request("two", system="S", parent=first), background=False)
+    second = store.record(Request("two", system="S", parent=first))
     second.take(ended())
-    edited = store.record(Request("uno", system="S", conversation=first.conversation), background=False)
+    edited = store.record(Request("uno", system="S", conversation=first.conversation))
     edited.take(ended())
     roles = [(m.role, m.text) for m in store.conversations.path(first.conversation, second.message)]
     assert roles == [("system", "S"), ("user", "one"), ("assistant", ""), ("user", "two"), ("assistant", "")]
@@ -174,7 +162,7 @@ def test_replies_follow_each_other_and_share_the_system_message() -> None:
 
 def test_nothing_is_lost_while_another_process_holds_the_lock(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     blocker = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     recorder.take(step(0))
@@ -194,10 +182,10 @@ def test_a_prompt_that_could_not_be_written_is_written_later_with_all_that_follo
     store = open_store(tmp_path / "c.db")
     with store.database.write() as connection:
         connection.execute("PRAGMA query_only = ON")
-    first = store.record(Request("one"), background=False)
+    first = store.record(Request("one"))
     first.take(step(0))
     first.take(ended())
-    second = store.record(Request("two", parent=first), background=False)
+    second = store.record(Request("two", parent=first))
     assert first.trouble and second.trouble
     assert (first.message, second.message, first.saved) == (None, None, False)
     with store.database.read() as connection:
@@ -225,7 +213,7 @@ def no_room(store: Store) -> Iterator[None]:
 
 def test_a_write_that_fails_in_its_middle_is_repeated_whole() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     # The tuning is new, and is written before the steps, which find no room.
     steps = [step(index, tuning=Tuning(depth=3, margin=0.5)) for index in range(300)]
     for one in steps:
@@ -236,7 +224,7 @@ def test_a_write_that_fails_in_its_middle_is_repeated_whole() -> None:
         with store.database.read() as connection:
             assert connection.execute("SELECT count(*) FROM tunings").fetchone() == (0,)
     # Another reply's tuning gets the number that was taken back.
-    other = store.record(Request("y"), background=False)
+    other = store.record(Request("y"))
     other.take(step(0))
     other.take(ended())
     recorder.take(ended())
@@ -249,7 +237,7 @@ def test_an_opening_that_fails_at_its_last_write_is_repeated_whole() -> None:
     with no_room(store):
         # The reply is there already when the model's name finds no room.
         model = ModelIdentity("/m/" + "x" * 4000, "n" * 4000, "a" * 4000)
-        recorder = store.record(Request("x", model=model), background=False)
+        recorder = store.record(Request("x", model=model))
         assert "disk is full" in recorder.trouble
         assert (recorder.conversation, recorder.prompt, recorder.message) == (None, None, None)
     recorder.take(step(0))
@@ -261,7 +249,7 @@ def test_an_opening_that_fails_at_its_last_write_is_repeated_whole() -> None:
 
 def test_a_reply_whose_conversation_is_purged_meanwhile_says_so_and_stops() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     with store.database.write() as connection:
         connection.execute("DELETE FROM conversations")
     recorder.take(step(0))
@@ -271,7 +259,7 @@ def test_a_reply_whose_conversation_is_purged_meanwhile_says_so_and_stops() -> N
 
 def test_purge_leaves_a_conversation_that_is_being_written() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     store.conversations.delete(recorder.conversation)
     assert store.conversations.purge(store.conversations.now_ms() + 1000) == 0
     recorder.take(ended())
@@ -321,7 +309,7 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
         step(2, tuning=approximate),
     ]
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     for one in steps:
         recorder.take(one)
         recorder.flush()
@@ -345,7 +333,7 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
 def test_a_row_past_the_last_emitted_token_decides_none() -> None:
     cut = dataclasses.replace(step(0), tokens=step(0).tokens[:1])
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     recorder.take(cut)
     recorder.take(ended("length"))
     assert store.records.judged_rows(message=recorder.message).token.tolist() == [0, -1, -1]
@@ -353,10 +341,10 @@ def test_a_row_past_the_last_emitted_token_decides_none() -> None:
 
 def test_rows_of_several_replies_stand_one_after_the_other() -> None:
     store = Store.in_memory()
-    first = store.record(Request("one"), background=False)
+    first = store.record(Request("one"))
     first.take(step(0))
     first.take(ended())
-    second = store.record(Request("two", parent=first), background=False)
+    second = store.record(Request("two", parent=first))
     second.take(dataclasses.replace(step(0), drafter="lookup"))
     second.take(ended())
     rows = store.records.judged_rows(conversation=first.conversation)
@@ -382,7 +370,7 @@ def test_rows_of_several_replies_stand_one_after_the_other() -> None:
 )
 def test_damaged_batches_are_a_sentence_and_the_text_stays(column: str, value: bytes | str) -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     recorder.take(step(0))
     recorder.take(ended())
     with store.database.write() as connection:
@@ -402,7 +390,7 @@ def test_a_long_reply_opens_in_proportion_to_its_length() -> None:
     store = Store.in_memory()
 
     def recorded(count: int) -> int:
-        recorder = store.record(Request("x"), background=False)
+        recorder = store.record(Request("x"))
         for index in range(count):
             recorder.take(dataclasses.replace(step(index % 1000), index=index))
             if index % 100 == 99:
@@ -424,7 +412,7 @@ def test_a_long_reply_opens_in_proportion_to_its_length() -> None:
 
 def test_reading_rows_as_columns_beats_reading_them_as_events() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     for index in range(5_000):
         recorder.take(dataclasses.replace(step(0), index=index))
     recorder.take(ended())
@@ -442,7 +430,7 @@ def test_reading_rows_as_columns_beats_reading_them_as_events() -> None:
 def test_a_step_of_a_later_reply_number_is_the_same_step() -> None:
     """The engine numbers replies by the session; the store numbers them for good."""
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     recorder.take(step(0, reply=17))
     recorder.take(ended(reply=17))
     assert store.records.steps(recorder.message, reply=17) == [step(0, reply=17)]

@@ -1,54 +1,16 @@
-"""What the chat writes: exports, and the clipboard's tool."""
+"""What the chat gives away: the clipboard's text, and settings that change while it runs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from chat_kit import PIECES, ended, steps_of
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui import clipboard
-from ds4chat.tui.conversation import Conversation, Reply, UserTurn
-from ds4chat.tui.export import ExportError, export
 from ds4chat.tui.live import deeper, looser, paused, set_value, with_tuning
-
-
-def conversation() -> Conversation:
-    reply = Reply(1, "Tiny")
-    for step in steps_of(1, PIECES):
-        reply.take(step)
-    reply.end(ended(1))
-    return Conversation("Be brief.", [UserTurn("Hi"), reply])
-
-
-def test_markdown_has_every_turn(tmp_path: Path) -> None:
-    text = export(conversation(), str(tmp_path / "a.md")).read_text()
-    assert text.startswith('---\nmodels: ["Tiny"]\n')
-    assert "## System\n\nBe brief.\n" in text and "## User\n\nHi\n" in text
-    assert "## Tiny\n\nSpeculative decoding" in text
-
-
-def test_json_has_the_steps_and_jsonl_the_judged_rows(tmp_path: Path) -> None:
-    document = json.loads(export(conversation(), str(tmp_path / "a.json")).read_text())
-    assert [turn["role"] for turn in document["turns"]] == ["user", "assistant"]
-    assert document["turns"][1]["stats"]["accepted"] == 12
-    rows = export(conversation(), str(tmp_path / "a.jsonl")).read_text().splitlines()
-    assert len(rows) == 15 and json.loads(rows[0])["draft_text"] == "ulative"
-
-
-def test_an_export_never_writes_over_a_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("mine")
-    with pytest.raises(ExportError, match="exists already"):
-        export(conversation(), str(tmp_path / "a.md"))
-    with pytest.raises(ExportError, match="ends in none of"):
-        export(conversation(), str(tmp_path / "a.doc"))
-    with pytest.raises(ExportError, match="cannot be written"):
-        export(conversation(), str(tmp_path / "nowhere" / "a.md"))
-    assert [p.name for p in tmp_path.iterdir()] == ["a.md"]
 
 
 def test_the_clipboard_tool_takes_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

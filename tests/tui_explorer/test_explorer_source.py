@@ -110,10 +110,10 @@ def test_a_log_that_is_none_is_refused_in_a_sentence(make, sentence, tmp_path: P
 
 def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     store = Store.in_memory()
-    recorder = store.record(Request("x"), background=False)
+    recorder = store.record(Request("x"))
     for index in range(3):
         recorder.take(stored_step(index))
-    recorder.close()
+    recorder.flush()
     assert recorder.conversation is not None
     found = stored_source(store.records, recorder.conversation)
     assert len(found.rows) == 9

@@ -24,9 +24,7 @@ def converse(
 ) -> int:
     """A conversation in which every prompt was answered with the pieces; its number."""
     for prompt in prompts:
-        recorder = store.record(
-            Request(prompt, conversation, parent, model=model, drafter="eagle3"), background=False
-        )
+        recorder = store.record(Request(prompt, conversation, parent, model=model, drafter="eagle3"))
         for step in steps_of(1, pieces):  # type: ignore[arg-type]
             recorder.take(step)
         recorder.take(ended(1))

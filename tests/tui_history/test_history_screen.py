@@ -276,8 +276,10 @@ async def test_export_of_the_chat_is_the_document_that_can_be_imported(
         await pilot.press("enter")
         await until(pilot, lambda: chat.chat.conversation.last_reply and chat.chat.reply is None)
         chat.chat_screen.run_command(f"/export {tmp_path / 'chat.json'}")
+        await until(pilot, lambda: any("Written to" in n.message for n in chat._notifications))
         made = import_file(store, tmp_path / "chat.json")
         assert [m.text for m in store.conversations.path(made)] == ["ask one", TEXT]
         chat.chat_screen.run_command(f"/export {tmp_path / 'chat.json'}")
-        await pilot.pause()
-        assert any("exists already" in n.message for n in chat._notifications)
+        await until(pilot, lambda: any("exists already" in n.message for n in chat._notifications))
+        # What could not be done stands in the prompt again.
+        await until(pilot, lambda: chat.chat_screen.prompt.text.startswith("/export "))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 from chat_kit import PIECES, ReplayEngine, ended, steps_of
+from faults.fault_kit import PATIENCE, frames_until, until
 from tui_history.stored import TEXT
 
 from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Tuning
 from ds4chat.store import Store, open_store
+from ds4chat.store.importing import import_file
+from ds4chat.store.recording import INTERVAL
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.recorder import RECOVERED, StoreRecorder
@@ -54,20 +57,35 @@ def chat_on(store: Store, path: Path, *, system: str = "") -> Chat:
     return chat
 
 
-def answer(chat: Chat) -> Reply:
-    """Let the engine answer the running reply with the sentence."""
+def settle(chat: Chat) -> None:
+    """Wait until everything is written."""
+    assert isinstance(chat.recorder, StoreRecorder)
+    assert chat.recorder.settle(PATIENCE)
+
+
+def asked(chat: Chat) -> Reply:
+    """The running reply, once the engine was asked for it."""
     reply = chat.reply
     assert reply is not None
+    frames_until(chat, lambda: chat.state != "saving", "the engine to be asked")
+    return reply
+
+
+def answer(chat: Chat) -> Reply:
+    """Let the engine answer the running reply with the sentence."""
+    reply = asked(chat)
     engine = chat.engine
     assert isinstance(engine, Probe)
     engine.push(Prefill(reply.number, 40, 40, 0, 80.0), *steps_of(reply.number, PIECES), ended(reply.number))
     chat.frame()
+    settle(chat)
     return reply
 
 
 def test_the_prompt_is_on_disk_before_the_engine_is_asked(store: Store, path: Path) -> None:
     chat = chat_on(store, path, system="Be brief.")
     chat.submit("How?")
+    asked(chat)
     engine = chat.engine
     assert isinstance(engine, Probe)
     assert engine.on_disk == [
@@ -110,10 +128,14 @@ def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store,
     assert isinstance(recorder, StoreRecorder)
     assert later.resume(recorder.opened(key, later.next_number))
     later.submit("Two")
+    asked(later)
     engine = later.engine
     assert isinstance(engine, Probe)
-    asked = engine.generates[-1]
-    assert asked.messages == (Message("user", "One"), Message("assistant", TEXT), Message("user", "Two"))
+    assert engine.generates[-1].messages == (
+        Message("user", "One"),
+        Message("assistant", TEXT),
+        Message("user", "Two"),
+    )
     answer(later)
     assert [(m.role, m.text) for m in store.conversations.path(key)] == [
         ("user", "One"),
@@ -132,6 +154,7 @@ def test_retry_undo_and_edit_make_branches_and_lose_nothing(store: Store, path: 
     assert first.key != second.key
     assert store.conversations.siblings(first.key or 0) == [first.key, second.key]
     assert chat.undo() == "One"
+    settle(chat)
     key = chat.conversation.key
     assert key is not None
     assert store.conversations.path(key) == []
@@ -160,6 +183,7 @@ def test_a_new_conversation_begins_a_new_one_in_the_store(store: Store, path: Pa
 def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -> None:
     chat = chat_on(store, path)
     chat.submit("One")
+    asked(chat)
     engine = chat.engine
     assert isinstance(engine, Probe)
     engine.push(
@@ -167,6 +191,7 @@ def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -
         EngineDied(1, None, "SIGSEGV", "The engine stopped: it was ended by SIGSEGV.", ()),
     )
     chat.frame()
+    settle(chat)
     assert chat.conversation.key is not None
     _, reply = StoreRecorder(store).opened(chat.conversation.key, count(1).__next__).turns
     assert isinstance(reply, Reply)
@@ -177,6 +202,7 @@ def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -
 def test_closing_in_the_middle_keeps_the_reply_as_stopped(store: Store, path: Path) -> None:
     chat = chat_on(store, path)
     chat.submit("One")
+    asked(chat)
     engine = chat.engine
     assert isinstance(engine, Probe)
     engine.push(*steps_of(1, PIECES[:4]))
@@ -188,39 +214,177 @@ def test_closing_in_the_middle_keeps_the_reply_as_stopped(store: Store, path: Pa
     assert not any(isinstance(command, Cancel) for command in engine.sent)
 
 
-def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("database", "recording"):
-        monkeypatch.setattr(f"ds4chat.store.{name}.PATIENCE_MS", 20)
+def test_what_came_is_on_disk_within_a_second_without_a_further_event(store: Store, path: Path) -> None:
     chat = chat_on(store, path)
+    chat.submit("One")
+    reply = asked(chat)
+    engine = chat.engine
+    assert isinstance(engine, Probe)
+    engine.push(*steps_of(reply.number, PIECES))
+    chat.frame()
+    # The engine hangs now, and so does the chat: neither an event nor a frame comes any more.
+    until(lambda: store.conversations.message(reply.key or 0).text, "the text on disk")
+    assert store.conversations.message(reply.key or 0).text == TEXT
+    assert INTERVAL < 1
+
+
+@pytest.fixture
+def locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """Another program's connection that holds the lock from the start; an attempt gives up soon."""
+    monkeypatch.setattr("ds4chat.store.database.PATIENCE_MS", 20)
+    open_store(path).close()
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("BEGIN EXCLUSIVE")
+    yield blocker
+    blocker.close()
+
+
+def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
+    locked: sqlite3.Connection, store: Store, path: Path
+) -> None:
+    chat = chat_on(store, path)
+    said: list[str] = []
+
+    def look(condition: Callable[[], object], what: str) -> None:
+        def looked() -> object:
+            said.extend(notice.message for notice in chat.frame().notices)
+            return condition()
+
+        until(looked, what)
+
+    def exchange(prompt: str) -> None:
+        """As unsaved as it may be, the engine is asked and answers."""
+        chat.submit(prompt)
+        look(lambda: chat.state == "reading", "the engine to be asked")
+        engine, reply = chat.engine, chat.reply
+        assert isinstance(engine, Probe)
+        assert reply is not None
+        engine.push(*steps_of(reply.number, PIECES), ended(reply.number))
+        look(lambda: chat.reply is None, "the end")
+
+    exchange("One")
+    chat.undo()
+    exchange("One again")
+    exchange("Two")
+    chat.set_system("Be brief.")
+    assert chat.conversation.key is None
+    assert len(said) == 1
+    assert "locked by another program" in said[0]
+    locked.execute("ROLLBACK")
+    exchange("Three")
+    settle(chat)
+    look(lambda: len(said) == 2, "word that it is over")
+    assert said[1] == RECOVERED
+    assert chat.conversation.key is not None
+    shown = [m.text for m in store.conversations.path(chat.conversation.key)]
+    assert shown == ["One again", TEXT, "Two", TEXT, "Be brief.", "Three", TEXT]
+    assert len(store.conversations.tree(chat.conversation.key)) == len(shown) + 2
+    assert StoreRecorder(store).prompts() == ["One", "One again", "Two", "Three"]
+
+
+def test_a_stop_while_the_prompt_is_not_on_disk_asks_the_engine_for_nothing(store: Store, path: Path) -> None:
+    chat = chat_on(store, path)
+    settle(chat)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     chat.submit("One")
-    assert chat.reply is not None
-    said = [notice.message for notice in chat.frame().notices]
-    answer(chat)
-    assert chat.conversation.key is None
-    chat.submit("Two")
-    said += [notice.message for notice in chat.frame().notices]
-    answer(chat)
-    assert len(said) == 1
-    assert "locked by another program" in said[0]
+    chat.frame()
+    assert chat.state == "saving"
+    assert chat.retune(Tuning(depth=5))
+    assert chat.stop()
+    chat.frame()
+    engine, reply = chat.engine, chat.conversation.last_reply
+    assert isinstance(engine, Probe)
+    assert [type(command) for command in engine.sent] == [Load]
+    assert (chat.state, chat.reply) == ("ready", None)
+    assert reply is not None
+    assert reply.state == "stopped"
     blocker.execute("ROLLBACK")
-    chat.submit("Three")
-    said = [notice.message for notice in chat.frame().notices]
+    settle(chat)
+    found = store.conversations.path(chat.conversation.key or 0)
+    assert [(m.role, m.state) for m in found] == [("user", "complete"), ("assistant", "stopped")]
+
+
+def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ds4chat.tui.recorder.LAST_WAIT", 0.2)
+    chat = chat_on(store, path)
+    settle(chat)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN EXCLUSIVE")
+    chat.submit("One")
+    chat.abandon()
+    said = chat.recorder.close()
+    assert said.startswith("The last of this chat could not be kept.")
+    assert "another program" in said
+    assert chat.recorder.close() == said
+    blocker.close()
+
+
+def test_a_system_prompt_of_the_middle_comes_back_and_goes_with_its_branch(store: Store, path: Path) -> None:
+    chat = chat_on(store, path, system="Be brief.")
+    chat.submit("One")
     answer(chat)
-    said += [notice.message for notice in chat.frame().notices]
-    assert said == [RECOVERED]
-    assert chat.conversation.key is not None
-    assert [m.text for m in store.conversations.path(chat.conversation.key)] == [
-        "One",
-        TEXT,
-        "Two",
-        TEXT,
-        "Three",
-        TEXT,
+    chat.set_system("Be long.")
+    settle(chat)
+    key = chat.conversation.key
+    assert key is not None
+
+    def back() -> str:
+        return StoreRecorder(store).opened(key, count(1).__next__).system
+
+    assert back() == "Be long."
+    chat.submit("Two")
+    answer(chat)
+    path_shown = [(m.role, m.text) for m in store.conversations.path(key)]
+    assert path_shown == [
+        ("system", "Be brief."),
+        ("user", "One"),
+        ("assistant", TEXT),
+        ("system", "Be long."),
+        ("user", "Two"),
+        ("assistant", TEXT),
     ]
+    # The branch that began before the change keeps its own prompt.
+    first = store.conversations.path(key)[2].id
+    store.conversations.rewind(key, first)
+    assert back() == "Be brief."
+    chat.set_system("")
+    settle(chat)
+    assert back() == ""
+    chat.set_system("Be long.")
+    chat.set_system("Be brief.")
+    chat.set_system("Be long.")
+    settle(chat)
+    assert back() == "Be long."
+
+
+def test_undo_keeps_the_system_prompt_that_is_on_the_screen(store: Store, path: Path) -> None:
+    chat = chat_on(store, path, system="Be brief.")
+    chat.submit("One")
+    answer(chat)
+    chat.set_system("Be long.")
+    assert chat.undo() == "One"
+    settle(chat)
+    key = chat.conversation.key
+    assert key is not None
+    assert [(m.role, m.text) for m in store.conversations.path(key)] == [("system", "Be long.")]
+    recorder = chat.recorder
+    assert isinstance(recorder, StoreRecorder)
+    # Nothing moved: what is stored is what is shown.
+    assert recorder.after_history(chat.conversation, None, chat.next_number) is None
+
+
+def test_a_system_prompt_goes_through_export_and_import(store: Store, path: Path, tmp_path: Path) -> None:
+    chat = chat_on(store, path)
+    chat.submit("One")
+    answer(chat)
+    chat.set_system("Be long.")
+    chat.recorder.export(chat.conversation, tmp_path / "a.json")
+    made = import_file(store, tmp_path / "a.json")
+    back = StoreRecorder(store).opened(made, count(1).__next__)
+    assert (back.system, [turn.text for turn in back.turns]) == ("Be long.", ["One", TEXT])
 
 
 def test_history_draft_and_models_come_back(store: Store, path: Path) -> None:
@@ -228,6 +392,7 @@ def test_history_draft_and_models_come_back(store: Store, path: Path) -> None:
     chat.submit("One")
     answer(chat)
     chat.recorder.keep_draft("half a thou")
+    settle(chat)
     again = StoreRecorder(store)
     assert again.prompts() == ["One"]
     assert again.draft() == "half a thou"

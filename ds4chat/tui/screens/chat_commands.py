@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.commands import CommandError, parse
-from ds4chat.tui.export import ExportError, export
 from ds4chat.tui.live import set_value
 from ds4chat.tui.widgets.prompt.files import FileError, quoted, read_text
 
@@ -30,7 +29,7 @@ class ChatCommands:
             parsed = parse(text)
             handler: Callable[[str], None] = getattr(self, f"_{parsed.command.name}")
             handler(parsed.argument)
-        except (CommandError, SettingError, FileError, ExportError, StoreError) as error:
+        except (CommandError, SettingError, FileError) as error:
             self._screen.notify(str(error), severity="warning", markup=False)
             return False
         return True
@@ -63,10 +62,10 @@ class ChatCommands:
             raise CommandError("No reply is running.")
 
     def _system(self, argument: str) -> None:
-        conversation = self._screen.chat.conversation
+        chat = self._screen.chat
         if argument:
-            conversation.system = "" if argument == "-" else argument
-        now = conversation.system
+            chat.set_system("" if argument == "-" else argument)
+        now = chat.conversation.system
         said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
@@ -103,12 +102,19 @@ class ChatCommands:
         self._screen.show_queue()
 
     def _export(self, argument: str) -> None:
-        conversation = self._screen.chat.conversation
-        path = Path(argument).expanduser()
-        if not self._screen.chat.recorder.export(conversation, path):
-            # Without a store, or with one in trouble: what is on the screen, from memory.
-            export(conversation, argument)
-        self._screen.notify(f"Written to {path}.", markup=False)
+        chat, screen = self._screen.chat, self._screen
+        conversation, path = chat.conversation, Path(argument).expanduser()
+
+        def write() -> None:
+            try:
+                chat.recorder.export(conversation, path)
+            except StoreError as error:
+                screen.notify(str(error), severity="warning", markup=False)
+                screen.app.call_from_thread(screen.prompt.put_back, [f"/export {argument}"])
+            else:
+                screen.notify(f"Written to {path}.", markup=False)
+
+        screen.run_worker(write, thread=True, group="export", exit_on_error=False)
 
     # -- models and speculation
 

@@ -19,6 +19,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "none": ("○ no model", "muted"),
     "loading": ("◐ loading", "mark"),
     "ready": ("● ready", "good"),
+    "saving": ("◐ saving", "mark"),
     "reading": ("◐ reading", "mark"),
     "writing": ("▶ writing", "mark"),
     "stopping": ("■ stopping", "warning"),

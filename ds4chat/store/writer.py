@@ -1,0 +1,126 @@
+"""What is to be written, done by a thread in the order in which it was asked for, so that nobody else waits.
+
+A write that fails stays at the head of the queue and is tried again until it succeeds: what comes later may
+build on it. Only what can never succeed, because the conversation is gone, is left out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ds4chat.store.errors import StoreError
+
+RETRY = 2.0
+"""Seconds after a failure until the next attempt, unless something new is to be written before."""
+
+
+class Ticket:
+    """One write that was asked for."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._over = threading.Event()
+
+    def carry_out(self) -> None:
+        """Write it. Raises StoreError where it has to be tried again."""
+        try:
+            self._write()
+        except StoreError as error:
+            if error.kind != "gone":
+                raise
+        self._over.set()
+
+    @property
+    def over(self) -> bool:
+        """It is written, or left out for good."""
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is over, at most so long; whether it is."""
+        return self._over.wait(seconds)
+
+
+class Writer:
+    """The queue and its thread. ``put`` never waits; ``flush`` and ``close`` wait no longer than told.
+
+    ``beat`` writes what grows by itself: after a write it is called in the thread every ``interval`` seconds,
+    for as long as it says that more may come. It may raise StoreError like a write.
+    """
+
+    def __init__(self, beat: Callable[[], bool], interval: float) -> None:
+        self.trouble = ""
+        """Why nothing can be written at present, as a sentence; empty while it can."""
+        self._beat = beat
+        self._interval = interval
+        self._next_beat: float | None = None
+        """None: nothing grows."""
+        self._queue: deque[Ticket] = deque()
+        self._news = threading.Condition()
+        self._asked = False
+        """Something came since the thread looked last."""
+        self._last: Ticket | None = None
+        self._given_up = False
+        threading.Thread(target=self._run, name="ds4chat-writer", daemon=True).start()
+
+    def put(self, write: Callable[[], None]) -> Ticket:
+        """Have something written after all that was asked for before. ``write`` raises StoreError where it
+        cannot be done; it is then called again, and has to start anew."""
+        ticket = Ticket(write)
+        with self._news:
+            self._queue.append(ticket)
+            self._asked = True
+            self._news.notify()
+        return ticket
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was asked for so far is written, at most so long; whether it is."""
+        return self.put(lambda: None).wait(seconds)
+
+    def close(self, last: Callable[[], None], seconds: float) -> bool:
+        """Write what is left, do ``last``, and end the thread; whether that was done within that time.
+        If not, the thread ends after the attempt that is under way. Any thread may call it, and again."""
+        if self._last is None:
+            self._last = self.put(last)
+        done = self._last.wait(seconds)
+        with self._news:
+            self._given_up = True
+            self._news.notify()
+        return done
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._given_up:
+                with self._news:
+                    if not (self._asked or self._given_up):
+                        self._news.wait(self._pause())
+                    self._asked = False
+                self._work()
+        except BaseException as error:
+            # Nobody is to believe that anything is written from now on.
+            self.trouble = f"Nothing can be written any more: {error!r}. Start ds4chat again."
+            raise
+
+    def _pause(self) -> float | None:
+        if self.trouble:
+            return RETRY
+        return None if self._next_beat is None else max(0.0, self._next_beat - time.monotonic())
+
+    def _work(self) -> None:
+        try:
+            while self._queue:
+                self._queue[0].carry_out()
+                self._queue.popleft()
+            now = time.monotonic()
+            if self._next_beat is None:
+                self._next_beat = now + self._interval
+            elif now >= self._next_beat or self.trouble:
+                self._next_beat = now + self._interval if self._beat() else None
+        except StoreError as error:
+            self.trouble = str(error)
+        else:
+            self.trouble = ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat import __version__
+from ds4chat.guard import supervised
 from ds4chat.settings.arguments import USAGE_ERROR, Parser, UsageError, add_settings, checked
 from ds4chat.settings.differences import help_text
 from ds4chat.settings.load import Loaded, load
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _never_fail_to_encode()
     try:
-        code = _dispatch(arguments)
+        code = _dispatch(arguments, own_process=argv is None)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -77,11 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _tell(_record(error), RUN_ERROR)
 
 
-def _dispatch(argv: list[str]) -> int:
+def _dispatch(argv: list[str], *, own_process: bool) -> int:
+    """``own_process``: nothing else runs in this process, so that what loads a model may be forked off."""
     first = argv[0] if argv else ""
     if first == "help":
-        return _dispatch([*argv[1:2], "-h"])
+        return _dispatch([*argv[1:2], "-h"], own_process=own_process)
     if first in COMMANDS:
+        if own_process and first in NATIVE and (code := supervised()) is not None:
+            return code
         return COMMANDS[first](argv[1:])
     if first and not first.startswith("-"):
         raise UsageError(_stray(first))
@@ -94,6 +98,8 @@ def _dispatch(argv: list[str]) -> int:
         return _chat(given, loaded)
     _report(loaded, given.config)
     _need_model(loaded)
+    if own_process and (code := supervised()) is not None:
+        return code
     from ds4chat.oneshot import run
 
     return run(loaded.settings, shot)
@@ -288,6 +294,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "logs": _run_logs,
     "config": _run_config,
 }
+
+
+NATIVE = ("bench", "check")
+"""Commands that run llama.cpp in this process."""
 
 
 def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, Loaded]:

@@ -1,0 +1,86 @@
+"""A sentence for the native crash that no Python code of the crashed process can say.
+
+llama.cpp ends the process on some files and in some states (an assertion, a fault, no memory). Commands that
+run it in their own process are therefore forked before anything is loaded: what was started stays behind,
+asleep and without threads, and only tells how the other ended. That costs a good file a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+
+RUN_ERROR = 1
+PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Signals that are sent to one process, here to the one that only waits."""
+
+
+def supervised() -> int | None:
+    """None in the process that is to do the work; in the one that waits, the exit code, when that is over.
+
+    Where a fork is not safe (macOS's frameworks, a process with threads) or not known, None alone: a crash
+    then ends the process as the system does it.
+    """
+    if not sys.platform.startswith("linux") or threading.active_count() != 1:
+        return None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ends, alive = os.pipe()
+    try:
+        worker = os.fork()
+    except OSError:  # no memory or no room for processes: then without
+        os.close(ends)
+        os.close(alive)
+        return None
+    if worker == 0:
+        os.close(alive)
+        threading.Thread(target=_leave_with, args=(ends,), name="guard", daemon=True).start()
+        return None
+    os.close(ends)
+    # The terminal sends Ctrl-C to both; it is the worker that knows what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in PASSED_ON:
+        signal.signal(getattr(signal, name), lambda number, _frame: _pass_on(worker, number))
+    _, status = os.waitpid(worker, 0)
+    os.close(alive)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return code
+    return _tell(-code)
+
+
+def _leave_with(ends: int) -> None:
+    """End this process when the one that waits for it is gone, however it went."""
+    os.read(ends, 1)
+    os._exit(RUN_ERROR)
+
+
+def _pass_on(worker: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(worker, number)
+
+
+def _tell(number: int) -> int:
+    """Say what ended the worker; the exit code."""
+    if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        # Asked for: whoever did so sees this process end as if it had been alone.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    why = {
+        "SIGABRT": "llama.cpp aborted (SIGABRT)",
+        "SIGKILL": "it was killed (SIGKILL), most often because memory ran out",
+    }.get(name, f"it was ended by {name}")
+    print(
+        f"ds4chat: The engine stopped: {why}. What came before is all there is. Most often a file is damaged "
+        "or does not suit this version of llama.cpp: download or convert it again; or free memory, or lower "
+        "the context length (-c). The log may say more.",
+        file=sys.stderr,
+    )
+    return RUN_ERROR

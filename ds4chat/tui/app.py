@@ -21,7 +21,7 @@ from textual.screen import Screen
 from ds4chat.engine.events import Tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
-from ds4chat.settings.schema import Settings
+from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.tui import clipboard
 from ds4chat.tui.commands import COMMANDS
 from ds4chat.tui.controller import Chat, Engine
@@ -86,6 +86,7 @@ class ChatApp(App[int]):
         """What is to be said when the screen is gone: a sentence of what could not be kept."""
         self._problems = list(problems)
         self._sources = dict(sources or {})
+        self._from_sources = settings
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
         if engine is None:
             from ds4chat.engine.client import EngineClient
@@ -193,7 +194,20 @@ class ChatApp(App[int]):
             self.notify(str(error), severity="error", markup=False)
             return
         self.settings = settings
+        self._now_in_file()
         self.notify(f"Saved to {self.config_path}.", markup=False)
+
+    def _now_in_file(self) -> None:
+        """The settings were written: what was set in the chat comes from the file now, except where a source
+        above the file will win over it at the next start."""
+        for option in OPTIONS:
+            value = getattr(self.settings, option.attribute)
+            if value != getattr(self._from_sources, option.attribute) and self._sources.get(
+                option.key, "default"
+            ) in ("default", "file"):
+                self._sources[option.key] = "file" if value != option.default else "default"
+                changed: dict[str, Any] = {option.attribute: value}
+                self._from_sources = replace(self._from_sources, **changed)
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -207,6 +221,7 @@ class ChatApp(App[int]):
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:
             self.theme = event.settings.theme
+        self._now_in_file()
         self.notify(f"Saved to {event.path}.", markup=False)
 
     def on_theme_chosen(self, event: ThemeChosen) -> None:
@@ -236,13 +251,13 @@ class ChatApp(App[int]):
 
     # -- screens
 
-    def action_help(self) -> None:
-        """Keys and commands."""
+    def action_help(self, wanted: str = "") -> None:
+        """Keys and commands, all of them or those that mention something."""
         from ds4chat.tui.commands import usage_rows
         from ds4chat.tui.screens.help import HelpScreen, collect_keys
 
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen(collect_keys(self), usage_rows()))
+            self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
     def action_models(self) -> None:
         """Choose a model."""
@@ -290,17 +305,26 @@ class ChatApp(App[int]):
         if self.chat.resume(event.conversation):
             self.chat_screen.show_conversation()
 
-    def action_settings(self) -> None:
-        """All settings."""
+    def action_settings(self, wanted: str = "") -> None:
+        """All settings, or those that mention something."""
         from ds4chat.tui.screens.settings import SettingsScreen
 
-        self.push_screen(SettingsScreen(self.settings, self.config_path, self._sources))
+        self.push_screen(
+            SettingsScreen(
+                self.settings, self.config_path, self._sources, wanted, from_sources=self._from_sources
+            )
+        )
+
+    @property
+    def theme_names(self) -> list[str]:
+        """ds4chat's own themes and the user's, sorted."""
+        return [theme.name for theme in self._themes.themes]
 
     def action_themes(self) -> None:
         """Choose the colours."""
         from ds4chat.tui.screens.theme_picker import ThemePicker
 
-        self.push_screen(ThemePicker([theme.name for theme in self._themes.themes]))
+        self.push_screen(ThemePicker(self.theme_names))
 
     def action_log(self) -> None:
         """The engine's log."""

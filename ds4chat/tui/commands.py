@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-Completes = Literal["", "file", "switch", "depth", "format", "option", "mtp"]
+Completes = Literal["", "file", "switch", "depth", "format", "option", "mtp", "theme"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("help", "Keys and commands"),
+    Command("help", "Keys and commands; with words, those that mention them", "[WORDS]"),
     Command("new", "Begin a new conversation", aliases=("clear",)),
     Command("history", "Stored conversations: find, read, export, go on with one"),
     Command("retry", "Answer the last prompt anew", aliases=("regenerate",)),
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came"),
+    Command("stop", "Stop the reply and keep what came, or stop the load of a model"),
     Command("model", "Choose the model; with a file, load it", "[FILE]", completes="file"),
     Command(
         "mtp",
@@ -75,8 +75,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("view", "Finished replies as tokens or as Markdown", "[tokens|markdown]", completes="format"),
     Command("panels", "Open or close the panels"),
     Command("unqueue", "Drop the prompts that wait"),
-    Command("theme", "Choose the colours"),
-    Command("settings", "All settings"),
+    Command("theme", "Choose the colours; with a name, take that theme", "[NAME]", completes="theme"),
+    Command("settings", "All settings; with words, those that mention them", "[WORDS]"),
     Command("save", "Save the settings as they are now"),
     Command("export", "Write the conversation to a file (.md, .json or .jsonl)", "FILE", completes="file"),
     Command("log", "The log of the engine and of ds4chat"),
@@ -98,7 +98,8 @@ class Parsed:
 
 
 class CommandError(Exception):
-    """The line names no command, or one without the argument that it needs; the text is a sentence."""
+    """The line names no command, lacks the argument that it needs or has one that it does not take; the text
+    is a sentence."""
 
 
 def is_command(text: str) -> bool:
@@ -118,6 +119,11 @@ def parse(text: str) -> Parsed:
     argument = argument.strip()
     if command.needs_argument and not argument:
         raise CommandError(f"/{command.name} takes {command.argument}: {command.usage}.")
+    if argument and not command.argument:
+        raise CommandError(
+            f"/{command.name} takes nothing after it: send /{command.name} alone. To send the line as text, "
+            "begin with a blank."
+        )
     return Parsed(command, argument)
 
 

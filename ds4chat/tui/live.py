@@ -23,6 +23,18 @@ def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
     return replace(settings, **values)
 
 
+def with_model(settings: Settings, other: Settings) -> Settings:
+    """The settings with what ``other`` loads: model, drafter and context length."""
+    return replace(
+        settings,
+        model=other.model,
+        mtp=other.mtp,
+        lookup=other.lookup,
+        demo=other.demo,
+        ctx_size=other.ctx_size,
+    )
+
+
 def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
     """The tuning with one option set from what the user typed. Raises SettingError."""
     if key not in TUNING_FIELDS:

@@ -111,10 +111,10 @@ def parse_theme(name: str, text: str) -> tuple[Theme | None, list[str]]:
 
 
 def unknown_theme(name: str, themes: Iterable[str]) -> str:
-    """The sentence for a theme name that no file has, with the nearest name that one has."""
+    """The sentence for a theme name that no file has, with the nearest names that one has."""
     known = sorted(themes)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(known)}."
     return f"There is no theme {name!r}. {hint}"
 
 

@@ -2,91 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from chat_kit import PIECES, ReplayEngine, ended, loaded, steps_of
 from textual import events
-from textual.pilot import Pilot
+from textual.widgets import OptionList
+from tui.chat_stage import Open
 
 from ds4chat.engine.events import EngineDied, Load, Loading, Notice, Replayed, Tuning
-from ds4chat.settings.schema import Settings
-from ds4chat.tui.app import ChatApp
+from ds4chat.settings.load import load
+from ds4chat.tui.app import ChatApp, run
+from ds4chat.tui.conversation import Forgetful
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.widgets.transcript import Transcript
-
-
-class Chat:
-    """A running app with what tests look at."""
-
-    def __init__(self, app: ChatApp, pilot: Pilot[int], engine: ReplayEngine) -> None:
-        self.app, self.pilot, self.engine = app, pilot, engine
-
-    @property
-    def screen(self) -> ChatScreen:
-        return self.app.chat_screen
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.screen.transcript
-
-    @property
-    def prompt(self) -> str:
-        return self.screen.prompt.text_field.text
-
-    async def settle(self) -> None:
-        self.screen.draw_frame()
-        await self.pilot.pause()
-
-    async def type(self, text: str, *keys: str) -> None:
-        self.screen.prompt.text_field.insert(text)
-        await self.pilot.pause()
-        await self.press(*keys)
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.settle()
-
-    async def push(self, *what: object) -> None:
-        self.engine.push(*what)  # type: ignore[arg-type]
-        await self.settle()
-
-    def shown(self) -> str:
-        """The rows on the screen as text."""
-        lines = self.screen._compositor.render_strips(self.screen.size)
-        return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in lines)
-
-    def said(self) -> list[str]:
-        return [n.message for n in self.app._notifications]
-
-
-Open = Callable[..., AbstractAsyncContextManager[Chat]]
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-
-    @asynccontextmanager
-    async def open_chat(
-        *, size: tuple[int, int] = (80, 24), answer: bool = True, load: object = None, **settings: object
-    ) -> AsyncIterator[Chat]:
-        engine = ReplayEngine(answer=answer, load=load)  # type: ignore[arg-type]
-        chosen = Settings(**{"model": "/models/tiny.gguf", "mtp_draft": 2, **settings})  # type: ignore[arg-type]
-        app = ChatApp(chosen, engine)
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            chat = Chat(app, pilot, engine)
-            await chat.settle()
-            yield chat
-
-    return open_chat
-
 
 # -- prompt to reply
 
@@ -489,3 +418,46 @@ async def test_a_paste_of_many_lines_is_one_prompt(opened: Open) -> None:
         assert chat.prompt == "a\nb\nc" and chat.engine.generates == []
         await chat.press("enter")
         assert [g.messages[-1].content for g in chat.engine.generates] == ["a\nb\nc"]
+
+
+async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, monkeypatch) -> None:
+    """From the sources themselves: file, environment, command line; then changed in the chat, then saved."""
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    config = tmp_path / "c.toml"
+    config.write_text("top-p = 0.5\nmtp-margin = 0.75\n", encoding="utf-8")
+    given = load({"temp": "0.7"}, config, {"DS4_MTP_MIN_MARGIN": "0.25"})
+    app = ChatApp(given.settings, ReplayEngine(), config_path=config, sources=given.sources)
+
+    async def sources() -> dict[str, str]:
+        app.action_settings()
+        await pilot.pause()
+        listed = app.screen.query_one(OptionList)
+        rows = [listed.get_option_at_index(i) for i in range(listed.option_count)]
+        await pilot.press("escape")
+        return {row.id: str(row.prompt)[-12:].strip() for row in rows if row.id}
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        first = await sources()
+        assert (first["top-p"], first["mtp-margin"], first["temp"]) == ("file", "environment", "command line")
+        assert first["min-p"] == "default"
+        app.chat_screen.run_command("/set top-p 0.9")
+        app.chat_screen.run_command("/set min-p 0.1")
+        app.chat_screen.run_command("/margin 0.5")
+        changed = await sources()
+        assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
+        app.action_save()
+        saved = await sources()
+        assert (saved["top-p"], saved["min-p"]) == ("file", "file")
+        assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"
+        assert load({}, config, {}).settings.min_p == 0.1
+
+
+async def test_the_command_line_hands_its_sources_to_the_chat(tmp_path, monkeypatch) -> None:
+    """``run`` passes on what was read; without that the settings screen would call everything a default."""
+    seen: list[ChatApp] = []
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
+    monkeypatch.setattr(ChatApp, "run", lambda self: seen.append(self) or 0)
+    given = load({"temp": "0.7"}, None, {})
+    assert run(given.settings, given, Forgetful()) == 0
+    assert seen[0]._sources["temp"] == "command line"

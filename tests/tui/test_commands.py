@@ -31,6 +31,13 @@ def test_a_command_without_its_argument_says_what_it_takes() -> None:
         parse("/read")
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.argument], ids=lambda c: c.name)
+def test_a_command_without_an_argument_refuses_one(command) -> None:
+    """What follows it is never passed over: it may have been meant as text."""
+    with pytest.raises(CommandError, match=f"/{command.name} takes nothing after it"):
+        parse(f"/{command.name} the rest of a sentence")
+
+
 def test_an_alias_and_the_argument_are_read() -> None:
     parsed = parse("/depth  4 ")
     assert (parsed.command.name, parsed.argument) == ("draft", "4")
@@ -60,6 +67,10 @@ def test_commands_complete_by_their_beginning_first() -> None:
 def test_arguments_complete() -> None:
     assert [s.insert for s in suggest("/draft a")] == ["auto"]
     assert "top-p" in [s.insert for s in suggest("/set top")]
+
+
+def test_theme_names_complete() -> None:
+    assert [s.insert for s in suggest("/theme d", ("day", "dusk", "night"))] == ["day", "dusk"]
 
 
 def test_files_complete_after_read_and_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

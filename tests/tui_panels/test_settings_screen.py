@@ -54,6 +54,44 @@ async def test_every_option_is_a_row_with_value_source_default_and_help(tmp_path
         assert "0 to 1" in help_text and "DS4_MTP_MIN_MARGIN" in help_text and "at once" in help_text
 
 
+async def test_what_wins_over_the_file_is_said_beside_the_setting(tmp_path: Path) -> None:
+    """The environment's margin stands above the command line; other variables below it."""
+    given = load(
+        {"mtp-margin": "0.5", "temp": "0.7"}, None, {"DS4_MTP_MIN_MARGIN": "0.25", "DS4_MTP_PROBE": "1"}
+    )
+    settings = dataclasses.replace(given.settings, mtp_probe=False, top_k=10)
+    screen = SettingsScreen(settings, tmp_path / "c.toml", given.sources, from_sources=given.settings)
+    app = Host(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        shown = rows(app)
+        assert shown["mtp-margin"].split() == ["mtp-margin", "0.25", "environment"]
+        assert shown["temp"].split() == ["temp", "0.7", "command", "line"]
+        assert shown["mtp-probe"].split()[2:] == shown["top-k"].split()[2:] == ["set", "in", "chat"]
+        assert shown["top-p"].split()[-1] == "default"
+
+        async def help_on(key: str) -> str:
+            await go_to(app, pilot, key)
+            return str(app.screen.query_one("#settings-help", Static).content)
+
+        margin = await help_on("mtp-margin")
+        assert "DS4_MTP_MIN_MARGIN wins over all" in margin
+        assert "is set in the environment and wins over the command line and the file" in margin
+        assert "DS4_MTP_PROBE is set in the environment and wins over the file" in await help_on("mtp-probe")
+        assert "Given on the command line, which wins over the file" in await help_on("temp")
+        for key in ("top-k", "top-p"):
+            assert "wins" not in await help_on(key)
+
+
+async def test_words_given_stand_in_the_filter(tmp_path: Path) -> None:
+    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml", wanted="repeat penalty"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert set(rows(app)) == {"repeat-penalty"}
+        await pilot.press("escape")
+        assert set(rows(app)) == set(BY_KEY)
+
+
 async def test_a_value_is_typed_checked_and_saved(tmp_path: Path) -> None:
     path = tmp_path / "conf" / "config.toml"
     app = Host(SettingsScreen(Settings(), path))

@@ -179,7 +179,8 @@ def test_a_palette_colour_needs_an_ansi_theme() -> None:
 
 
 def test_unknown_theme_names_the_nearest() -> None:
-    assert themes.unknown_theme("ds4dark", BY_NAME) == "There is no theme 'ds4dark'. Did you mean ds4-dark?"
+    near = "There is no theme 'ds4dark'. Did you mean ds4-dark or dusk?"
+    assert themes.unknown_theme("ds4dark", BY_NAME) == near
     assert "There are ansi, ds4-dark" in themes.unknown_theme("zzz", BY_NAME)
 
 

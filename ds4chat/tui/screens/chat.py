@@ -13,10 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
+from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.commands import is_command
-from ds4chat.tui.controller import Chat, Frame
+from ds4chat.tui.controller import Chat, EngineState, Frame
+from ds4chat.tui.live import with_model
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
 from ds4chat.tui.pace import Pace
 from ds4chat.tui.screens.chat_commands import ChatCommands
@@ -40,6 +42,12 @@ WIDE = 120
 """Columns from which the panels stand beside the transcript."""
 QUIT_SECONDS = 2.0
 HINT = "F1 help"
+BUSY: dict[EngineState, str] = {
+    "loading": "A model is loading: Esc stops that.",
+    "reading": "A reply is running: Esc stops it.",
+    "writing": "A reply is running: Esc stops it.",
+    "stopping": "The reply is being stopped.",
+}
 
 
 class ChatScreen(TuningScreen):
@@ -48,7 +56,9 @@ class ChatScreen(TuningScreen):
     DEFAULT_CSS = style_sheet(__package__, "chat.tcss")
     AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Stop the reply, or close what is open", id="chat.back", priority=True),
+        Binding(
+            "escape", "back", "Close what is open; stop a reply or a load", id="chat.back", priority=True
+        ),
         Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
         Binding("f2", "toggle_panels", "Panels", id="chat.panels"),
         Binding("f3", "toggle_view", "Tokens or Markdown", id="chat.view"),
@@ -78,6 +88,8 @@ class ChatScreen(TuningScreen):
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
+        self._settings_of: dict[Load, Settings] = {}
+        """The settings that each load was asked for with."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -96,6 +108,7 @@ class ChatScreen(TuningScreen):
         self.dock_view.begin_with(self.chat.tuning)
         self.dock_view.show_presets(self.chat_app.settings.presets)
         self.prompt.text_field.put(self.chat.recorder.draft())
+        self.prompt.themes = lambda: self.chat_app.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
         self.wake()
@@ -175,7 +188,8 @@ class ChatScreen(TuningScreen):
         self.transcript.set_loaded(chat.loaded)
         self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
         if chat.state in ("died", "failed"):
-            keys = "F5 loads the model again · /model chooses another · /log shows the log"
+            model = "the model again" if chat.state == "died" else chat.model_name
+            keys = f"F5 loads {model} · /model chooses another · /log shows the log"
             self._banner.show(chat.trouble, keys)
         elif chat.state == "none":
             self._banner.show(
@@ -325,20 +339,31 @@ class ChatScreen(TuningScreen):
             self.transcript.add_note(str(error), "error")
             self.show_welcome()
             return
-        self.chat_app.settings = settings
+        self.chat_app.settings = self._settings_of[command] = settings
         self.chat.load(command)
         self.wake()
 
     def stop_reply(self) -> bool:
-        """Stop the running reply; prompts that wait come back into the prompt. False when none runs."""
+        """Stop the running reply, or a load; prompts that wait for a reply's end come back into the prompt.
+        False when neither runs."""
+        loading = self.chat.state == "loading"
         if not self.chat.stop():
             return False
-        if self.chat.queue:
+        if loading:
+            self._offer_last_model()
+        elif self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
         self.show_queue()
         return True
+
+    def _offer_last_model(self) -> None:
+        """A load was stopped: the settings are again those of the model that a reload loads."""
+        command = self.chat.load_command
+        if command in self._settings_of:
+            self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])
+        self.show_status()
 
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""
@@ -354,8 +379,7 @@ class ChatScreen(TuningScreen):
         elif chat.retry():
             self.show_conversation()
         else:
-            why = "A reply is running: Esc stops it." if chat.reply else "There is nothing to answer yet."
-            self.notify(why)
+            self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
         self.wake()
 
     # -- views
@@ -452,8 +476,8 @@ class ChatScreen(TuningScreen):
             self.app.copy_to_clipboard(selected)
             self.clear_selection()
             self.notify("Copied.")
-        elif self.stop_reply():
-            pass
+        elif self.chat.reply is not None:
+            self.stop_reply()
         elif self._quit_asked:
             self.app.exit()
         else:

@@ -11,6 +11,7 @@ from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.commands import CommandError, parse
 from ds4chat.tui.live import set_value
+from ds4chat.tui.themes import unknown_theme
 from ds4chat.tui.widgets.prompt.files import FileError, quoted, read_text
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class ChatCommands:
         if argument == "tuning":
             self._screen.action_undo_tuning()
             return
+        if argument:
+            raise CommandError("/undo takes nothing after it, or tuning.")
         text = self._screen.chat.undo()
         if text is None:
             raise CommandError("There is nothing to take back, or a reply is running: Esc stops it.")
@@ -59,7 +62,7 @@ class ChatCommands:
 
     def _stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply is running.")
+            raise CommandError("No reply is running, and no model is loading.")
 
     def _system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -205,13 +208,21 @@ class ChatCommands:
         self._screen.action_toggle_panels()
 
     def _help(self, argument: str) -> None:
-        self._screen.chat_app.action_help()
+        self._screen.chat_app.action_help(argument)
 
     def _theme(self, argument: str) -> None:
-        self._screen.chat_app.action_themes()
+        app = self._screen.chat_app
+        if not argument:
+            app.action_themes()
+            return
+        if app.get_theme(argument) is None:
+            raise CommandError(unknown_theme(argument, app.theme_names))
+        app.theme = argument
+        app.settings = replace(app.settings, theme=argument)
+        self._screen.notify(f"The theme is {argument}. /save keeps it.", markup=False)
 
     def _settings(self, argument: str) -> None:
-        self._screen.chat_app.action_settings()
+        self._screen.chat_app.action_settings(argument)
 
     def _save(self, argument: str) -> None:
         self._screen.chat_app.action_save()

@@ -121,20 +121,26 @@ class HelpScreen(Sheet[None]):
     TITLE_TEXT = "Help"
     HINT = r"Type to filter · grey: its name for \[keys] in the settings · [b]Esc[/b] closes"
 
-    def __init__(self, rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]] = ()) -> None:
-        """``rows`` from collect_keys, taken before this screen is pushed; ``commands`` as (usage, help)."""
+    def __init__(
+        self, rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]] = (), wanted: str = ""
+    ) -> None:
+        """``rows`` from collect_keys, taken before this screen is pushed; ``commands`` as (usage, help);
+        ``wanted`` stands in the filter."""
         super().__init__()
         self._rows = list(rows)
         self._commands = list(commands)
+        self._wanted = wanted
         self._view = LinesView(id="help-lines")
 
     def compose_sheet(self) -> ComposeResult:
-        yield Input(placeholder="filter keys and commands", id="help-filter", select_on_focus=False)
+        yield Input(
+            self._wanted, placeholder="filter keys and commands", id="help-filter", select_on_focus=False
+        )
         with VerticalScroll(can_focus=True):
             yield self._view
 
     def on_mount(self) -> None:
-        self._view.set_lines(help_lines(self._rows, self._commands, ""))
+        self._view.set_lines(help_lines(self._rows, self._commands, self._wanted))
         self.query_one(Input).focus()
 
     @on(Input.Changed)

@@ -82,10 +82,22 @@ class SettingsScreen(Sheet[Settings | None]):
         Binding("S", "save_over", "Save over a file with problems", show=False, id="settings.save_over"),
     ]
 
-    def __init__(self, settings: Settings, path: Path, sources: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path,
+        sources: Mapping[str, str] | None = None,
+        wanted: str = "",
+        *,
+        from_sources: Settings | None = None,
+    ) -> None:
         """``path`` is the file that saving writes. ``sources`` says where a value came from, by option key
-        ("file", "environment", "command line"); what it lacks has its default or was set in the chat."""
+        ("file", "environment", "command line"); what it lacks has its default. ``from_sources`` are the
+        settings as the sources gave them: a value that differs was set in the chat. ``wanted`` stands in the
+        filter."""
         super().__init__()
+        self._wanted = wanted
+        self._from_sources = from_sources
         self._saved = settings
         self._draft = settings
         self._path = path
@@ -97,7 +109,7 @@ class SettingsScreen(Sheet[Settings | None]):
         """The file has problems and was not written over; only then does S do so."""
 
     def compose_sheet(self) -> ComposeResult:
-        yield Input(placeholder="filter", id="settings-filter")
+        yield Input(self._wanted, placeholder="filter", id="settings-filter")
         yield OptionList(id="settings-list")
         with Horizontal(id="settings-edit"):
             yield Static(id="settings-key", markup=False)
@@ -107,7 +119,7 @@ class SettingsScreen(Sheet[Settings | None]):
 
     def on_mount(self) -> None:
         self.query_one(".sheet").border_title = f"Settings  {self._path}"
-        self.query_one("#settings-filter").display = False
+        self.query_one("#settings-filter").display = bool(self._wanted)
         self.query_one("#settings-edit").display = False
         self._show_rows()
         self.query_one(OptionList).focus()
@@ -161,10 +173,27 @@ class SettingsScreen(Sheet[Settings | None]):
         value = getattr(self._draft, option.attribute)
         if value != getattr(self._saved, option.attribute):
             return "not saved"
-        if value == option.default:
-            return "default"
         known = self._sources.get(option.key, "default")
-        return "set in chat" if known == "default" else known
+        given = option.default if known == "default" else value
+        if self._from_sources is not None:
+            given = getattr(self._from_sources, option.attribute)
+        return known if value == given else "set in chat"
+
+    def _what_wins(self, option: Option) -> str:
+        """A sentence about a source that stands above the file; empty where none does."""
+        source = self._sources.get(option.key)
+        if source == "environment":
+            over = "the command line and the file" if option.env_wins else "the file"
+            return (
+                f"{option.env} is set in the environment and wins over {over}: what you save here holds from "
+                "the first start without it.\n"
+            )
+        if source == "command line":
+            return (
+                "Given on the command line, which wins over the file: what you save here holds from the "
+                "first start without it.\n"
+            )
+        return ""
 
     def _current_key(self) -> str:
         at = self.query_one(OptionList).highlighted
@@ -175,10 +204,10 @@ class SettingsScreen(Sheet[Settings | None]):
         if option is None:
             self.query_one("#settings-help", Static).update("Nothing has these words.")
             return
-        env = f" · {option.env}" if option.env else ""
+        env = f" · {option.env}" + (" wins over all" if option.env_wins else "") if option.env else ""
         live = " · holds at once" if option.live else ""
         head = f"{takes(option)} · default {shown_value(option.default)}{env}{live}"
-        self.query_one("#settings-help", Static).update(f"{head}\n{option.help}")
+        self.query_one("#settings-help", Static).update(f"{head}\n{self._what_wins(option)}{option.help}")
 
     def _say(self, message: str, error: bool = False) -> None:
         line = self.query_one("#settings-message", Static)

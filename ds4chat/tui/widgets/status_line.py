@@ -88,7 +88,8 @@ def _parts(status: Status) -> list[_Part]:
     if status.state == "loading":
         filled, rest = rate_bar(progress.fraction, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
-        parts.append(_Part(1, [(progress.stage, "muted")]))
+        parts.append(_Part(2, [(progress.stage, "muted")]))
+        parts.append(_Part(1, [("Esc stops", "muted")]))
     elif status.state == "reading" and progress.total:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))

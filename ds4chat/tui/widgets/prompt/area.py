@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -58,6 +58,8 @@ class PromptArea(Vertical):
         self.queue_view = QueueView(id="queue")
         self.queue_view.display = False
         self.text_field = PromptText(self.menu, PromptHistory(prompts), id="prompt")
+        self.themes: Callable[[], Iterable[str]] = tuple
+        """Gives the names that complete /theme."""
         self._dismissed = ""
         """The text for which the user closed the completions."""
 
@@ -100,7 +102,7 @@ class PromptArea(Vertical):
         self._dismissed = ""
         last_word = before[max(before.rfind(" "), before.rfind("\n")) + 1 :]
         wanted = before.startswith("/") or last_word.startswith("@")
-        found = suggest(before) if wanted else []
+        found = suggest(before, self.themes()) if wanted else []
         self.menu.offer([s for s in found if before[s.start :] != s.insert])
 
     @on(CompletionMenu.Picked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +30,16 @@ class Suggestion:
     """Nothing more is to be completed after it."""
 
 
-def suggest(before: str) -> list[Suggestion]:
-    """Suggestions for the text from the prompt's beginning to the cursor."""
+def suggest(before: str, themes: Iterable[str] = ()) -> list[Suggestion]:
+    """Suggestions for the text from the prompt's beginning to the cursor. ``themes``: what /theme takes."""
     if before.startswith("/") and "\n" not in before:
         head, blank, argument = before[1:].partition(" ")
         if not blank:
             return _commands(head.lower())
         command = BY_NAME.get(head.lower())
-        return _argument(command.completes, argument, len(before) - len(argument)) if command else []
+        if command is None:
+            return []
+        return _argument(command.completes, argument, len(before) - len(argument), themes)
     start = max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1
     word = before[start:]
     return _paths(word[1:], start + 1) if word.startswith("@") else []
@@ -62,7 +65,7 @@ def _rank(name: str, typed: str) -> int:
     return 2 if typed in name else 9
 
 
-def _argument(completes: Completes, typed: str, start: int) -> list[Suggestion]:
+def _argument(completes: Completes, typed: str, start: int, themes: Iterable[str]) -> list[Suggestion]:
     words: dict[str, str] = {}
     if completes == "depth":
         words = {"auto": "what pays best", **{str(n): "" for n in (1, 2, 3, 4, 6, 8, 16)}}
@@ -76,6 +79,8 @@ def _argument(completes: Completes, typed: str, start: int) -> list[Suggestion]:
             "lookup": "draft from the conversation itself",
             "none": "load without a drafter",
         }
+    elif completes == "theme":
+        words = dict.fromkeys(themes, "")
     elif completes == "option":
         words = {o.key: o.help for o in OPTIONS if o.live and o.kind != "table"}
     found = [Suggestion(word, text, word, start) for word, text in words.items() if word.startswith(typed)]

@@ -14,8 +14,9 @@ import threading
 from contextlib import suppress
 
 RUN_ERROR = 1
-PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""Signals that are sent to one process, here to the one that only waits."""
+PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Signals that may be sent to one process, here to the one that only waits."""
+_FROM_KERNEL = 0x80  # SI_KERNEL
 
 
 def supervised() -> int | None:
@@ -29,38 +30,45 @@ def supervised() -> int | None:
     sys.stdout.flush()
     sys.stderr.flush()
     ends, alive = os.pipe()
+    awaited = {signal.SIGCHLD, *(getattr(signal, name) for name in PASSED_ON)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     try:
         worker = os.fork()
     except OSError:  # no memory or no room for processes: then without
         os.close(ends)
         os.close(alive)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
     if worker == 0:
         os.close(alive)
         threading.Thread(target=_leave_with, args=(ends,), name="guard", daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
     os.close(ends)
-    # The terminal sends Ctrl-C to both; it is the worker that knows what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in PASSED_ON:
-        signal.signal(getattr(signal, name), lambda number, _frame: _pass_on(worker, number))
-    _, status = os.waitpid(worker, 0)
+    code = os.waitstatus_to_exitcode(_wait(worker, awaited))
     os.close(alive)
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return code
-    return _tell(-code)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return code if code >= 0 else _tell(-code)
+
+
+def _wait(worker: int, awaited: set[signal.Signals]) -> int:
+    """The status with which the worker ends; signals that come meanwhile are passed on to it."""
+    while True:
+        came = signal.sigwaitinfo(awaited)
+        if came.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(worker, os.WNOHANG)
+            if ended:
+                return status
+        elif came.si_signo != signal.SIGINT or came.si_code != _FROM_KERNEL:
+            # Ctrl-C comes from the terminal, which sends it to the worker too.
+            with suppress(ProcessLookupError):
+                os.kill(worker, came.si_signo)
 
 
 def _leave_with(ends: int) -> None:
     """End this process when the one that waits for it is gone, however it went."""
     os.read(ends, 1)
     os._exit(RUN_ERROR)
-
-
-def _pass_on(worker: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(worker, number)
 
 
 def _tell(number: int) -> int:

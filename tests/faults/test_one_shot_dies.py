@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 import tiny
 from faults.fault_kit import PATIENCE, runs, until
@@ -80,13 +81,26 @@ def test_who_ends_what_was_started_ends_both(one_shot: Callable[[], OneShot], nu
     until(lambda: not runs(pid), "the worker's end")
 
 
-def test_ctrl_c_keeps_what_came(one_shot: Callable[[], OneShot]) -> None:
+def test_an_interrupt_of_what_was_started_keeps_what_came(one_shot: Callable[[], OneShot]) -> None:
     process = one_shot()
-    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out.endswith("\n")
     assert "The engine stopped" not in err
+
+
+def test_ctrl_c_in_a_terminal_keeps_what_came(tiny_dir: Path) -> None:
+    """The terminal sends it to both processes; twice would end the reply without its last line."""
+    model = str(tiny.build("llama", tiny_dir))
+    command = ["-m", "ds4chat", "-m", model, "-p", "go on in a loop", "-c", "400000", "-t", "1"]
+    terminal = pexpect.spawn(sys.executable, command, timeout=PATIENCE, encoding="utf-8")
+    terminal.expect("old red hut by sea")
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert (terminal.exitstatus, terminal.signalstatus) == (130, None)
+    assert terminal.before.endswith("\r\n")
 
 
 def test_the_exit_codes_of_commands_come_through(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class Hit:
     """A part of the text, on one line, in which the first match shows."""
     matches: tuple[tuple[int, int], ...]
     """Begin and end of every match in the snippet."""
+    at: int = 0
+    """Where the first match begins in the whole text."""
 
 
 def terms_of(query: str) -> list[Term]:
@@ -112,16 +114,9 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     hits = []
     for conversation, title, message, role, created_ms in rows.fetchall():
         (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-        hits.append(
-            Hit(
-                conversation,
-                title,
-                message,
-                role,
-                created_ms,
-                *_snippet(text, _matches(text, patterns)),
-            )
-        )
+        found = _matches(text, patterns)
+        at = min(found, default=(0, 0))[0]
+        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, found), at))
     return hits
 
 

@@ -39,12 +39,14 @@ from ds4chat.tui.messages import (
 )
 from ds4chat.tui.output import drain_after_the_terminal
 from ds4chat.tui.screens.chat import ChatScreen
+from ds4chat.tui.screens.found_message import show_message
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 from ds4chat.tui.widgets.panels import PanelDock
 from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
 if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
+    from ds4chat.tui.screens.history_changes import Chosen
 
 LEAVE_SECONDS = 3.0
 """How long the way out may take after a signal."""
@@ -57,6 +59,7 @@ class ChatApp(App[int]):
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", id="app.help", priority=True),
+        Binding("ctrl+p", "command_palette", "Command palette", id="app.palette", priority=True),
         Binding("f11,ctrl+l", "explore", "Confidence explorer", id="app.explore"),
         Binding("ctrl+b", "history", "Stored conversations", id="app.history"),
         Binding("f12", "log", "Log", id="app.log"),
@@ -281,29 +284,35 @@ class ChatApp(App[int]):
             writing = (current or 0) if self.chat.reply else None
             self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
 
-    def _history_closed(self, chosen: int | None) -> None:
+    def _history_closed(self, chosen: Chosen | None) -> None:
         self._read_conversation(chosen)
 
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
-    def _read_conversation(self, chosen: int | None) -> None:
+    def _read_conversation(self, chosen: Chosen | None) -> None:
         from ds4chat.store import StoreError
         from ds4chat.tui.recorder import StoreRecorder
 
         recorder = self.chat.recorder
-        if self.chat.reply is not None or not isinstance(recorder, StoreRecorder):
+        if not isinstance(recorder, StoreRecorder):
             return
+        found = None
         try:
-            found = recorder.after_history(self.chat.conversation, chosen, self.chat.next_number)
+            if self.chat.reply is None:
+                key = chosen.conversation if chosen else None
+                found = recorder.after_history(self.chat.conversation, key, self.chat.next_number)
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
-            if found is not None:
-                self.post_message(ConversationRead(found))
+            at = (chosen.message, chosen.at) if chosen else (None, 0)
+            self.post_message(ConversationRead(found, *at))
 
     def on_conversation_read(self, event: ConversationRead) -> None:
         """Go on with a stored conversation, unless a reply was begun meanwhile."""
-        if self.chat.resume(event.conversation):
+        if event.conversation is not None and self.chat.resume(event.conversation):
             self.chat_screen.show_conversation()
+        if event.message is not None:
+            # The rows have their places only once the conversation was laid out.
+            self.call_after_refresh(show_message, self.chat_screen, event.message, event.at)
 
     def action_settings(self, wanted: str = "") -> None:
         """All settings, or those that mention something."""

@@ -69,10 +69,15 @@ class SettingsSaved(Message):
 
 @dataclass
 class ConversationRead(Message):
-    """A conversation came from the store to go on with."""
+    """What was chosen in the history came from the store."""
 
-    conversation: Conversation
-    """Its path shown, with the replies' tokens and steps; empty: a new one."""
+    conversation: Conversation | None
+    """To go on with: its path shown, with the replies' tokens and steps; empty: a new one; None: the one on
+    the screen."""
+    message: int | None = None
+    """The recorder's number of the message to be shown in it."""
+    at: int = 0
+    """The character of that message's text that matters."""
 
 
 @dataclass

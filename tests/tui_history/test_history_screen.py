@@ -18,9 +18,10 @@ from ds4chat.settings.schema import Settings
 from ds4chat.store import Store, open_store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.conversation import Reply, UserTurn
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import StoreRecorder, read_conversation
 from ds4chat.tui.screens.history import HistoryScreen
 from ds4chat.tui.screens.history_branches import BranchScreen
+from ds4chat.tui.screens.history_changes import Chosen
 from ds4chat.tui.widgets.row_list import RowList
 
 
@@ -70,8 +71,8 @@ async def test_the_list_has_pinned_ones_first_then_the_newest_and_a_preview(stor
         await until(pilot, lambda: "ask one" in text_of(app, "#history-text"))
         await pilot.press("enter")
         await pilot.pause()
-    assert app.results == [first]
-    assert third not in app.results
+    assert app.results == [Chosen(first)]
+    assert Chosen(third) not in app.results
 
 
 async def test_search_marks_the_matches_and_opens_the_branch_that_holds_one(store: Store) -> None:
@@ -90,7 +91,8 @@ async def test_search_marks_the_matches_and_opens_the_branch_that_holds_one(stor
         assert looks == {"quick", "fox"}
         await pilot.press("enter", "down", "enter")
         await until(pilot, lambda: app.results)
-    assert app.results == [key]
+    # The first of both words begins after "the ".
+    assert app.results == [Chosen(key, root, 4)]
     assert store.conversations.path(key)[0].id == root
 
 
@@ -248,6 +250,69 @@ async def test_a_chosen_conversation_is_shown_and_goes_on(chat: ChatApp, store: 
         await pilot.press("enter")
         await until(pilot, lambda: len(chat.chat.conversation.turns) == 4 and chat.chat.reply is None)
         assert [m.text for m in store.conversations.path(key)] == ["ask one", TEXT, "ask more", TEXT]
+
+
+async def open_hit(chat: ChatApp, pilot: Pilot[int], query: str, down: int = 0) -> None:
+    """Open the history, search, and choose one of what was found."""
+    await pilot.press("ctrl+b")
+    await until(pilot, lambda: isinstance(chat.screen, HistoryScreen) and shown(chat))
+    before = shown(chat)
+    await pilot.press("slash", *query)
+    await until(pilot, lambda: shown(chat) and shown(chat) != before)
+    await pilot.press("enter", *["down"] * down, "enter")
+    await until(pilot, lambda: not isinstance(chat.screen, HistoryScreen))
+
+
+def sight(chat: ChatApp) -> tuple[range, str]:
+    """The rows of the transcript that are in sight, and the text that is selected."""
+    transcript = chat.chat_screen.transcript
+    top = transcript.scroll_offset.y
+    return range(top, top + transcript.size.height), chat.chat_screen.get_selected_text() or ""
+
+
+@pytest.mark.parametrize("shown_already", [False, True], ids=["another", "the one in the chat"])
+async def test_a_prompt_that_was_found_is_in_sight_and_marked(
+    chat: ChatApp, store: Store, shown_already: bool
+) -> None:
+    others = [f"ask {number}" for number in range(10)]
+    key = converse(store, *others, "a quick fox", *others)
+    converse(store, "another")
+    if shown_already:
+        chat.chat.conversation = read_conversation(store, key, chat.chat.next_number)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: chat.chat.state == "ready")
+        chat.chat_screen.show_conversation()
+        await pilot.pause()
+        await open_hit(chat, pilot, "quick fox")
+        await until(pilot, lambda: sight(chat)[1])
+        rows, selected = sight(chat)
+        assert selected == "a quick fox"
+        transcript = chat.chat_screen.transcript
+        assert "a quick fox" in transcript.render_line(0).text
+        assert rows.stop < transcript.virtual_size.height
+        assert not transcript.following
+        await pilot.press("escape")
+        assert sight(chat)[1] == ""
+
+
+@pytest.mark.parametrize("view", ["tokens", "markdown"])
+async def test_a_reply_that_was_found_is_open_at_the_word(chat: ChatApp, store: Store, view: str) -> None:
+    words: list[tuple[str, object]] = [(f" word{number}", "plain") for number in range(2_000)]
+    words[700] = (" needle", "plain")
+    key = converse(store, "ask one", "ask two", pieces=words)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: chat.chat.state == "ready")
+        chat.chat_screen.run_command(f"/view {view}")
+        await open_hit(chat, pilot, "needle", down=1)
+        transcript = chat.chat_screen.transcript
+        await until(pilot, lambda: transcript.cursor)
+        assert transcript.cursor is not None
+        reply, token = transcript.cursor
+        assert chat.chat.conversation.key == key
+        assert reply.tokens[token].text == " needle"
+        await pilot.pause()
+        in_sight = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        assert any(" needle" in row for row in in_sight)
 
 
 async def test_deleting_the_conversation_of_the_chat_begins_a_new_one(chat: ChatApp, store: Store) -> None:

@@ -21,7 +21,7 @@ from ds4chat.store.harmless import one_line
 from ds4chat.tui.screens import history_changes as changes
 from ds4chat.tui.screens import history_rows as rows
 from ds4chat.tui.screens.history_branches import BranchScreen
-from ds4chat.tui.screens.history_changes import Change, apart
+from ds4chat.tui.screens.history_changes import Change, Chosen, apart
 from ds4chat.tui.screens.sheet import Sheet, StyleSheets
 from ds4chat.tui.widgets.row_list import RowList
 
@@ -43,8 +43,8 @@ ASKED = {
 }
 
 
-class HistoryScreen(Sheet[int | None]):
-    """Dismisses with the number of the conversation to go on with, or None."""
+class HistoryScreen(Sheet[Chosen | None]):
+    """Dismisses with the conversation to go on with, and the message that was found in it, or None."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "history.tcss"]
     TITLE_TEXT = "History"
@@ -411,18 +411,19 @@ class HistoryScreen(Sheet[int | None]):
 
     @on(RowList.Chosen)
     def open_current(self) -> None:
-        """Go on with the conversation; with a search hit, on the branch that holds it."""
-        place = self._place()
-        if place is None:
+        """Go on with the conversation; with a search hit, at the message and on the branch that holds it."""
+        place, row = self._place(), self._list.current
+        if place is None or row is None:
             return
         key, message = place
+        chosen = Chosen(key, message, self._hits[row].at if self._hits is not None else 0)
         if key != self._shown and self._writing is not None:
             self.notify("A reply is running. Close the history and stop it with Esc first.")
             return
         if message is None or key == self._writing:
-            self.dismiss(key)
+            self.dismiss(chosen)
         else:
-            self._change(lambda store: changes.show(store, key, message))
+            self._change(lambda store: changes.show(store, chosen))
 
     def action_preview_down(self) -> None:
         """Scroll the preview, from its end to its beginning again."""

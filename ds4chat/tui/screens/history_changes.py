@@ -19,6 +19,17 @@ UNTITLED = "Untitled"
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is to be shown in the chat."""
+
+    conversation: int
+    message: int | None = None
+    """The message to be shown in it; None: the end."""
+    at: int = 0
+    """The character of its text that was found."""
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What came of a change."""
 
@@ -28,8 +39,8 @@ class Change:
     """The conversation to stand on afterwards; None: what is in the same place."""
     deleted: int | None = None
     """The conversation that can be brought back."""
-    opened: int | None = None
-    """The conversation to go on with."""
+    opened: Chosen | None = None
+    """What to go on with."""
 
 
 @contextmanager
@@ -84,11 +95,12 @@ def fork(store: Store, key: int, message: int | None) -> Change:
     return Change(f"Forked into “{title(store, made)}”.", select=made)
 
 
-def show(store: Store, key: int, message: int) -> Change:
-    """Go on with it on the branch that holds ``message``."""
-    if all(found.id != message for found in store.conversations.path(key)):
+def show(store: Store, chosen: Chosen) -> Change:
+    """Go on with a conversation on the branch that holds the message."""
+    message = chosen.message
+    if message is not None and all(m.id != message for m in store.conversations.path(chosen.conversation)):
         store.conversations.switch(message)
-    return Change(opened=key)
+    return Change(opened=chosen)
 
 
 def write(store: Store, key: int, path: Path) -> Change:

@@ -27,7 +27,7 @@ Relative paths are meant from the folder of this file. Saving in the chat writes
 your values and tables, but no comments of your own."""
 
 _EXAMPLES = {
-    "keys": '[keys]\nretry = "ctrl+r"',
+    "keys": '[keys]\n"chat.view" = "f3, ctrl+n"',
     "presets": '[presets.careful]\nmtp-draft = 2\nmtp-margin = 1.0\n\n[presets.fast]\nmtp-draft = "auto"\n'
     "mtp-margin = 0.5",
 }

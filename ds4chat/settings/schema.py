@@ -356,7 +356,8 @@ class Settings:
         {},
         "table",
         "interface",
-        'Key bindings: action = "key, key". An action that is not named keeps its own keys.',
+        'Key bindings: "action" = "key, key". F1 in the chat names the actions, each between quotes here; one '
+        "that is not named keeps its own keys.",
     )
     presets: dict[str, dict[str, Any]] = option(
         {},

@@ -191,11 +191,14 @@ def _path(text: str, option: Option) -> str:
 
 def _keys(raw: object) -> dict[str, str]:
     if not isinstance(raw, dict):
-        raise SettingError('keys is not a table: write [keys] and below it lines such as action = "ctrl+k".')
+        raise SettingError(
+            'keys is not a table: write [keys] and below it lines such as "chat.view" = "ctrl+n".'
+        )
     for action, binding in raw.items():
         if not isinstance(binding, str):
             raise SettingError(
-                f"keys.{action} is not text: write the keys between quotes, with commas between."
+                f"keys.{action} is not text: write the keys between quotes, with commas between, and the "
+                'action between quotes too, as in "chat.view" = "f3, ctrl+n".'
             )
     return dict(raw)
 

@@ -379,6 +379,16 @@ async def test_a_key_can_be_remapped(opened: Open) -> None:
         assert chat.app.chat.tuning.depth == 3
 
 
+async def test_enter_and_the_new_line_can_change_places(opened: Open) -> None:
+    async with opened(keys={"prompt.send": "ctrl+j", "prompt.newline": "enter, alt+enter"}) as chat:
+        await chat.type("one", "enter")
+        assert chat.prompt == "one\n" and not chat.engine.generates
+        await chat.type("two", "alt+enter")
+        await chat.type("three", "ctrl+j")
+        assert chat.engine.generates[-1].messages[-1].content == "one\ntwo\nthree"
+        assert chat.prompt == ""
+
+
 async def test_an_unknown_action_is_named_with_the_nearest(opened: Open) -> None:
     async with opened(keys={"chat.deepr": "ctrl+b"}) as chat:
         assert any("chat.deepr" in m and "Did you mean chat.deeper?" in m for m in chat.said())

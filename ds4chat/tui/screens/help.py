@@ -37,18 +37,29 @@ def collect_keys(app: App[Any]) -> list[KeyRow]:
     A key that the user remapped shows as remapped. An action bound to several keys is one row. Bindings
     without a description or a name of their own are Textual's (cursor keys of a text field) and left out.
     """
+    return [
+        KeyRow(
+            group,
+            " ".join(app.get_key_display(Binding(key, "", "")) for key in keys),
+            binding.description,
+            binding.id or "",
+        )
+        for group, keys, binding in bound_keys(app)
+    ]
+
+
+def bound_keys(app: App[Any]) -> list[tuple[str, list[str], Binding]]:
+    """The group, the keys as Textual names them, and the binding of every action of collect_keys."""
     screen = app.screen
     widgets = [widget for widget in screen.query("*").results(Widget) if widget.can_focus]
     owners: list[DOMNode] = [app, screen, *_with_parents(widgets, screen)]
-    rows: dict[tuple[str, str], KeyRow] = {}
+    rows: dict[tuple[str, str], tuple[str, list[str], Binding]] = {}
     for owner in owners:
         group = _group(owner)
         for keys, binding in _bound(owner, app):
-            identity = (group, binding.id or binding.action)
-            known = rows.get(identity)
-            shown = " ".join(app.get_key_display(Binding(key, "", "")) for key in dict.fromkeys(keys))
-            if known is None:
-                rows[identity] = KeyRow(group, shown, binding.description, binding.id or "")
+            rows.setdefault(
+                (group, binding.id or binding.action), (group, list(dict.fromkeys(keys)), binding)
+            )
     return list(rows.values())
 
 

@@ -126,7 +126,7 @@ class Handle:
     def share(self, scenario: Scenario, base: Recorded) -> float:
         """How far the value, or the recorded one where none is set, has come in its usual range."""
         value = getattr(scenario, self.name)
-        return (getattr(base, self.name) if value is None else value) / self.full
+        return float(getattr(base, self.name) if value is None else value) / self.full
 
     def explained(self, scenario: Scenario, base: Recorded) -> str:
         """What the value means."""

@@ -20,9 +20,6 @@ FOLD_LINES = 10
 """A paste of more lines is folded to one mark."""
 FOLD_CHARACTERS = 4000
 
-NEWLINE_KEYS = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter"})
-"""ctrl+j is the one that every terminal sends."""
-
 
 class PromptText(TextArea):
     """Enter sends; the newline keys, or a backslash before Enter, begin a new line.
@@ -33,9 +30,10 @@ class PromptText(TextArea):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"prompt--fold"}
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Shown in the help; the keys themselves are taken in on_key, where the text decides what they do.
+        # A text area takes these keys before bindings are looked at, so _on_key looks them up itself. Of
+        # the newline keys, ctrl+j is the one that every terminal sends.
         Binding("enter", "submit", "Send", id="prompt.send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", id="prompt.newline"),
+        Binding("ctrl+j,shift+enter,alt+enter,ctrl+enter", "newline", "New line", id="prompt.newline"),
         Binding("tab", "complete", "Complete, or write out a folded paste", show=False, id="prompt.complete"),
         Binding("up", "cursor_up", "Line up, or an earlier prompt", show=False, id="prompt.older"),
         Binding("down", "cursor_down", "Line down, or a later prompt", show=False, id="prompt.newer"),
@@ -43,7 +41,7 @@ class PromptText(TextArea):
         Binding(
             "pagedown", "scroll_transcript(1)", "Scroll the text down", show=False, id="prompt.page_down"
         ),
-        Binding("end,ctrl+e", "cursor_line_end", "End of the line; again: follow the text", show=False),
+        Binding("end,ctrl+e", "cursor_line_end", "End of the line, or follow the text", id="prompt.end"),
     ]
 
     class Sent(Message):
@@ -106,22 +104,25 @@ class PromptText(TextArea):
     # -- keys
 
     async def _on_key(self, event: events.Key) -> None:
-        if self._menu.is_open and self._menu_key(event.key):
-            event.stop()
-            event.prevent_default()
-        elif event.key == "enter":
-            event.stop()
-            event.prevent_default()
-            self.action_submit()
-        elif event.key in NEWLINE_KEYS:
-            event.stop()
-            event.prevent_default()
-            self.action_newline()
-        elif event.key == "tab" and self._fold_at_cursor() is not None:
-            event.stop()
-            event.prevent_default()
-            self.action_complete()
-        # Whatever was not prevented goes on to the text area's own handler.
+        if not (self._menu.is_open and self._menu_key(event.key)):
+            name = self._action_of(event.key)
+            if name == "prompt.send":
+                self.action_submit()
+            elif name == "prompt.newline":
+                self.action_newline()
+            elif name == "prompt.complete" and self._fold_at_cursor() is not None:
+                self.action_complete()
+            else:
+                return  # on to the text area's own handler
+        event.stop()
+        event.prevent_default()
+
+    def _action_of(self, key: str) -> str:
+        """The name of the action that the user's keymap gives to a key here; empty where it gives none."""
+        bindings = self._bindings.copy()
+        if self.app._keymap:
+            bindings.apply_keymap(self.app._keymap)
+        return next((b.id for b in bindings.key_to_bindings.get(key, ()) if b.id), "")
 
     def _menu_key(self, key: str) -> bool:
         """What a key does while completions are shown; False where it does what it always does."""

@@ -3,6 +3,7 @@
     python tools/evaluate_support.py quantise FOLDER             the demo's target as Q4_0, Q8_0 and F16
     python tools/evaluate_support.py acceptance MODEL [MODEL..]  at temperatures 0 and 0.7, depth 5
     python tools/evaluate_support.py speed MODEL [MODEL..]       against plain decoding, depths 1 to 5
+    python tools/evaluate_support.py whatif MODEL                predicted acceptance against reruns
 
 "demo" as a MODEL is the demo's target; --mtp names another support model than the demo's. Tables are Markdown
 on stdout, progress is on stderr. Acceptance does not depend on the machine's load. Speeds are taken in turn
@@ -15,14 +16,19 @@ says nothing of the support model.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
+from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.events import Ended, Event, Generate, Load, Message, Step, Tuning
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.opening import LoadError, open_session
@@ -237,6 +243,97 @@ def ms_per_token(reply: Reply) -> float:
     return reply.stats.decode_ms / max(reply.stats.emitted, 1)
 
 
+# ------------------------------------------------------------------------------------ what-if
+
+RERUNS = ((3, 0.0), (2, 0.0), (1, 0.0), (4, 1.0), (4, 2.0), (4, 3.0), (2, 1.0), (2, 2.0), (1, 1.0))
+"""(depth, gate) of the reruns that the recorded run is to predict."""
+
+
+def steps_at(
+    session: Session, prompts: Sequence[str], lengths: Sequence[int], tuning: Tuning
+) -> list[list[Step]]:
+    """The steps of every prompt's reply, numbered as replies in turn."""
+    replies = []
+    for number, (prompt, length) in enumerate(zip(prompts, lengths)):
+        events = answer(session, prompt, tuning, length).events
+        replies.append([replace(event, reply=number) for event in events if isinstance(event, Step)])
+    return replies
+
+
+def rows_of(replies: Sequence[Sequence[Step]]) -> Rows:
+    """All replies' rows together."""
+    return rows_from_steps(step for steps in replies for step in steps)
+
+
+def jackknife(miss: Callable[[Sequence[int]], float], count: int) -> float:
+    """Standard error of a figure of ``count`` prompts, of which ``miss`` gives the value for any subset."""
+    without = [miss([i for i in range(count) if i != left]) for left in range(count)]
+    mean = statistics.fmean(without)
+    return math.sqrt((count - 1) / count * sum((value - mean) ** 2 for value in without))
+
+
+def print_what_if(args: argparse.Namespace) -> None:
+    """The table of the ``whatif`` command; with --save also the record and the reruns' counts as JSON."""
+    prompts = [prompt for kind in workloads() for prompt in kind.prompts[: args.prompts]]
+    with opened(args.models[0], args.mtp, args.threads) as session:
+        lengths = []
+        for prompt in prompts:
+            ids = answer(session, prompt, Tuning(depth=0), args.tokens).ids
+            lengths.append(min(max(loop_start(ids), 8), len(ids)))
+        note(f"{sum(lengths)} tokens")
+        recorded = steps_at(session, prompts, lengths, Tuning(depth=args.depth, gate=args.gate))
+        saved = {"depth": args.depth, "gate": args.gate, "replies": _compact(recorded), "reruns": []}
+        print(
+            "| depth | gate | predicted | rerun | difference in points | its standard error | "
+            "tokens a pass, predicted | rerun |"
+        )
+        print("| --- " * 8 + "|")
+        for depth, gate in RERUNS:
+            rerun = steps_at(session, prompts, lengths, Tuning(depth=depth, gate=gate))
+            saved["reruns"].append(_print_rerun(recorded, rerun, depth, gate))
+    if args.save:
+        args.save.write_text(json.dumps(saved, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _print_rerun(
+    recorded: Sequence[Sequence[Step]], rerun: Sequence[Sequence[Step]], depth: int, gate: float
+) -> dict[str, float]:
+    """Print one line of the table; the rerun's counts."""
+
+    def miss(chosen: Sequence[int]) -> float:
+        predicted = what_if(rows_of([recorded[i] for i in chosen]), depth=depth, gate=gate).acceptance
+        return (predicted or 0.0) - float(rows_of([rerun[i] for i in chosen]).accepted.mean())
+
+    real = rows_of(rerun)
+    predicted = what_if(rows_of(recorded), depth=depth, gate=gate)
+    tokens = int(real.step_emitted.sum())
+    print(
+        f"| {depth} | {gate:g} | {predicted.acceptance:.3f} | {real.accepted.mean():.3f} | "
+        f"{100 * miss(range(len(rerun))):+.1f} | {100 * jackknife(miss, len(rerun)):.1f} | "
+        f"{predicted.tokens_per_step:.2f} | {tokens / real.steps:.2f} |",
+        flush=True,
+    )
+    counts = {"judged": len(real), "accepted": int(real.accepted.sum()), "steps": real.steps}
+    return {"depth": depth, "gate": gate, "tokens": tokens, **counts}
+
+
+def _compact(replies: Sequence[Sequence[Step]]) -> list[list[list[object]]]:
+    """For each step [depth asked, drafted, emitted, accepted, gaps of the judged drafts]."""
+    return [
+        [
+            [
+                step.depth,
+                step.drafted,
+                len(step.tokens),
+                sum(row.accepted for row in step.judged),
+                [round(row.draft_gap or 0.0, 3) for row in step.judged],
+            ]
+            for step in steps
+        ]
+        for steps in replies
+    ]
+
+
 # ------------------------------------------------------------------------------------ command line
 
 
@@ -251,21 +348,28 @@ def main() -> int:
     one = commands.add_parser("quantise", help="write the demo's target in other quantisations")
     one.add_argument("folder", type=Path)
     one.add_argument("--types", nargs="+", choices=FILE_TYPES, default=list(FILE_TYPES))
-    for name, prompts, tokens in (("acceptance", 6, 128), ("speed", 2, 64)):
+    for name, prompts, tokens in (("acceptance", 6, 128), ("speed", 2, 64), ("whatif", 6, 128)):
         one = commands.add_parser(name)
-        one.add_argument("models", nargs="+", metavar="MODEL", help='GGUF, or "demo"')
+        several = 1 if name == "whatif" else "+"
+        one.add_argument("models", nargs=several, metavar="MODEL", help='GGUF, or "demo"')
         one.add_argument("--mtp", default="", metavar="FILE", help="support GGUF; the demo's own if left out")
         one.add_argument("--prompts", type=int, default=prompts, help="prompts of each kind of text")
         one.add_argument("--tokens", type=int, default=tokens, help="most tokens of a reply")
-        one.add_argument("--depth", type=int, default=5)
-        one.add_argument("--temps", type=float, nargs="+", default=[0.0, 0.7])
+        one.add_argument("--depth", type=int, default=4 if name == "whatif" else 5)
         one.add_argument("-t", "--threads", type=int, default=0)
+        if name == "acceptance":
+            one.add_argument("--temps", type=float, nargs="+", default=[0.0, 0.7])
+        if name == "whatif":
+            one.add_argument("--gate", type=float, default=0.0, help="of the recorded run")
+            one.add_argument("--save", type=Path, metavar="FILE", help="record and counts as JSON")
     args = parser.parse_args()
     try:
         if args.command == "quantise":
             quantise(args.folder, args.types)
         elif args.command == "acceptance":
             print_acceptance(args)
+        elif args.command == "whatif":
+            print_what_if(args)
         else:
             print_speed(args)
     except (LoadError, LlamaError, OSError) as error:

@@ -30,14 +30,16 @@ def top_gap(logits: Floats, best: int) -> float:
     """Logit of the row's argmax ``best`` minus the second best logit. The row is unchanged afterwards."""
     top = logits[best]
     logits[best] = -np.inf
-    gap = float(top - logits.max())
+    gap = float(top) - float(logits.max())
     logits[best] = top
     return gap if np.isfinite(gap) else 0.0
 
 
 def ratio(logits: Floats, draft: int, best: int) -> float:
-    """exp(l[draft] - l[best]): the draft's probability over the likeliest token's, 0..1."""
-    return float(np.exp(np.float64(logits[draft]) - np.float64(logits[best])))
+    """exp(l[draft] - l[best]): the draft's probability over the likeliest token's, 0..1; 0 where a damaged
+    model has made logits that are no numbers."""
+    share = float(np.exp(float(logits[draft]) - float(logits[best])))
+    return share if np.isfinite(share) else 0.0
 
 
 def judge(logits: Floats, draft: int, own: int, margin: float) -> Verdict:
@@ -73,9 +75,14 @@ _NEGLIGIBLE = 16.0
 
 
 def propose(logits: Floats) -> Proposal:
-    """The drafter's proposal in a row (n_vocab,); -inf marks tokens outside a reduced vocabulary."""
+    """The drafter's proposal in a row (n_vocab,); -inf marks tokens outside a reduced vocabulary.
+
+    A row without a number in it, which a damaged model makes, is proposed without any confidence.
+    """
     best = choose(logits)
     top = float(logits[best])
+    if not np.isfinite(top):
+        return Proposal(best, 0.0, 0.0)
     near = logits[logits > top - _NEGLIGIBLE]
     if len(near) > 10:
         near = np.partition(near, len(near) - 10)[-10:]
@@ -85,8 +92,11 @@ def propose(logits: Floats) -> Proposal:
 
 
 def distribution(logits: Floats) -> tuple[NDArray[np.float64], float]:
-    """Softmax of a row (n_vocab,) and its entropy in nats, -sum p ln p."""
+    """Softmax of a row (n_vocab,) and its entropy in nats, -sum p ln p; a row without a number in it, which
+    a damaged model makes, counts as even."""
     shifted = logits.astype(np.float64)
+    if not np.isfinite(shifted.max()):
+        shifted = np.zeros_like(shifted)
     shifted -= shifted.max()
     weights = np.exp(shifted)
     total = weights.sum()

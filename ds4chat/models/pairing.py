@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from ds4chat.models import architectures, eagle3, tokenizer
+from ds4chat.models import architectures, eagle3, gemma4, tokenizer
 from ds4chat.models.architectures import Rollback
 from ds4chat.models.classify import Kind, classify, describe, nextn_layers, trunk_layers
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.sanity import check_metadata, check_vocabulary
+from ds4chat.models.sanity import check_metadata, check_tables, check_vocabulary
 
 PairKind = Literal["nextn-embedded", "nextn-support", "eagle3", "draft-model", "gemma4-assistant"]
 
@@ -70,6 +70,7 @@ def check_target(path: str | os.PathLike[str]) -> Header:
             "its tokenizer files beside it."
         )
     check_vocabulary(header)
+    check_tables(header)
     return header
 
 
@@ -110,6 +111,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
     if check is None:
         raise ModelFileError(f"{shown_path(header.path)} is {describe(header)}. {_AS_SUPPORT[kind]}")
     check_vocabulary(header)
+    check_tables(header)
     pair_kind, n_heads, notes = check(target, header)
     return Pair(pair_kind, header, header.path, n_heads, notes, off_reason)
 
@@ -316,20 +318,15 @@ def _check_eagle3(target: Header, support: Header) -> tuple[PairKind, int, tuple
 def _check_assistant(target: Header, support: Header) -> tuple[PairKind, int, tuple[str, ...]]:
     if target.architecture != "gemma4":
         _misfit(support, target, f"it drafts for gemma4, the target is {shown(target.architecture)}")
-    ours, theirs = target.own_integer("embedding_length"), support.own_integer("embedding_length_out")
-    if ours != theirs:
-        _misfit(support, target, f"it was made for hidden rows {theirs} wide, the target's are {ours}")
-    # It attends to the target's own cache, so the heads must be as wide.
-    for part in ("key_length", "key_length_swa", "value_length", "value_length_swa", "head_count_kv"):
-        a, b = (h.metadata.get(h.own(f"attention.{part}")) for h in (target, support))
-        if isinstance(a, int) and isinstance(b, int) and a != b:
-            _misfit(support, target, f"its attention.{part} is {b}, the target's {a}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
         raise ModelFileError(
             f"{shown_path(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
             "Convert it again with a current converter."
         )
+    reason = gemma4.misfit(target, support)
+    if reason:
+        _misfit(support, target, reason)
     _check_vocabulary(target, support)
     return "gemma4-assistant", 1, ()
 

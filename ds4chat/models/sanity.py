@@ -6,6 +6,9 @@ architecture's own load_arch_hparams, or in src/llama-vocab.cpp.
 
 from __future__ import annotations
 
+import sys
+from array import array
+
 from ds4chat.models import tokenizer
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 from ds4chat.models.gguf_file import ArrayInfo, Header
@@ -33,6 +36,7 @@ def check_metadata(header: Header) -> None:
         raise _corrupt(header, "its embeddings are 0 wide")
     _check_experts(header)
     _check_numbers(header)
+    _check_sections(header)
     _check_own(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
@@ -46,13 +50,41 @@ def check_vocabulary(header: Header) -> None:
     """Raises ModelFileError for a vocabulary that llama.cpp dies of. Reads the tokens' texts."""
     if not tokenizer.has_tokenizer(header):
         return
-    texts = [text for text in header.array(tokenizer.TOKENS) or () if text]
+    # llama.cpp takes a text up to its first zero byte, and names an empty one by its number.
+    cut = [bytes(text).split(b"\0")[0] for text in header.array(tokenizer.TOKENS) or ()]  # type: ignore[arg-type]
+    texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(cut)]
     if len(set(texts)) < len(texts):
         raise _corrupt(header, "its vocabulary has the same token twice")
     if tokenizer.adds_bos(header) and tokenizer.bos(header) is None:
         raise _corrupt(header, "its tokenizer puts a begin token before each prompt and names none")
     if tokenizer.adds_eos(header) and tokenizer.eos(header) is None:
         raise _corrupt(header, "its tokenizer puts an end token after each prompt and names none")
+
+
+def check_tables(header: Header) -> None:
+    """Raises ModelFileError for a table of experts by token that names one that is not there. Reads it."""
+    experts = header.own_integer("expert_count") or 0
+    for tensor in header.tensors.values():
+        if tensor.name.endswith(".ffn_gate_tid2eid.weight") and tensor.type.name == "I32":
+            for chunk in header.tensor_chunks(tensor):
+                ids = array("i", chunk)
+                if sys.byteorder == "big":
+                    ids.byteswap()
+                if not 0 <= min(ids) <= max(ids) < experts:
+                    raise _corrupt(header, f"its table {tensor.name} names experts that are not there")
+
+
+def _check_sections(header: Header) -> None:
+    """The parts of a head that turn by time, height and width."""
+    key = header.own("rope.dimension_sections")
+    sections = header.integers(key) if isinstance(header.metadata.get(key), ArrayInfo) else None
+    if sections is None:
+        return
+    head = header.own_integer("attention.key_length")
+    most = MAX_ROTATED if head is None else head
+    turns = any(sections[:3]) or not header.architecture.startswith("qwen")
+    if min(sections, default=0) < 0 or sum(sections) > most or not turns:
+        raise _corrupt(header, f"it rotates the parts {sections[:4]} of a head")
 
 
 def _check_numbers(header: Header) -> None:

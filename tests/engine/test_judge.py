@@ -84,3 +84,16 @@ def test_a_distribution_and_its_entropy() -> None:
     p, entropy = distribution(row(math.log(0.5), math.log(0.25), math.log(0.25), -math.inf))
     assert p == pytest.approx([0.5, 0.25, 0.25, 0.0], abs=1e-7)
     assert entropy == pytest.approx(1.5 * math.log(2), rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_row_without_numbers_is_judged_in_numbers(wrong: float) -> None:
+    """A damaged model makes such rows; what is said of them goes through JSON, which has no NaN."""
+    logits = row(wrong, wrong, wrong)
+    verdict = judge(logits, 1, 0, 0.5)
+    assert (verdict.accepted, verdict.ratio, verdict.gap) == (False, 0.0, 0.0)
+    proposal = propose(logits)
+    assert (proposal.gap, proposal.prob) == (0.0, 0.0)
+    p, entropy = distribution(logits)
+    assert p.tolist() == pytest.approx([1 / 3] * 3)
+    assert entropy == pytest.approx(math.log(3))

@@ -236,6 +236,9 @@ def assistant(path: Path, **own: Any) -> Path:
         "nextn_predict_layers": 2,
         "embedding_length": 16,
         "embedding_length_out": 32,
+        **HEADS,
+        **WINDOW,
+        **SLIDES,
     } | own
     tensors = {"token_embd.weight": (16, 8), "nextn.post_projection.weight": (16, 32)} | kit.block(
         0, width=16
@@ -243,9 +246,17 @@ def assistant(path: Path, **own: Any) -> Path:
     return kit.write(path, "gemma4-assistant", tensors=tensors, own=given)
 
 
+HEADS = {"attention.head_count": 2, "attention.head_count_kv": 2, "attention.key_length": 64}
+HEADS |= {"attention.value_length": 64}
+"""Of target and assistant alike. The first layer of each slides a window, the second does not."""
+WINDOW = {"attention.key_length_swa": 32, "attention.value_length_swa": 32}
+SLIDES = {"attention.sliding_window_pattern": [True, False]}
+
+
 @pytest.fixture
 def gemma(tmp_path: Path) -> Header:
-    return check_target(kit.whole(tmp_path / "target.gguf", "gemma4", own={"attention.key_length": 64}))
+    own = {"block_count": 2, **HEADS, **WINDOW, **SLIDES}
+    return check_target(kit.whole(tmp_path / "target.gguf", "gemma4", own=own))
 
 
 def test_assistant(gemma: Header, tmp_path: Path) -> None:
@@ -262,9 +273,52 @@ def test_assistant_that_does_not_fit(gemma: Header, llama: Header, tmp_path: Pat
     other = check_target(kit.whole(tmp_path / "other.gguf"))
     assert misfit(other, assistant(tmp_path / "a.gguf")) == "it drafts for gemma4, the target is llama"
     path = assistant(tmp_path / "b.gguf", embedding_length_out=64)
-    gemma = check_target(kit.whole(tmp_path / "g.gguf", "gemma4", own={"attention.key_length": 64}))
     assert misfit(gemma, path) == "it was made for hidden rows 64 wide, the target's are 32"
-    path = assistant(tmp_path / "c.gguf", **{"attention.key_length": 128})
-    assert misfit(gemma, path) == "its attention.key_length is 128, the target's 64"
     path = assistant(tmp_path / "d.gguf", nextn_predict_layers=1)
     assert "all blocks of an assistant are NextN blocks" in reason(lambda: check_pair(gemma, path))
+
+
+READS: dict[str, tuple[dict[str, Any], str]] = {
+    "a longer key": (
+        {"attention.key_length": 128},
+        "its full layers read 2 heads 128 and 64 wide, the target's keep 2 heads 64 and 64 wide",
+    ),
+    # 16 values in 2 heads are 8 a head, where the metadata does not say otherwise.
+    "no length of the values": (
+        {"attention.value_length": None},
+        "its full layers read 2 heads 64 and 8 wide, the target's keep 2 heads 64 and 64 wide",
+    ),
+    "window values of another length": (
+        {"attention.value_length_swa": 64},
+        "its window layers read 2 heads 32 and 64 wide, the target's keep 2 heads 32 and 32 wide",
+    ),
+    "heads layer by layer": (
+        {"attention.head_count_kv": [2, 4]},
+        "its full layers read 4 heads 64 and 64 wide, the target's keep 2 heads 64 and 64 wide",
+    ),
+    "as many key heads as heads": (
+        {"attention.head_count_kv": None, "attention.head_count": 4},
+        "its window layers read 4 heads 32 and 32 wide, the target's keep 2 heads 32 and 32 wide",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_an_assistant_reads_what_the_target_keeps(case: str, gemma: Header, tmp_path: Path) -> None:
+    own, what = READS[case]
+    assert misfit(gemma, assistant(tmp_path / "a.gguf", **own)) == what
+
+
+def test_an_assistant_of_full_layers_asks_nothing_of_the_window(gemma: Header, tmp_path: Path) -> None:
+    own = {"attention.key_length_swa": 999, "attention.sliding_window_pattern": [False, False]}
+    assert check_pair(gemma, assistant(tmp_path / "a.gguf", **own)).kind == "gemma4-assistant"
+
+
+@pytest.mark.parametrize(("pattern", "missing"), [([False, True], "window"), ([True, True], "full")])
+def test_the_target_keeps_its_last_two_layers_in_that_order(
+    pattern: list[bool], missing: str, tmp_path: Path
+) -> None:
+    own = {"block_count": 2, **HEADS, **WINDOW, "attention.sliding_window_pattern": pattern}
+    target = check_target(kit.whole(tmp_path / "t.gguf", "gemma4", own=own))
+    said = misfit(target, assistant(tmp_path / "a.gguf"))
+    assert said == f"it has {missing} layers, and the target none in the place where llama.cpp looks for them"

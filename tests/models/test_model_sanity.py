@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 from models import gguf_kit as kit
 
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.pairing import check_target
-from ds4chat.models.sanity import check_metadata
+from ds4chat.models.sanity import check_metadata, check_tables
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too many blocks": ({"block_count": 100_000}, "it counts 100,000 blocks, where 1 to 512 are possible"),
@@ -144,6 +146,14 @@ def test_one_expert_of_hunyuan_counts_as_none(tmp_path: Path) -> None:
 
 
 VOCABULARY: dict[str, tuple[dict[str, Any], str]] = {
+    "the same up to a zero byte": (
+        {"tokens": [*kit.TOKENS, "a\0b"]},
+        "its vocabulary has the same token twice",
+    ),
+    "the name of an empty one": (
+        {"tokens": ["", "[EMPTY_0]", *kit.TOKENS]},
+        "its vocabulary has the same token twice",
+    ),
     "the same token twice": (
         {"tokens": [*kit.TOKENS, "a"]},
         "its vocabulary has the same token twice",
@@ -182,3 +192,41 @@ def test_vocabulary_refused(case: str, tmp_path: Path) -> None:
 def test_empty_tokens_may_repeat(tmp_path: Path) -> None:
     """llama.cpp gives each empty text a name of its own."""
     check_target(kit.whole(tmp_path / "f.gguf", tokens=[*kit.TOKENS, "", ""]))
+
+
+@pytest.mark.parametrize(
+    ("sections", "what"),
+    [
+        ([11, -1, 10, 0], "it rotates the parts [11, -1, 10, 0] of a head"),
+        ([2, 1 << 30, 1, 0], f"it rotates the parts [2, {1 << 30}, 1, 0] of a head"),
+        ([0, 0, 0, 8], "it rotates the parts [0, 0, 0, 8] of a head"),  # llama.cpp wants one of the first
+    ],
+)
+def test_parts_of_a_head_that_do_not_fit_are_refused(sections: list[int], what: str, tmp_path: Path) -> None:
+    own = {"rope.dimension_sections": sections, "attention.key_length": 64}
+    path = kit.whole(tmp_path / "f.gguf", "qwen35", own=own)
+    with pytest.raises(ModelFileError) as caught:
+        check_metadata(read_header(path))
+    assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
+
+
+def test_parts_of_a_head_that_fit_pass(tmp_path: Path) -> None:
+    own = {"rope.dimension_sections": [24, 20, 20, 0], "attention.key_length": 64}
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "qwen35", own=own)))
+
+
+def test_a_table_names_only_experts_that_are_there(tiny_dir: Path, tmp_path: Path) -> None:
+    """The constructed DeepSeek V4 picks the experts of its first layer by token."""
+    good = tiny.build("deepseek4", tiny_dir)
+    header = read_header(good)
+    check_tables(header)
+    table = header.tensors["blk.0.ffn_gate_tid2eid.weight"]
+    experts = header.own_integer("expert_count")
+    assert experts is not None
+    content = bytearray(good.read_bytes())
+    path = tmp_path / "f.gguf"
+    for wrong in (-1, experts):
+        content[table.offset + 4 : table.offset + 8] = struct.pack("<i", wrong)
+        path.write_bytes(content)
+        with pytest.raises(ModelFileError, match="names experts that are not there"):
+            check_target(path)

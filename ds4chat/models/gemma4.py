@@ -1,0 +1,71 @@
+"""What a Gemma 4 assistant asks of its target: it attends that model's cache and has none of its own.
+
+In llama.cpp (llama_model::create_memory) its window layers read the target's layer before the last, its other
+layers the last one, whatever those are; the process ends where a layer reads more than the other one keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ds4chat.models.gguf_file import ArrayInfo, Header
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's part of the cache."""
+
+    window: bool
+    heads: int
+    key: int
+    value: int
+
+    @property
+    def shown(self) -> str:
+        return f"{self.heads} heads {self.key} and {self.value} wide"
+
+
+def misfit(target: Header, support: Header) -> str:
+    """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
+    ours, theirs = target.own_integer("embedding_length"), support.own_integer("embedding_length_out")
+    if ours != theirs:
+        return f"it was made for hidden rows {theirs} wide, the target's are {ours}"
+    kept, read = _layers(target), _layers(support)
+    if len(kept) < 2:
+        return "the target has too few layers"
+    for layer in read:
+        source = kept[-2] if layer.window else kept[-1]
+        kind = "window layers" if layer.window else "full layers"
+        if source.window != layer.window:
+            return f"it has {kind}, and the target none in the place where llama.cpp looks for them"
+        if (source.heads, source.key, source.value) != (layer.heads, layer.key, layer.value):
+            return f"its {kind} read {layer.shown}, the target's keep {source.shown}"
+    return ""
+
+
+def _layers(header: Header) -> list[_Layer]:
+    """Every layer, with llama.cpp's defaults for what the metadata does not say."""
+    count = header.own_integer("block_count") or 0
+    heads = _each(header, "attention.head_count", count, 0)
+    heads_kv = _each(header, "attention.head_count_kv", count, 0)
+    if header.own("attention.head_count_kv") not in header.metadata:
+        heads_kv = heads
+    width = (header.own_integer("embedding_length") or 0) // max(heads[0] if heads else 1, 1)
+    full = [_length(header, part, width) for part in ("key_length", "value_length")]
+    window = [_length(header, f"{part}_swa", n) for part, n in zip(("key_length", "value_length"), full)]
+    slides = _each(header, "attention.sliding_window_pattern", count, 0)
+    return [_Layer(bool(slides[i]), heads_kv[i], *(window if slides[i] else full)) for i in range(count)]
+
+
+def _length(header: Header, part: str, default: int) -> int:
+    length = header.own_integer(f"attention.{part}")
+    return default if length is None else length
+
+
+def _each(header: Header, key: str, count: int, default: int) -> list[int]:
+    """A value for each of ``count`` layers: one for all, or an array."""
+    if isinstance(header.metadata.get(header.own(key)), ArrayInfo):
+        values = (header.integers(header.own(key)) or [])[:count]
+        return values + [default] * (count - len(values))
+    value = header.own_integer(key)
+    return [default if value is None else value] * count

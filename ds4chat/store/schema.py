@@ -126,7 +126,18 @@ HISTORY = (
     )""",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY)
+PREFIXES = (
+    # Every word is searched for as a beginning. Without lists of their own, the first keys of a search put
+    # together those of every word that begins with them, which are thousands.
+    "DROP TABLE search",
+    """CREATE VIRTUAL TABLE search USING fts5 (
+        text, content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2',
+        prefix = '1 2'
+    )""",
+    "INSERT INTO search (search) VALUES ('rebuild')",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES)
 """The statements that lead from version i to version i + 1."""
 
 VERSION = len(STEPS)

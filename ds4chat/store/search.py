@@ -4,6 +4,9 @@ What the user types is never read as FTS5's own language: it is cut into words a
 becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
 a longer one, without regard to case and accents. What the index cannot tell apart (symbols, as in "C++", and
 scripts that are written without blanks) is looked for in the text itself.
+
+Up to MOST_RANKED messages are ranked by how well they match. Where more do, the words are in nearly every
+message and a rank would say little, for much work: then the newest come first.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from ds4chat.store.entities import Role, clean
 SNIPPET_LENGTH = 160
 MOST_TERMS = 32
 LONGEST_TERM = 200
+MOST_RANKED = 1000
 MOST_MATCHES = 1000
-"""Of one term in one text. A snippet shows few, all of them near the first."""
+"""Of one term in one snippet's text."""
 
 _TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _MARKS = "[\u0300-\u036f]"
@@ -59,17 +63,17 @@ class Hit:
 
 
 def terms_of(query: str) -> list[Term]:
-    """The words and quoted phrases of what the user typed."""
+    """The words and quoted phrases of what the user typed, each once."""
     found = [
         Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
         for quoted, word in _TERM.findall(clean(query).replace("\0", " "))
     ]
-    return [term for term in found if term.text][:MOST_TERMS]
+    return list(dict.fromkeys(term for term in found if term.text))[:MOST_TERMS]
 
 
 def search(database: Database, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
-    """Titles that match, then messages, best match first; deleted conversations are left out. ``model`` keeps
-    conversations in which a model answered whose name or path contains it. Raises StoreError."""
+    """Titles that match, then messages, the best match or the newest first; deleted conversations are left
+    out. ``model`` keeps those in which a model answered whose name or path contains it. Raises StoreError."""
     terms = terms_of(query)
     if not terms:
         return []
@@ -86,10 +90,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
         (*values, limit),
     )
     patterns = [_literal_pattern(term) for term in terms]
-    return [
-        Hit(id_, title, None, None, updated, *_snippet(title, _matches(title, patterns)))
-        for id_, title, updated in rows
-    ]
+    return [Hit(id_, title, None, None, updated, *_snippet(title, patterns)) for id_, title, updated in rows]
 
 
 def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
@@ -100,23 +101,23 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     joins = "JOIN conversations c ON c.id = m.conversation"
     if indexed:
         rows = connection.execute(
-            f"SELECT {columns} FROM search JOIN messages m ON m.id = search.rowid {joins} "
-            f"WHERE search MATCH ? AND {where} ORDER BY search.rank LIMIT ?",
-            (" AND ".join(map(_fts, indexed)), *values, limit),
-        )
+            f"SELECT {columns}, search.rank FROM search JOIN messages m ON m.id = search.rowid {joins} "
+            f"WHERE search MATCH ? AND {where} ORDER BY search.rowid DESC LIMIT ?",
+            (" AND ".join(map(_fts, indexed)), *values, MOST_RANKED + 1),
+        ).fetchall()
+        if len(rows) <= MOST_RANKED:
+            rows.sort(key=lambda row: row[-1])
     else:
         rows = connection.execute(
-            f"SELECT {columns} FROM messages m {joins} WHERE {where} ORDER BY m.id DESC LIMIT ?",
+            f"SELECT {columns}, 0 FROM messages m {joins} WHERE {where} ORDER BY m.id DESC LIMIT ?",
             (*values, limit),
-        )
+        ).fetchall()
     # FTS5's own highlight would search the whole index again for every message shown.
     patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
-    for conversation, title, message, role, created_ms in rows.fetchall():
+    for conversation, title, message, role, created_ms, _ in rows[:limit]:
         (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-        found = _matches(text, patterns)
-        at = min(found, default=(0, 0))[0]
-        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, found), at))
+        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, patterns)))
     return hits
 
 
@@ -149,17 +150,6 @@ def _fts(term: Term) -> str:
     return f'"{quoted}"' if term.phrase else f'"{quoted}" *'
 
 
-def _matches(text: str, patterns: list[re.Pattern[str]]) -> list[tuple[int, int]]:
-    """Where the terms are in the text: the first MOST_MATCHES of each."""
-    folded = _folded(text)
-    return [
-        match.span()
-        for pattern in patterns
-        for match in islice(pattern.finditer(folded), MOST_MATCHES)
-        if match.end() > match.start()
-    ]
-
-
 def _literal_pattern(term: Term) -> re.Pattern[str]:
     return re.compile(re.escape(_folded(term.text)))
 
@@ -185,9 +175,11 @@ def _folded(text: str) -> str:
     return text.translate(table)
 
 
-def _snippet(text: str, matches: list[tuple[int, int]]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The part of the text around the first match, its line ends as blanks, and the matches in it."""
-    first = min(matches, default=(0, 0))[0]
+def _snippet(text: str, patterns: list[re.Pattern[str]]) -> tuple[str, tuple[tuple[int, int], ...], int]:
+    """The part of the text around the first match, its line ends as blanks; the matches in it; and where in
+    the text the first one begins, 0 without one."""
+    folded = _folded(text)
+    first = min((found.start() for p in patterns if (found := p.search(folded))), default=0)
     begin = max(0, min(first - SNIPPET_LENGTH // 4, len(text) - SNIPPET_LENGTH))
     if begin:
         # Begin with a whole word, if one begins soon.
@@ -197,8 +189,14 @@ def _snippet(text: str, matches: list[tuple[int, int]]) -> tuple[str, tuple[tupl
     lead = "…" if begin else ""
     snippet = lead + re.sub(r"\s", " ", text[begin:end]) + ("…" if end < len(text) else "")
     shift = len(lead) - begin
-    inside = sorted({(max(a, begin), min(b, end)) for a, b in matches if a < end and b > begin})
-    return snippet, tuple((a + shift, b + shift) for a, b in _apart(inside))
+    # Far enough beyond the end that no term in sight is cut.
+    matches = (
+        match.span()
+        for pattern in patterns
+        for match in islice(pattern.finditer(folded, begin, end + LONGEST_TERM), MOST_MATCHES)
+    )
+    inside = sorted({(a, min(b, end)) for a, b in matches if a < end and b > a})
+    return snippet, tuple((a + shift, b + shift) for a, b in _apart(inside)), first
 
 
 def _apart(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

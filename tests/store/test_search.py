@@ -178,6 +178,55 @@ def test_the_best_match_comes_first() -> None:
     assert [hit.message for hit in store.search("draft", limit=1)] == [short]
 
 
+def test_where_too_many_match_the_newest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ds4chat.store.search.MOST_RANKED", 2)
+    store = Store.in_memory()
+    conversation = store.conversations.create("t")
+    best = store.conversations.add(conversation, None, "user", "draft draft")
+    next_best = store.conversations.add(conversation, best, "user", "draft of other words")
+    assert [hit.message for hit in store.search("draft")] == [best, next_best]
+    newest = store.conversations.add(conversation, next_best, "user", "draft " + "other words " * 200)
+    assert [hit.message for hit in store.search("draft")] == [newest, next_best, best]
+    assert [hit.message for hit in store.search("draft", limit=1)] == [newest]
+
+
+def test_a_hit_says_where_in_the_text_its_first_match_is() -> None:
+    store = Store.in_memory()
+    conversation = store.conversations.create("t")
+    text = "é" * 500 + " lines\nbefore the Needle, and one more needle"
+    store.conversations.add(conversation, None, "user", text)
+    (hit,) = store.search("needle")
+    assert text[hit.at :].startswith("Needle, and")
+    assert [hit.snippet[a:b] for a, b in hit.matches] == ["Needle", "needle"]
+
+
+def test_words_of_every_message_are_found_faster_than_all_of_them_are_ranked(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "c.db")
+    with store.database.write():
+        conversation = store.conversations.create("t")
+        parent = None
+        for number in range(4_000):
+            parent = store.conversations.add(
+                conversation, parent, "user", f"w{number} many other words " * 40
+            )
+
+    def took(look) -> float:
+        begin = time.perf_counter()
+        assert len(look()) == 5
+        return time.perf_counter() - begin
+
+    def ranked() -> list[int]:
+        with store.database.read() as connection:
+            return connection.execute(
+                "SELECT rowid FROM search WHERE search MATCH ? ORDER BY rank LIMIT 5",
+                ('"w" * AND "m" * AND "o" * AND "words" *',),
+            ).fetchall()
+
+    mine = min(took(lambda: store.search("w m o words", limit=5)) for _ in range(3))
+    assert mine < min(took(ranked) for _ in range(3))
+    store.close()
+
+
 def test_the_index_beats_reading_every_message(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
     with store.database.write():

@@ -118,6 +118,7 @@ def _measure(
         loaded=loaded,
         tuning=tuning,
         verify_ms=tuple(measured.verify_ms),
+        switch_ms=measured.switch_ms,
         texts=tuple(found),
         advice=advise(found, loaded.drafter.kind if loaded.drafter else "", cost, given_up=given_up),
         peak_rss=peak_rss(),

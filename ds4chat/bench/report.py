@@ -14,6 +14,8 @@ WIDTH = 80
 LABEL = 15
 CELL = 7
 BAR = 44
+NOTABLE = 0.05
+"""Share of a decode of one row from which on the cost of a change of size is told."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -55,6 +57,10 @@ def _head(result: Result) -> str:
         lines.append(
             f"          of verifying that many rows in one batch; one takes {result.verify_ms[0]:.1f} ms"
         )
+        if result.switch_ms is not None and result.switch_ms > NOTABLE * result.verify_ms[0]:
+            lines.append(
+                f"          another number of rows than in the step before adds {result.switch_ms:.1f} ms"
+            )
     if machine.busy and machine.load:
         lines += ["", f"The machine was busy (load {machine.load[0]:.1f}): trust the ratios, not the speeds."]
     return "\n".join(lines)

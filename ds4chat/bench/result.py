@@ -47,6 +47,8 @@ class Result:
     loaded: Loaded
     tuning: Tuning
     verify_ms: tuple[float, ...]
+    switch_ms: float | None
+    """Milliseconds that a decode takes longer where the one before had another number of rows."""
     texts: tuple[TextFigures, ...]
     advice: Advice
     peak_rss: int | None
@@ -95,6 +97,7 @@ class Result:
             },
             "verify_cost": [round(v, 4) for v in self.verify_cost],
             "verify_ms": [round(ms, 3) for ms in self.verify_ms],
+            "switch_ms": None if self.switch_ms is None else round(self.switch_ms, 3),
             "memory": {"peak_rss_bytes": self.peak_rss},
             "quick": self.quick,
             "complete": self.complete,

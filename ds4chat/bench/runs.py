@@ -24,6 +24,9 @@ VERIFY_ROWS = 9
 """Batches of 1 to this many rows are timed: depths up to 8."""
 PAST = 64
 """Cells in the cache while they are timed, where the cache can be cut back to them."""
+_ROUNDS = 4
+_IN_A_ROW = 5
+"""Most decodes of one size in a row, besides the first."""
 FEWEST_TOKENS = 16
 """Shortest reply that a speed is taken from."""
 WARM_UP = 8
@@ -91,12 +94,24 @@ class ServerRun:
     tokens_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyCost:
+    """What a target decode takes by its rows."""
+
+    ms: list[float]
+    """Median milliseconds of 1, 2, ... rows, where the decode before had as many."""
+    switch_ms: float
+    """Median milliseconds that a decode takes longer where the one before had another number of rows."""
+
+
 @dataclass
 class Measured:
     """Everything that was measured so far."""
 
     verify_ms: list[float] = field(default_factory=list)
-    """Milliseconds of a target decode of 1, 2, ... rows."""
+    """Milliseconds of a target decode of 1, 2, ... rows, the same number again and again."""
+    switch_ms: float | None = None
+    """Milliseconds that a change of this number adds to a decode; None where it was not measured."""
     runs: list[Run] = field(default_factory=list)
     server: list[ServerRun] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -148,13 +163,13 @@ class Measurement:
     def run(self) -> Measured:
         """Measure until the plan is done or the time is up. Raises BenchError when the engine fails."""
         self._progress(0, 1, "verification cost")
-        self.measured.verify_ms = verify_cost(
+        cost = verify_cost(
             self._session,
             self._prompt_tokens(self._workloads[0].prompts[0]),
-            repeats=7,
             budget_s=min(6.0, self._plan.budget_s / 20),
             stop=lambda: self.stopped,
         )
+        self.measured.verify_ms, self.measured.switch_ms = cost.ms, cost.switch_ms
         self._guess_pace()
         self._warm_up()
         blocks = list(self._blocks())
@@ -318,37 +333,62 @@ def verify_cost(
     session: Session,
     tokens: Sequence[int],
     *,
-    repeats: int,
     budget_s: float,
     stop: Callable[[], bool] = lambda: False,
-) -> list[float]:
-    """Median milliseconds of a target decode of 1 to 9 rows, each with logits; the session is empty then.
+) -> VerifyCost:
+    """What a target decode of 1 to 9 rows takes, each with logits; the session is empty then.
 
-    ``tokens``: some text of the model's. The sizes are taken in turn; the first time round does not count
-    where there is another.
+    ``tokens``: some text of the model's. Each size is decoded several times in a row, as plain decoding
+    and the steps of a fixed depth do, because a decode of another size than the one before also pays for
+    the change: llama.cpp builds its graph anew. The first of a row is counted as that alone. Rounds over
+    the sizes go up and down in turn, so that a drift cancels. One round is made however long it takes.
     """
+    times: list[list[float]] = [[] for _ in range(VERIFY_ROWS)]
+    changes: list[list[float]] = []
+    started = time.perf_counter()
+    share_s = budget_s / (_ROUNDS * VERIFY_ROWS)
+    decode = _timed_decode(session, tokens)
+    try:
+        for number in range(_ROUNDS):
+            sizes = range(1, VERIFY_ROWS + 1)
+            changed = []
+            for rows in sizes if number % 2 == 0 else reversed(sizes):
+                begun = time.perf_counter()
+                first, same = decode(rows), [decode(rows)]
+                while len(same) < _IN_A_ROW and time.perf_counter() - begun < share_s:
+                    same.append(decode(rows))
+                times[rows - 1] += same
+                changed.append(first - statistics.median(same))
+            changes.append(changed)
+            if time.perf_counter() - started > budget_s or stop():
+                break
+    finally:
+        session.reset()
+    # In the first round the first decode of a size also brings its kernels up.
+    counted = [ms for changed in changes[1:] or changes for ms in changed]
+    return VerifyCost([statistics.median(taken) for taken in times], max(statistics.median(counted), 0.0))
+
+
+def _timed_decode(session: Session, tokens: Sequence[int]) -> Callable[[int], float]:
+    """A function that decodes this many rows and gives the milliseconds, always upon the same cache."""
     target = session.target
     text = [tokens[i % len(tokens)] for i in range(PAST + VERIFY_ROWS)]
     past = PAST if session.rollback == "kv" and session.n_ctx > PAST + VERIFY_ROWS else 0
     session.reset()
     if past:
         target.decode(text[:past], 0, outputs="none")
-    times: list[list[float]] = [[] for _ in range(VERIFY_ROWS)]
-    started = time.perf_counter()
-    try:
-        for _ in range(repeats + 1):
-            for rows in range(1, VERIFY_ROWS + 1):
-                begin = time.perf_counter()
-                target.decode(text[past : past + rows], past, outputs="all")
-                times[rows - 1].append((time.perf_counter() - begin) * 1000)
-                if not (past and target.remove_from(past)):
-                    target.clear()
-                    past = 0
-            if time.perf_counter() - started > budget_s or stop():
-                break
-    finally:
-        session.reset()
-    return [statistics.median(taken[1:] or taken) for taken in times]
+
+    def decode(rows: int) -> float:
+        nonlocal past
+        begin = time.perf_counter()
+        target.decode(text[past : past + rows], past, outputs="all")
+        ms = (time.perf_counter() - begin) * 1000
+        if not (past and target.remove_from(past)):
+            target.clear()
+            past = 0
+        return ms
+
+    return decode
 
 
 def pooled(runs: Sequence[Run]) -> Stats:

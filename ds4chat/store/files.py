@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from ds4chat.store.errors import StoreError, from_system, shown_path
 
@@ -15,31 +17,38 @@ PRIVATE = 0o600
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def write_whole(path: Path, chunks: Iterable[str], *, overwrite: bool = False) -> None:
-    """Write a file that its owner alone can read; it is complete on disk before it shows under its name.
+@contextmanager
+def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
+    """A file to write to, its owner's alone, which is complete on disk before it shows under its name.
 
-    A file that exists is replaced only with ``overwrite``. Raises StoreError, and then leaves what was there
-    as it was and nothing beside it.
+    Raises OSError, FileExistsError for a file that is there, unless it is to be replaced. Then, and where the
+    block raises, what was there is as it was, and nothing stays beside it.
     """
-    if path.is_dir():
-        raise StoreError(f"{shown_path(path)} is a folder. Give the name of a file in it.", "input")
     if not overwrite and os.path.lexists(path):
-        raise _exists(path)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            # The system takes away what the umask forbids, and nothing adds to it.
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-            with open(descriptor, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            _put(temporary, path, overwrite)
-        finally:
-            temporary.unlink(missing_ok=True)
+        # The system takes away what the umask forbids, and nothing adds to it.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        with open(descriptor, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _put(temporary, path, overwrite)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, chunks: Iterable[str], *, overwrite: bool = False) -> None:
+    """Write a ``whole_file``. Raises StoreError, and then leaves what was there as it was."""
+    if path.is_dir():
+        raise StoreError(f"{shown_path(path)} is a folder. Give the name of a file in it.", "input")
+    try:
+        with whole_file(path, overwrite=overwrite) as file:
+            for chunk in chunks:
+                file.write(chunk)
     except FileExistsError:
-        raise _exists(path) from None
+        raise StoreError(f"{shown_path(path)} exists already. Give another name.", "input") from None
     except OSError as error:
         raise from_system(
             error, f"{shown_path(path)} cannot be written. Choose another place. The system says"
@@ -58,7 +67,3 @@ def _put(temporary: Path, path: Path, overwrite: bool) -> None:
             raise
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         temporary.replace(path)
-
-
-def _exists(path: Path) -> StoreError:
-    return StoreError(f"{shown_path(path)} exists already. Give another name.", "input")

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store.replies import ended, step, text
 
+from ds4chat.analysis.export import COLUMNS, records
+from ds4chat.analysis.rows import Rows
 from ds4chat.engine.events import Tuning
 from ds4chat.store import ModelIdentity, Store, StoreError
 from ds4chat.store import document as documents
@@ -162,6 +164,19 @@ def test_judged_drafts_are_one_object_a_line(store: Store) -> None:
     assert (third["accepted"], third["target_text"], third["ratio"]) == (False, "é", 0.25)
     assert [line["margin"] for line in lines] == [1.0] * 3 + [0.5] * 3 + [1.0] * 3
     assert len({line["message"] for line in lines}) == 2
+
+
+def test_both_kinds_of_judged_lines_name_the_same_things_alike(store: Store) -> None:
+    """The explorer's come from any source of rows, so they say less about where a row stands."""
+    conversation = filled(store)
+    stored = [json.loads(line) for line in exported(store, conversation, "jsonl").splitlines()]
+    found = store.records.judged_rows(conversation=conversation)
+    rows = Rows(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Rows)})
+    explored = list(records(rows))
+    assert [{name: line[name] for name in COLUMNS[1:]} for line in stored] == [
+        {name: line[name] for name in COLUMNS[1:]} for line in explored
+    ]
+    assert [line["message"] for line in stored] == [line[COLUMNS[0]] for line in explored]
 
 
 # ---------------------------------------------------------------------------------------- files

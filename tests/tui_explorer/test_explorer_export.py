@@ -75,7 +75,7 @@ def test_without_hard_links_the_file_is_renamed_into_place(tmp_path: Path, monke
     def no_links(source: str, target: str) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(explorer_export.os, "link", no_links)
+    monkeypatch.setattr(os, "link", no_links)
     path, _ = export_rows(ROWS, CHOSEN, str(tmp_path / "rows.csv"))
     assert os.listdir(tmp_path) == [path.name]
 

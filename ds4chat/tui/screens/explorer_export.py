@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
 from ds4chat.analysis.rows import Ints, Rows
+from ds4chat.store.files import whole_file
 
 WRITERS = {".csv": write_csv, ".jsonl": write_jsonl}
 
@@ -31,33 +30,11 @@ def export_rows(rows: Rows, indices: Ints, name: str, *, overwrite: bool = False
         raise ExportError(f"{path.name} ends in neither .csv nor .jsonl. The ending decides the format.")
     if path.is_dir():
         raise ExportError(f"{path} is a folder. Give the name of a file.")
-    if path.exists() and not overwrite:
-        raise FileExistsAlready(f"{path} exists already. Enter again overwrites it, Esc keeps it.")
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                count = writer(rows, file, indices)
-                file.flush()
-                os.fsync(file.fileno())
-            _publish(temporary, path, overwrite)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        with whole_file(path, overwrite=overwrite) as file:
+            count = writer(rows, file, indices)
+    except FileExistsError:
+        raise FileExistsAlready(f"{path} exists already. Enter again overwrites it, Esc keeps it.") from None
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror}.") from None
     return path, count
-
-
-def _publish(temporary: str, path: Path, overwrite: bool) -> None:
-    """Give the finished file its name. A link fails where a file came meanwhile; a file system without links
-    leaves a look before the rename."""
-    if not overwrite:
-        try:
-            os.link(temporary, path)
-            return
-        except FileExistsError:
-            raise FileExistsAlready(f"{path} exists already. Enter again overwrites it.") from None
-        except OSError:
-            if path.exists():
-                raise FileExistsAlready(f"{path} exists already. Enter again overwrites it.") from None
-    os.replace(temporary, path)

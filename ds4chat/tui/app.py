@@ -24,8 +24,9 @@ from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.tui import clipboard
 from ds4chat.tui.commands import COMMANDS
-from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.live import with_tuning
 from ds4chat.tui.messages import (

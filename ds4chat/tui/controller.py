@@ -17,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Literal
 
 from ds4chat.engine.events import (
     Cancel,
-    Command,
     Ended,
     EngineDied,
     Event,
@@ -41,6 +40,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
+from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.watchdog import Watchdog
 
 EngineState = Literal[
@@ -55,29 +55,6 @@ ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
     "on."
 )
-
-
-class Engine(Protocol):
-    """What the chat needs of the engine's handle (ds4chat.engine.client.EngineClient)."""
-
-    @property
-    def alive(self) -> bool:
-        """The process runs."""
-
-    def start(self) -> None:
-        """Start the process, unless it runs. Raises OSError."""
-
-    def send(self, command: Command) -> None:
-        """Send one command."""
-
-    def drain(self) -> list[Event]:
-        """Every event since the last call."""
-
-    def kill(self) -> None:
-        """End the process at once."""
-
-    def close(self) -> None:
-        """Have the process leave."""
 
 
 @dataclass(slots=True)

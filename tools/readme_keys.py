@@ -70,14 +70,6 @@ def _joined(keys: Iterable[str]) -> str:
     return ", ".join(f"`{key}`" for key in dict.fromkeys(map(spelled, keys)))
 
 
-def _rank(keys: Sequence[str]) -> tuple[int, int]:
-    """Where an action stands in its table: Esc, ctrl+c, the function keys by number, the others as bound."""
-    function = re.fullmatch(r"f(\d+)", keys[0])
-    if function:
-        return 2, int(function[1])
-    return {"escape": (0, 0), "enter": (0, 1), "ctrl+c": (1, 0)}.get(keys[0], (3, 0))
-
-
 async def chat_rows() -> list[Row]:
     """The keys of the app, the chat and every widget in it, by place, in the order of the help screen."""
     from ds4chat.settings.schema import Settings
@@ -87,7 +79,7 @@ async def chat_rows() -> list[Row]:
     app = ChatApp(Settings())
     async with app.run_test(size=(140, 45)) as pilot:
         await pilot.pause()
-        found = sorted(bound_keys(app), key=lambda row: _rank(row[1]))
+        found = bound_keys(app)
     return [
         Row(group, _joined(keys), binding.description, binding.id or "") for group, keys, binding in found
     ]

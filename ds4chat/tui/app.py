@@ -8,14 +8,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.screen import Screen
 
 from ds4chat.engine.events import Tuning
@@ -23,7 +24,6 @@ from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.tui import clipboard
-from ds4chat.tui.commands import COMMANDS
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
 from ds4chat.tui.engine_handle import Engine
@@ -39,6 +39,7 @@ from ds4chat.tui.messages import (
     TuningChanged,
 )
 from ds4chat.tui.output import drain_after_the_terminal
+from ds4chat.tui.palette import PaletteCommands
 from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.screens.found_message import show_message
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
@@ -58,6 +59,7 @@ class ChatApp(App[int]):
 
     TITLE = "ds4chat"
     ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {PaletteCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", id="app.help", priority=True),
         Binding("ctrl+p", "command_palette", "Command palette", id="app.palette", priority=True),
@@ -365,14 +367,6 @@ class ChatApp(App[int]):
 
         places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
         self.push_screen(AboutScreen(places))
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        for command in COMMANDS:
-            if not command.needs_argument:
-                title = command.name.capitalize()
-                yield SystemCommand(
-                    title, command.help, lambda name=command.name: self.chat_screen.run_command(f"/{name}")
-                )
 
     # -- the way out
 

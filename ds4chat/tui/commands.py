@@ -20,6 +20,8 @@ class Command:
     aliases: tuple[str, ...] = ()
     completes: Completes = ""
     """What its argument is, for completion."""
+    action: str = ""
+    """Name of the key binding that does the same; empty where none does."""
 
     @property
     def usage(self) -> str:
@@ -33,20 +35,21 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("help", "Keys and commands; with words, those that mention them", "[WORDS]"),
+    Command("help", "Keys and commands; with words, those that mention them", "[WORDS]", action="app.help"),
     Command("new", "Begin a new conversation", aliases=("clear",)),
-    Command("history", "Stored conversations: find, read, export, go on with one"),
-    Command("retry", "Answer the last prompt anew", aliases=("regenerate",)),
+    Command("history", "Stored conversations: find, read, export, go on with one", action="app.history"),
+    Command("retry", "Answer the last prompt anew", aliases=("regenerate",), action="chat.retry"),
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came, or stop the load of a model"),
+    Command("stop", "Stop the reply and keep what came, or stop the load of a model", action="chat.back"),
     Command("model", "Choose the model; with a file, load it", "[FILE]", completes="file"),
     Command(
         "mtp",
         "Speculation on, off (paused); or load another drafter: FILE, embedded, lookup, none",
         "[on|off|FILE]",
         completes="mtp",
+        action="chat.mtp",
     ),
     Command(
         "draft",
@@ -70,18 +73,25 @@ COMMANDS: tuple[Command, ...] = (
         "Judged drafts of this conversation, of a log file, or of a stored conversation",
         "[LOGFILE|NUMBER]",
         completes="file",
+        action="app.explore",
     ),
     Command("copy", "Copy the last reply as it was written"),
-    Command("view", "Finished replies as tokens or as Markdown", "[tokens|markdown]", completes="format"),
-    Command("panels", "Open or close the panels"),
+    Command(
+        "view",
+        "Finished replies as tokens or as Markdown",
+        "[tokens|markdown]",
+        completes="format",
+        action="chat.view",
+    ),
+    Command("panels", "Open or close the panels", action="chat.panels"),
     Command("unqueue", "Drop the prompts that wait"),
     Command("theme", "Choose the colours; with a name, take that theme", "[NAME]", completes="theme"),
     Command("settings", "All settings; with words, those that mention them", "[WORDS]"),
-    Command("save", "Save the settings as they are now"),
+    Command("save", "Save the settings as they are now", action="app.save"),
     Command("export", "Write the conversation to a file (.md, .json or .jsonl)", "FILE", completes="file"),
-    Command("log", "The log of the engine and of ds4chat"),
+    Command("log", "The log of the engine and of ds4chat", action="app.log"),
     Command("about", "Versions, places, licences"),
-    Command("quit", "Leave", aliases=("exit", "q")),
+    Command("quit", "Leave", aliases=("exit", "q"), action="app.quit"),
 )
 
 BY_NAME: dict[str, Command] = {

@@ -205,6 +205,14 @@ async def test_completion_by_tab(opened: Open) -> None:
         assert chat.app.chat.tuning.margin == 0.5
 
 
+async def test_completions_go_with_the_text_that_they_complete(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("/")
+        assert chat.screen.prompt.menu.is_open
+        await chat.press("backspace")
+        assert not chat.screen.prompt.menu.is_open
+
+
 async def test_esc_closes_the_completions_before_anything_else(opened: Open) -> None:
     async with opened(answer=False) as chat:
         await chat.type("one", "enter")
@@ -355,6 +363,22 @@ async def test_panels_stand_beside_the_text_on_a_wide_screen_and_over_it_on_a_na
         await chat.press("escape")
         assert "Acceptance" not in chat.shown()
         assert chat.app.focused is chat.screen.prompt.text_field
+
+
+async def test_keys_go_to_what_is_in_sight_when_the_panels_open_over_the_text(opened: Open) -> None:
+    """Never to a control below the screen's end: a key would change a setting that nobody sees."""
+    async with opened(size=(80, 24)) as chat:
+        await chat.press("f2")
+        walked = []
+        for _ in range(12):
+            focused = chat.app.focused
+            assert focused is not None and focused.region.height > 0
+            assert chat.screen.dock_view.region.contains_region(focused.region), focused
+            walked.append(focused)
+            await chat.press("tab")
+        assert walked[0] is chat.screen.dock_view.acceptance.title_bar
+        assert chat.screen.dock_view.tuning.title_bar in walked
+        assert chat.screen.chat.tuning == Tuning(depth=2)
 
 
 @pytest.mark.parametrize("size", [(20, 5), (30, 8), (60, 12), (300, 100)])

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.selection import Selection
 from textual.widgets import Input, OptionList, Static
@@ -13,9 +15,10 @@ from tui_panels.panel_stage import Stage
 from tui_panels.screen_stage import Host
 
 from ds4chat import __version__
+from ds4chat.tui.commands import usage_rows
 from ds4chat.tui.messages import ThemeChosen
 from ds4chat.tui.screens.about import AboutScreen, package_licence
-from ds4chat.tui.screens.help import HelpScreen, collect_keys, help_lines
+from ds4chat.tui.screens.help import HelpScreen, KeyRow, collect_keys, help_lines
 from ds4chat.tui.screens.log import LogScreen, LogTail
 from ds4chat.tui.screens.log_view import MAX_LINES, LogView
 from ds4chat.tui.screens.theme_picker import ThemePicker
@@ -79,6 +82,23 @@ async def test_help_filters_keys_and_commands() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert not isinstance(app.screen, HelpScreen)
+
+
+@pytest.mark.parametrize("width", [36, 74, 120])
+def test_help_wraps_what_is_long_and_cuts_nothing(width: int) -> None:
+    rows = [
+        KeyRow("Chat", "^j shift+enter alt+enter ctrl+enter", "New line", "prompt.newline"),
+        KeyRow("Chat", "f5", "Answer again, or load the model again", "chat.retry"),
+        KeyRow("Chat", "esc", "Close", "chat.back"),
+    ]
+    lines = help_lines(rows, usage_rows(), "", width)
+    texts = ["".join(text for text, _ in line) for line in lines]
+    assert all(cell_len(text.rstrip()) <= width or text.strip().startswith("^j") for text in texts)
+    words = " ".join(" ".join(texts).split())
+    for row in rows:
+        assert row.does in words and row.action_id in words
+    for _, does in usage_rows():
+        assert does in words
 
 
 def test_help_without_rows_says_so() -> None:

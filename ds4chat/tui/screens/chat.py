@@ -266,8 +266,9 @@ class ChatScreen(TuningScreen):
             self._panels_narrow = not self._panels_narrow
         self._place_panels(self.size.width)
         if not wide and self._panels_narrow:
-            inside = next((w for w in self.dock_view.tuning.query("*") if w.focusable), None)
-            self.set_focus(inside)
+            # What is in sight takes the keys: from the uppermost title on, down and Tab walk.
+            self.dock_view.scroll_home(animate=False)
+            self.set_focus(self.dock_view.first_title)
         elif self.focused is None or self.dock_view in self.focused.ancestors:
             self.prompt.text_field.focus()
 
@@ -300,6 +301,12 @@ class ChatScreen(TuningScreen):
             self.prompt.put_back([text])
         self.wake()
         self.show_status()
+
+    def begin_command(self, name: str) -> None:
+        """Begin a slash command in the prompt, for the user to end; a draft there goes into the history."""
+        self.prompt.taken(self.prompt.text_field.text)
+        self.prompt.text_field.put(f"/{name} ")
+        self.prompt.text_field.focus()
 
     @on(PromptArea.QueueRecalled)
     def recall_queued(self, event: PromptArea.QueueRecalled) -> None:

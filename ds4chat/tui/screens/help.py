@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,9 @@ from textual.widgets import Input
 
 from ds4chat.tui.screens.sheet import Sheet, StyleSheets
 from ds4chat.tui.widgets.panels.lines import BLANK, Line, LinesView
+
+MOST_COLUMN = 18
+"""Cells that the keys or the usage of a command may take at the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,7 @@ def collect_keys(app: App[Any]) -> list[KeyRow]:
     without a description or a name of their own are Textual's (cursor keys of a text field) and left out.
     """
     return [
-        KeyRow(
-            group,
-            " ".join(app.get_key_display(Binding(key, "", "")) for key in keys),
-            binding.description,
-            binding.id or "",
-        )
+        KeyRow(group, _shown(keys, app), binding.description, binding.id or "")
         for group, keys, binding in bound_keys(app)
     ]
 
@@ -60,7 +59,27 @@ def bound_keys(app: App[Any]) -> list[tuple[str, list[str], Binding]]:
             rows.setdefault(
                 (group, binding.id or binding.action), (group, list(dict.fromkeys(keys)), binding)
             )
-    return list(rows.values())
+    groups = list(dict.fromkeys(group for group, _, _ in rows.values()))
+    return sorted(rows.values(), key=lambda row: (groups.index(row[0]), _rank(row[1])))
+
+
+def own_keys(owner: DOMNode, app: App[Any]) -> list[tuple[str, Binding]]:
+    """The keys in force, as shown, and the binding of each action that a node binds itself."""
+    found = sorted(_bound(owner, app), key=lambda bound: _rank(bound[0]))
+    return [(_shown(keys, app), binding) for keys, binding in found]
+
+
+def _shown(keys: Iterable[str], app: App[Any]) -> str:
+    return " ".join(app.get_key_display(Binding(key, "", "")) for key in dict.fromkeys(keys))
+
+
+def _rank(keys: Sequence[str]) -> tuple[int, int]:
+    """Where an action stands in its group: Esc, Enter, ctrl+c, the function keys by number, the others."""
+    function = re.fullmatch(r"f(\d+)", keys[0])
+    if function:
+        return 1, int(function[1])
+    first = ("escape", "enter", "ctrl+c")
+    return (0, first.index(keys[0])) if keys[0] in first else (2, 0)
 
 
 def _with_parents(widgets: Iterable[Widget], screen: Screen[Any]) -> list[DOMNode]:
@@ -96,33 +115,53 @@ def _group(owner: DOMNode) -> str:
     return words.capitalize()
 
 
-def help_lines(rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]], wanted: str) -> list[Line]:
-    """The lines of the screen, only those that contain ``wanted`` in any letter case."""
+def help_lines(
+    rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]], wanted: str, width: int = 100
+) -> list[Line]:
+    """The lines of the screen, ``width`` cells wide: those that contain ``wanted`` in any letter case."""
     needle = wanted.strip().lower()
     kept = [row for row in rows if needle in f"{row.group} {row.keys} {row.does} {row.action_id}".lower()]
     kept_commands = [c for c in commands if needle in f"{c[0]} {c[1]}".lower()]
-    width = max([cell_len(r.keys) for r in kept] + [cell_len(c[0]) for c in kept_commands] + [10])
+    column = _column((row.keys for row in kept), width)
     lines: list[Line] = []
     for group in dict.fromkeys(row.group for row in kept):
         lines += [((group, "strong"),)]
         for row in kept:
             if row.group == group:
-                lines.append(_entry(row.keys, width, row.does, row.action_id))
+                lines += _entry(row.keys, column, row.does, row.action_id, width)
         lines.append(BLANK)
     if kept_commands:
         lines.append((("Slash commands", "strong"),))
-        lines += [_entry(usage, width, does, "") for usage, does in kept_commands]
+        column = _column((usage for usage, _ in kept_commands), width)
+        for usage, does in kept_commands:
+            lines += _entry(usage, column, does, "", width)
     return lines or [((f"Nothing here mentions {wanted!r}.", "muted"),)]
 
 
-def _entry(left: str, width: int, does: str, action_id: str) -> Line:
-    pad = " " * (width - cell_len(left))
-    return (
-        (f"  {pad}", ""),
-        (left, "mark"),
-        (f"  {does}", ""),
-        (f"  {action_id}" if action_id else "", "muted"),
-    )
+def _column(texts: Iterable[str], width: int) -> int:
+    """Width of the column that holds most of the texts; a few long ones stand on lines of their own."""
+    widths = sorted(map(cell_len, texts))
+    return max(8, min(MOST_COLUMN, width // 3, widths[-1])) if widths else 8
+
+
+def _entry(left: str, column: int, does: str, action_id: str, width: int) -> list[Line]:
+    """One row: the left column, and beside it the text and the name, on as many lines as they need."""
+    room = max(20, width - column - 4)
+    texts = [(line, "") for line in textwrap.wrap(does, room)] or [("", "")]
+    if action_id and cell_len(texts[-1][0]) + 2 + len(action_id) > room:
+        texts.append((action_id, "muted"))
+        action_id = ""
+    heads = [left]
+    if cell_len(left) > column:
+        texts.insert(0, ("", ""))
+    heads += [""] * (len(texts) - 1)
+    lines: list[Line] = []
+    for head, (text, role) in zip(heads, texts, strict=True):
+        pad = " " * max(0, column - cell_len(head))
+        lines.append(((f"  {pad}", ""), (head, "mark"), (f"  {text}", role)))
+    if action_id:
+        lines[-1] += ((f"  {action_id}", "muted"),)
+    return lines
 
 
 class HelpScreen(Sheet[None]):
@@ -151,13 +190,21 @@ class HelpScreen(Sheet[None]):
             yield self._view
 
     def on_mount(self) -> None:
-        self._view.set_lines(help_lines(self._rows, self._commands, self._wanted))
         self.query_one(Input).focus()
 
     @on(Input.Changed)
     def filter_lines(self, event: Input.Changed) -> None:
         """Show what contains the text."""
-        self._view.set_lines(help_lines(self._rows, self._commands, event.value))
+        self._show_lines()
+
+    def on_resize(self) -> None:
+        """The lines fill the width."""
+        self.call_after_refresh(self._show_lines)
+
+    def _show_lines(self) -> None:
+        width = self.query_one(VerticalScroll).scrollable_content_region.width or self.size.width - 4
+        wanted = self.query_one(Input).value
+        self._view.set_lines(help_lines(self._rows, self._commands, wanted, width))
 
     def on_key(self, event: Any) -> None:
         """The arrow and page keys scroll while the filter has the focus."""

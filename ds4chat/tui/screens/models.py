@@ -160,7 +160,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
         if at is not None and at < len(self._shown):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
-            detail.update(f"{used}{shown_path(model.path)}")
+            # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
+            detail.update(Text(f"{used}{shown_path(model.path)}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
         elif self._shown:

@@ -16,7 +16,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.widgets.panels.acceptance import AcceptancePanel
 from ds4chat.tui.widgets.panels.confidence import ConfidencePanel
 from ds4chat.tui.widgets.panels.lines import style_sheet
-from ds4chat.tui.widgets.panels.panel import Panel
+from ds4chat.tui.widgets.panels.panel import Panel, PanelTitle
 from ds4chat.tui.widgets.panels.timings import TimingsPanel
 from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
@@ -72,6 +72,11 @@ class PanelDock(VerticalScroll):
     def compose(self) -> ComposeResult:
         for name in self._order:
             yield self._by_name[name]
+
+    @property
+    def first_title(self) -> PanelTitle:
+        """The title of the uppermost panel."""
+        return self._by_name[self._order[0]].title_bar
 
     # -- what arrives
 

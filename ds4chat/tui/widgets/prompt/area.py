@@ -60,7 +60,7 @@ class PromptArea(Vertical):
         self.text_field = PromptText(self.menu, PromptHistory(prompts), id="prompt")
         self.themes: Callable[[], Iterable[str]] = tuple
         """Gives the names that complete /theme."""
-        self._dismissed = ""
+        self._dismissed: str | None = None
         """The text for which the user closed the completions."""
 
     def compose(self) -> ComposeResult:
@@ -99,7 +99,7 @@ class PromptArea(Vertical):
         before = self.text_field.before_cursor
         if before == self._dismissed:
             return
-        self._dismissed = ""
+        self._dismissed = None
         last_word = before[max(before.rfind(" "), before.rfind("\n")) + 1 :]
         wanted = before.startswith("/") or last_word.startswith("@")
         found = suggest(before, self.themes()) if wanted else []

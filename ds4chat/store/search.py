@@ -106,6 +106,7 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
             (" AND ".join(map(_fts, indexed)), *values, MOST_RANKED + 1),
         ).fetchall()
         if len(rows) <= MOST_RANKED:
+            # Equally good ones stay in their order, the newest first.
             rows.sort(key=lambda row: row[-1])
     else:
         rows = connection.execute(

@@ -85,10 +85,15 @@ async def test_search_marks_the_matches_and_opens_the_branch_that_holds_one(stor
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: len(shown(app)) == 2)
         await pilot.press("slash", *"quick fo")
-        await until(pilot, lambda: len(shown(app)) == 2 and "You: the quick fox" in shown(app)[1])
-        hits = app.screen.query_one(RowList)._draw(1, 90)
-        looks = {hits[1].plain[s.start : s.end] for s in hits[1].spans if getattr(s.style, "bgcolor", None)}
-        assert looks == {"quick", "fox"}
+
+        def marked() -> set[str]:
+            """The words that stand out in the second row."""
+            if len(shown(app)) != 2 or "You: the quick fox" not in shown(app)[1]:
+                return set()
+            said = app.screen.query_one(RowList)._draw(1, 90)[1]
+            return {said.plain[s.start : s.end] for s in said.spans if getattr(s.style, "bgcolor", None)}
+
+        await until(pilot, lambda: marked() == {"quick", "fox"})
         await pilot.press("enter", "down", "enter")
         await until(pilot, lambda: app.results)
     # The first of both words begins after "the ".

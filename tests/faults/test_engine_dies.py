@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 from engine_kit import load_of
-from faults.fault_kit import ENDLESS, SHORT, Victim, frames_until
+from faults.fault_kit import ENDLESS, PATIENCE, SHORT, Victim, frames_until
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning
@@ -84,6 +84,8 @@ def test_a_death_costs_at_most_the_reply_in_flight(
         assert running.state == "crashed"
         assert running is turns[-1]
         assert chat.conversation.key is not None
+        assert isinstance(chat.recorder, StoreRecorder)
+        assert chat.recorder.settle(PATIENCE)
         on_disk = store.conversations.path(chat.conversation.key)[-1]
         assert (on_disk.state, on_disk.text) == ("crashed", running.text)
         assert bool(running.tokens) == (phase == "verify")

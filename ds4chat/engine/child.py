@@ -4,7 +4,8 @@ Two threads. The reader takes commands as they come: a Cancel or a Retune acts a
 wait in a queue. The main thread works the queue; llama.cpp runs there, and so do chat templates, because
 only a main thread can be interrupted when a template does not end.
 
-When stdin closes, the chat is gone, however it went, and the process leaves at once: no orphan stays.
+When stdin closes without a Quit, the chat is gone, however it went, and the process leaves at once; after a
+Quit, as soon as the conversation's state is kept. No orphan stays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from typing import BinaryIO
 
 from ds4chat.engine.events import (
@@ -39,6 +42,12 @@ from ds4chat.engine.events import (
 
 log = logging.getLogger("ds4chat.engine")
 
+IDLE_S = 2.0
+"""Without a command for this long, what the next start can use is put on disk."""
+
+LEAVE_S = 3.0
+"""How long a process that was told to quit may take when its client is gone."""
+
 
 class Engine:
     """Works the commands of one client."""
@@ -61,15 +70,18 @@ class Engine:
 
         session: Session | None = None
         while True:
-            command = self._queue.get()
+            command = self._next(session.keep if session else None)
             if isinstance(command, Quit):
+                if session:
+                    session.keep()
                 return
             if isinstance(command, Load):
                 if session:
+                    session.keep()
                     session.close()
                     session = None
                 try:
-                    session, loaded = open_session(command, self.emit, forgiving=True)
+                    session, loaded = open_session(command, self.emit, forgiving=True, resuming=True)
                     self.emit(loaded)
                 except LoadError as error:
                     self.emit(LoadFailed(str(error)))
@@ -101,6 +113,15 @@ class Engine:
                     with self._lock:
                         self._running = None
 
+    def _next(self, when_idle: Callable[[], None] | None) -> Command:
+        """The next command. ``when_idle`` is called when none has come for a while."""
+        if when_idle:
+            try:
+                return self._queue.get(timeout=IDLE_S)
+            except queue.Empty:
+                when_idle()
+        return self._queue.get()
+
     def emit(self, event: Event) -> None:
         """Send one event."""
         frame = encode(event)
@@ -111,6 +132,7 @@ class Engine:
     def _read(self) -> None:
         from ds4chat.engine.session import Control
 
+        quitting = False
         try:
             while (payload := read_frame(self._commands)) is not None:
                 command = decode_command(payload)
@@ -122,6 +144,10 @@ class Engine:
                         else:
                             self._cancelled.add(command.reply)
                         continue
+                    if isinstance(command, Quit):
+                        quitting = True
+                        if running and isinstance(running[1], Control):
+                            running[1].cancel()
                     if isinstance(command, Retune):
                         if running and isinstance(running[1], Control):
                             running[1].tuning = command.tuning
@@ -129,6 +155,8 @@ class Engine:
                 self._queue.put(command)
         except ProtocolError as error:
             log.error("the client sent %s", error)
+        if quitting:
+            time.sleep(LEAVE_S)  # the main thread leaves before, unless it hangs
         os._exit(0)
 
 

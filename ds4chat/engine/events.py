@@ -194,6 +194,8 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    keep_states: bool = False
+    """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
 
 
 @dataclass(frozen=True, slots=True)

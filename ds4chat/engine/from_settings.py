@@ -44,6 +44,7 @@ def load_of(settings: Settings) -> Load:
         flash_attn=settings.flash_attn,  # type: ignore[arg-type]
         strict=settings.mtp_strict,
         convert=settings.mtp_convert,
+        keep_states=settings.keep_states,
     )
 
 

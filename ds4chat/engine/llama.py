@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
 
+import llama_cpp
 import llama_cpp.llama_cpp as C
 import llama_cpp.llama_cpp_ext as ext
 import numpy as np
@@ -163,6 +164,11 @@ def devices() -> list[tuple[int, str]]:
     start()
     handles = [_device_get(i) for i in range(_device_count())]
     return [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+
+
+def build() -> str:
+    """What this llama.cpp is and which instructions it uses."""
+    return f"{llama_cpp.__version__} {C.llama_print_system_info().decode('utf-8', 'replace')}"
 
 
 def device() -> str:
@@ -590,6 +596,26 @@ class Context:
     def clear(self) -> None:
         """Empty the cache."""
         C.llama_memory_clear(self.memory, True)
+
+    def state_size(self) -> int:
+        """Bytes that save_state() takes now."""
+        return int(C.llama_state_seq_get_size(self.handle, 0))
+
+    def save_state(self) -> memoryview:
+        """The sequence's state as llama.cpp writes it. Raises LlamaError."""
+        content = bytearray(self.state_size())
+        buffer = (ctypes.c_uint8 * len(content)).from_buffer(content)
+        n = C.llama_state_seq_get_data(self.handle, buffer, len(content), 0)
+        if not n:
+            raise LlamaError("llama.cpp could not write the state of its cache.")
+        return memoryview(content)[:n]
+
+    def load_state(self, state: bytes | bytearray | memoryview) -> bool:
+        """Put a state back that a context like this one wrote, into an empty cache; False when llama.cpp
+        refuses it. It trusts the content: check before that it is whole."""
+        content = state if not memoryview(state).readonly else bytearray(state)
+        buffer = (ctypes.c_uint8 * len(content)).from_buffer(content)
+        return len(content) == int(C.llama_state_seq_set_data(self.handle, buffer, len(content), 0)) > 0
 
 
 # ------------------------------------------------------------------------------------ sampler

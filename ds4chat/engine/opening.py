@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +19,16 @@ from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, device
+from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device
 from ds4chat.engine.prompting import Prompter
+from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
 from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.classify import classify, quantisation
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
 from ds4chat.settings import paths
 
@@ -42,15 +44,18 @@ class LoadError(Exception):
     """Nothing was loaded; the text is a sentence for the user."""
 
 
-def open_session(load: Load, emit: Emit, *, forgiving: bool) -> tuple[Session, Loaded]:
+def open_session(
+    load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
+) -> tuple[Session, Loaded]:
     """A ready session for ``load`` and what is to be said of it. Raises LoadError.
 
     forgiving: a support file that does not fit leaves speculation off, with its reason, instead of raising.
+    resuming: conversations go on from states on disk, where ``load`` allows that.
     """
     try:
         header = check_target(Path(load.model))
         pair, off_reason = _check_support(load, header, emit, forgiving)
-        return _Opening(load, header, emit).session(pair, off_reason)
+        return _Opening(load, header, emit, resuming).session(pair, off_reason)
     except (ModelFileError, LlamaError) as error:
         raise LoadError(str(error)) from None
 
@@ -101,8 +106,9 @@ def _converted(load: Load, emit: Emit) -> str:
 class _Opening:
     """One load on its way, over files that were checked."""
 
-    def __init__(self, load: Load, header: Header, emit: Emit) -> None:
+    def __init__(self, load: Load, header: Header, emit: Emit, resuming: bool) -> None:
         self._load = load
+        self._resuming = resuming
         self._header = header
         self._emit = emit
         self._rollback = rollback_class(header)
@@ -157,6 +163,7 @@ class _Opening:
             batches_are_exact=exact,
             auto=auto,
             remember=remember,
+            states=self._states(target, drafter, pair) if self._resuming else None,
         )
         return session, Loaded(
             target=self._info(model),
@@ -237,6 +244,35 @@ class _Opening:
         name = costs.key(self._load.model, source, self._threads, device())
         return AutoDepth(costs.load(path, name), depth), lambda table: costs.save(path, name, table)
 
+    def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
+        """Where conversations of this load are kept; None without a cache folder, or where that is off:
+        then nothing stays there."""
+        try:
+            folder = paths.cache_dir() / "states"
+        except paths.FolderError as error:
+            log.warning("%s", error)
+            return None
+        tidy(folder, keep=self._load.keep_states)
+        if not self._load.keep_states:
+            return None
+        load = self._load
+        try:
+            identity = {
+                "model": _file_identity(self._header),
+                "drafter": drafter.kind if drafter else "",
+                "support": _file_identity(pair.support) if pair and pair.support else None,
+                "build": build(),
+                "device": [device(), load.gpu_layers, load.split_mode],
+                "n_ctx": target.n_ctx,
+                "rollback": target.rollback,
+                "cache": [self._cache.type_k, self._cache.type_v, self._cache.flash_attn],
+                "strict": load.strict,
+            }
+        except (OSError, ModelFileError) as error:
+            log.warning("conversations are not kept: %s", error)
+            return None
+        return SavedStates(folder, identity)
+
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
             path=self._load.model,
@@ -265,6 +301,19 @@ def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:
         return True
 
     return report
+
+
+def _file_identity(header: Header) -> list[object]:
+    """What tells a model's files from others that lie in their place. Raises OSError, ModelFileError."""
+    described: list[object] = []
+    for part in header.parts:
+        path = part.path.resolve()
+        status = path.stat()
+        digest = hashlib.blake2b(digest_size=16)
+        for chunk in read_range(path, 0, part.data_offset):
+            digest.update(chunk)
+        described.append([str(path), status.st_size, status.st_mtime_ns, digest.hexdigest()])
+    return described
 
 
 def _any_token(model: Model) -> int:

@@ -47,6 +47,7 @@ from ds4chat.engine.llama import Context, DecodeError, LlamaError
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
+from ds4chat.engine.saved_state import SavedStates
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -84,7 +85,8 @@ class Session:
     rollback: "kv" when the target's cache can be cut anywhere; "bounded" when it can only drop tokens of
     the last batch (recurrent states); "none" when it cannot drop any. one_by_one: verify each draft by a
     decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
-    depth "auto"; ``remember`` gets its cost table after each reply that it ran.
+    depth "auto"; ``remember`` gets its cost table after each reply that it ran. states: where keep() puts the
+    conversation's state, and where a prompt's beginning may be found.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Session:
         batches_are_exact: bool = False,
         auto: AutoDepth | None = None,
         remember: Callable[[CostTable], object] = lambda table: None,
+        states: SavedStates | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -109,6 +112,7 @@ class Session:
         self._auto = auto or AutoDepth(None, drafter.max_depth if drafter else 0)
         self._auto_ran = False
         self._remember = remember
+        self._states = states
         self._judged = 0
         self._accepted = 0
         self._failures = 0
@@ -225,6 +229,11 @@ class Session:
         if self.drafter:
             self.drafter.rewind(0)
 
+    def keep(self) -> None:
+        """Put the conversation's state on disk, where that is worth it and not done yet."""
+        if self._states and self.target.used == len(self.tokens):
+            self._states.save(self.target, self.drafter, self.tokens)
+
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
         self.prompter.close()
@@ -241,8 +250,14 @@ class Session:
         The last token opens the first step, so that with and without drafts the first row of a reply comes
         of a batch of the same shape.
         """
-        keep = self._rewind_to(_common_prefix(self.tokens, prompt[:-1]))
         total = len(prompt) - 1
+        if self._states:
+            found = self._states.restore(
+                self.target, self.drafter, self.tokens, prompt[:total], whole=self.rollback != "kv"
+            )
+            if found:
+                emit(Notice("info", f"{found} tokens of the conversation were restored from disk."))
+        keep = self._rewind_to(_common_prefix(self.tokens, prompt[:total]))
         started = time.perf_counter()
         emit(Prefill(reply, keep, total, keep, 0.0))
         for at in range(keep, total, PREFILL_CHUNK):
@@ -250,6 +265,8 @@ class Session:
                 break
             self._commit(prompt[at : min(at + PREFILL_CHUNK, total)])
             emit(Prefill(reply, len(self.tokens), total, keep, _ms_since(started)))
+        if self._states:
+            self._states.prefilled(len(self.tokens) - keep, time.perf_counter() - started)
         return keep
 
     def _commit(self, tokens: Sequence[int]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 PRIVATE = 0o600
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview]) -> None:
     """Put ``data`` in the place of ``path``, on disk before it shows, readable by the owner alone.
+
+    Large data may come in parts, which are written one after the other.
 
     Raises OSError, and then leaves ``path`` as it was and nothing beside it.
     """
@@ -18,7 +21,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(PRIVATE)

@@ -305,6 +305,13 @@ class Settings:
         live=True,
         off_flags=("--nothink",),
     )
+    keep_states: bool = option(
+        True,
+        "bool",
+        "context",
+        "Keep the KV state of the chat's last long conversations in the cache folder, for a week at most, where "
+        "reading them again would take longer. The files hold what was said; off deletes them.",
+    )
     # -- logs
     mtp_timing: bool = option(
         False,

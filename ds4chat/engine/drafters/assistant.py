@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ds4chat.engine.drafters.base import Draft, Policy
+from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model
 
@@ -84,6 +84,16 @@ class Assistant:
             hidden = self._context.nextn(1, self._width)[0].copy()
             token = draft.tokens[-1]
         return draft
+
+    def state(self) -> DrafterState:
+        features = self._zeros[None][:0] if self._feature is None else self._feature[None]
+        return DrafterState(0, self._observed, [], features, b"")
+
+    def restore(self, state: DrafterState) -> bool:
+        if state.features.shape != (1, self._width):
+            return False
+        self._feature, self._observed = state.features[0], state.observed
+        return True
 
     def close(self) -> None:
         self._target.enable_nextn(False, masked=True)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ds4chat.engine.judge import Proposal
 
 
@@ -48,6 +51,22 @@ class Policy:
         return not self.ends(proposal.token)
 
 
+@dataclass(frozen=True, slots=True)
+class DrafterState:
+    """What a drafter knows of the committed tokens, to be put back into one like it."""
+
+    known: int
+    """Committed tokens that its own cache holds."""
+    observed: int
+    """Committed tokens that it was shown."""
+    backlog: list[int]
+    """Tokens that it was shown and has not decoded."""
+    features: NDArray[np.float32]
+    """(n, width): the target's rows that go with the backlog, and with the token after it."""
+    cache: bytes | bytearray | memoryview
+    """Its cache as llama.cpp writes it; empty for a drafter without one."""
+
+
 class Drafter(Protocol):
     """A source of drafts. Positions are the target's: position p holds token p of the conversation.
 
@@ -72,6 +91,12 @@ class Drafter(Protocol):
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         """Up to ``depth`` tokens after ``last``, which stands at position len(committed), not decoded."""
+
+    def state(self) -> DrafterState:
+        """What restore() needs to go on from here, with the same tokens committed."""
+
+    def restore(self, state: DrafterState) -> bool:
+        """Take up a state instead of what is known, which must be nothing; False leaves nothing known."""
 
     def close(self) -> None:
         """Free the drafter's context and model; the target keeps nothing for it from then on."""

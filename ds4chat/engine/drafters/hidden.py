@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ds4chat.engine.drafters.base import Draft, Policy
+from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
 
@@ -131,6 +131,28 @@ class HiddenDrafter(ABC):
         finally:
             context.remove_from(n + 1 - self.shift)
         return draft
+
+    def state(self) -> DrafterState:
+        waiting = [*self._backlog_features, *([] if self._feature is None else [self._feature])]
+        features = np.stack(waiting) if waiting else np.zeros((0, 0), np.float32)
+        # A cell of a token that was sampled and never committed is no part of the conversation.
+        self._forget_cells(self._observed)
+        return DrafterState(
+            self._known, self._observed, list(self._backlog), features, self._context.save_state()
+        )
+
+    def restore(self, state: DrafterState) -> bool:
+        first = max(state.known, self.shift)
+        if len(state.features) != len(state.backlog) + 1 or first + len(state.backlog) != state.observed:
+            return False
+        if not self._context.load_state(state.cache) or self._context.used != max(
+            state.known - self.shift, 0
+        ):
+            self._context.clear()
+            return False
+        self._known, self._observed, self._backlog = state.known, state.observed, list(state.backlog)
+        *self._backlog_features, self._feature = state.features
+        return True
 
     def close(self) -> None:
         self._context.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ds4chat.engine.drafters.base import Draft, Drafter, Policy
+import numpy as np
+
+from ds4chat.engine.drafters.base import Draft, Drafter, DrafterState, Policy
 
 SIZES = (5, 4, 3)
 """N-gram lengths that are looked up, longest first: a longer match is a better reason to copy."""
@@ -67,6 +69,14 @@ class Lookup:
             break
         return draft
 
+    def state(self) -> DrafterState:
+        """Nothing: it reads the committed tokens when it drafts."""
+        return DrafterState(0, 0, [], np.zeros((0, 0), np.float32), b"")
+
+    def restore(self, state: DrafterState) -> bool:
+        self.rewind(0)
+        return True
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -103,6 +113,13 @@ class Either:
         if draft.tokens:
             return draft
         return self.second.draft(committed, last, min(depth, self.second.max_depth), policy)
+
+    def state(self) -> DrafterState:
+        return self.second.state()
+
+    def restore(self, state: DrafterState) -> bool:
+        self.first.rewind(0)
+        return self.second.restore(state)
 
     def close(self) -> None:
         self.first.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ds4chat.engine.drafters.base import Draft, Policy
+import numpy as np
+
+from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import CacheConfig, Context, DecodeError, LlamaError, Model
 
@@ -70,6 +72,16 @@ class DraftModel:
         finally:
             context.remove_from(n + 1)
         return draft
+
+    def state(self) -> DrafterState:
+        return DrafterState(self._known, 0, [], np.zeros((0, 0), np.float32), self._context.save_state())
+
+    def restore(self, state: DrafterState) -> bool:
+        if not self._context.load_state(state.cache) or self._context.used != state.known:
+            self._context.clear()
+            return False
+        self._known = state.known
+        return True
 
     def close(self) -> None:
         self._context.close()

@@ -1,0 +1,434 @@
+"""A conversation's state on disk: what comes back is what was saved, or nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from engine_kit import PAIRS, Answer, Bench, load_of
+
+from ds4chat.engine import child, saved_state
+from ds4chat.engine.client import EngineClient
+from ds4chat.engine.drafters.base import DrafterState
+from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Step, Tuning
+from ds4chat.engine.opening import open_session
+from ds4chat.models.demo import demo_model, demo_support
+
+STORY = " sun sea fog hut" * 150
+"""900 tokens of the constructed vocabulary."""
+PROSE = " the old mill turns and the young man at the door looks up to the red sky" * 40
+TARGETS = {
+    "lookup": ("llama", "", True),
+    "lookup-before-nextn": ("qwen35-nextn", "embedded", True),
+    "no-rollback": ("qwen3next-nextn", "", False),
+    "random-llama": ("llama-random", "", False),
+    "random-deepseek4": ("deepseek4-random", "", True),
+    "random-qwen35": ("qwen35-random", "", True),
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, and states that always pay: constructed models are faster than a disk."""
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(saved_state, "WORTH", 0.0)
+    return tmp_path / "home"
+
+
+@contextmanager
+def chat(load: Load, *, keep: bool = True) -> Iterator[Bench]:
+    """A session as the engine process opens it."""
+    load = replace(load, keep_states=keep)
+    session, loaded = open_session(load, lambda event: None, forgiving=False, resuming=keep)
+    try:
+        yield Bench(session, loaded)
+    finally:
+        session.close()
+
+
+def load_named(folder: Path, name: str) -> Load:
+    if name in PAIRS:
+        return load_of(folder, name, ctx=2048)
+    target, support, lookup = TARGETS[name]
+    return Load(str(tiny.build(target, folder)), support, lookup=lookup, ctx=2048, threads=1)
+
+
+def files(home: Path) -> list[Path]:
+    return sorted((home / "states").glob("*.state"))
+
+
+def restored(answer: Answer) -> int:
+    """Tokens that came from disk, as the notice says."""
+    said = [n for n in answer.notices if "restored from disk" in n]
+    assert len(said) <= 1
+    return int(said[0].split()[0]) if said else 0
+
+
+def drafter_state(bench: Bench) -> DrafterState | None:
+    drafter = bench.session.drafter
+    return drafter.state() if drafter else None
+
+
+def same(a: DrafterState | None, b: DrafterState | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return (
+        (a.known, a.observed, a.backlog) == (b.known, b.observed, b.backlog)
+        and np.array_equal(a.features, b.features)
+        and bytes(a.cache) == bytes(b.cache)
+    )
+
+
+def drafts(answer: Answer) -> list[list[int]]:
+    return [[row.draft for row in step.judged] for step in answer.steps]
+
+
+@pytest.mark.parametrize("name", [*PAIRS, *TARGETS])
+def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
+    tiny_dir: Path, home: Path, name: str
+) -> None:
+    load = load_named(tiny_dir, name)
+    depth = 0 if name in ("no-rollback", "random-llama") else 3
+    prompt, n = (PROSE, 1) if name.startswith("random") else (STORY + " end now", 30)
+    with chat(load) as bench:
+        first = bench.ask(prompt, n, depth=depth, ignore_eos=True)
+        bench.session.keep()
+        target, tokens = bytes(bench.session.target.save_state()), list(bench.session.tokens)
+        drafter = drafter_state(bench)
+        prompt += (first.text if n > 1 else "") + " the old hut"
+        within = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
+        assert restored(within) == 0
+    assert len(files(home)) == 1
+    with chat(load) as bench:
+        session = bench.session
+        ids = session.prompter.raw(prompt).tokens
+        assert ids[: len(tokens)] == tokens
+        assert session._states is not None
+        found = session._states.restore(
+            session.target, session.drafter, session.tokens, ids[:-1], whole=session.rollback != "kv"
+        )
+        assert (found, session.tokens, session.target.used) == (len(tokens), tokens, len(tokens))
+        assert bytes(session.target.save_state()) == target
+        assert same(drafter_state(bench), drafter)
+    with chat(load) as bench:
+        resumed = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
+        assert restored(resumed) == len(tokens)
+        assert resumed.ended.reused_tokens >= len(tokens) - 1  # a hidden row may have to be made again
+    with chat(load, keep=False) as bench:
+        prefilled = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
+        assert restored(prefilled) == 0
+    assert resumed.ids == within.ids == prefilled.ids
+    assert (drafts(resumed), resumed.counts) == (drafts(within), within.counts)
+    if not name.startswith("random"):
+        assert (drafts(resumed), resumed.counts) == (drafts(prefilled), prefilled.counts)
+
+
+def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
+    """The real model: 30 layers, and drafts by EAGLE-3 that depend on every cell."""
+    # One thread: two wait for each other where something else runs.
+    load = Load(str(demo_model()), str(demo_support()), ctx=1024, threads=1)
+    prompt = "The lighthouse keeper wrote down what he saw each morning. " * 50
+    with chat(load) as bench:
+        first = bench.ask(prompt, 24, depth=2)
+        bench.session.keep()
+        tokens = list(bench.session.tokens)
+        prompt += first.text
+        within = bench.ask(prompt, 24, depth=2)
+    with chat(load) as bench:
+        resumed = bench.ask(prompt, 24, depth=2)
+        assert restored(resumed) >= len(tokens) - 3  # the text may be cut into other tokens where it ends
+    with chat(load, keep=False) as bench:
+        prefilled = bench.ask(prompt, 24, depth=2)
+    assert resumed.ids == within.ids == prefilled.ids
+    assert drafts(resumed) == drafts(within)
+
+
+@pytest.mark.parametrize("name", ["llama-draft", "eagle3", "gemma4-assistant"])
+def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
+    tiny_dir: Path, home: Path, name: str
+) -> None:
+    """A reply asked for again, or an edited message."""
+    load = load_named(tiny_dir, name)
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 30, depth=3)
+        bench.session.keep()
+    with chat(load) as bench:
+        answer = bench.ask(STORY + " the old hut", 30, depth=3)
+        assert restored(answer) == len(tiny.encode(STORY))
+        resumed = answer.ids
+    with chat(load, keep=False) as bench:
+        assert bench.ask(STORY + " the old hut", 30, depth=3).ids == resumed
+
+
+@pytest.mark.parametrize("name", ["qwen35-nextn", "deepseek4-support"])
+def test_what_cannot_be_cut_is_taken_whole_or_not_at_all(tiny_dir: Path, home: Path, name: str) -> None:
+    load = load_named(tiny_dir, name)
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 30, depth=3)
+        bench.session.keep()
+    with chat(load) as bench:
+        answer = bench.ask(STORY + " the old hut", 30, depth=3)
+        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+
+
+def saved(load: Load, home: Path) -> Path:
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 20, depth=3)
+        bench.session.keep()
+    (path,) = files(home)
+    return path
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "empty": lambda path: path.write_bytes(b""),
+    "another format": lambda path: flip(path, 14),
+    "a bit of the header": lambda path: flip(path, 60),
+    "a bit of the tokens": lambda path: flip(path, path.read_bytes().index(b'"tokens":') + 60),
+    "a bit of the state": lambda path: flip(path, path.stat().st_size // 2),
+    "a bit of the digest": lambda path: flip(path, path.stat().st_size - 1),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "unreadable": lambda path: (path.unlink(), path.symlink_to("/proc/self/mem")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_file_that_is_not_whole_is_left_alone(tiny_dir: Path, home: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    load = load_named(tiny_dir, "eagle3")
+    path = saved(load, home)
+    damage(path)
+    with chat(load) as bench:
+        answer = bench.ask(STORY + " end now the old hut", 20, depth=3)
+        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+        assert answer.ended.finish_reason == "length"
+        ids = answer.ids
+    with chat(load, keep=False) as bench:
+        assert bench.ask(STORY + " end now the old hut", 20, depth=3).ids == ids
+
+
+@pytest.mark.parametrize("fails", ["target", "drafter"])
+def test_a_state_that_llama_cpp_refuses_is_read_again(
+    tiny_dir: Path, home: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole by its digest, and still of no use: here the two caches' parts in each other's place."""
+    load = load_named(tiny_dir, "llama-draft")
+    write = saved_state.SavedStates._write
+
+    def swapped(self, target, drafter, tokens):  # type: ignore[no-untyped-def]
+        state = drafter.state()
+        monkeypatch.setattr(drafter, "state", lambda: replace(state, cache=b"rubbish" * 99), raising=False)
+        if fails == "target":
+            monkeypatch.setattr(target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
+        write(self, target, drafter, tokens)
+
+    monkeypatch.setattr(saved_state.SavedStates, "_write", swapped)
+    saved(load, home)
+    with chat(load) as bench:
+        answer = bench.ask(STORY + " end now the old hut", 20, depth=3)
+        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+        assert answer.stats.judged > 0
+    assert files(home) == []
+
+
+CHANGES = {
+    "context": lambda load: replace(load, ctx=1024),
+    "cache type": lambda load: replace(load, cache_type_k="q8_0"),
+    "flash attention": lambda load: replace(load, flash_attn="off"),
+    "drafter": lambda load: replace(load, support=""),
+    "strict": lambda load: replace(load, strict=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_other_settings_of_the_cache_are_another_state(tiny_dir: Path, home: Path, change) -> None:  # type: ignore[no-untyped-def]
+    load = load_named(tiny_dir, "llama-draft")
+    saved(load, home)
+    with chat(change(load)) as bench:
+        assert restored(bench.ask(STORY + " end now the old hut", 5, depth=1)) == 0
+
+
+def test_another_file_in_the_models_place_is_another_state(
+    tiny_dir: Path, home: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny.build("llama", tiny_dir).read_bytes())
+    load = Load(str(model), lookup=True, ctx=2048, threads=1)
+    saved(load, home)
+    os.utime(model, ns=(1, 1))
+    with chat(load) as bench:
+        assert restored(bench.ask(STORY + " end now the old hut", 5)) == 0
+
+
+def test_only_what_pays_is_saved(tiny_dir: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = load_named(tiny_dir, "llama-draft")
+    with chat(load) as bench:
+        bench.ask(" sun" * 500, 5)  # 506 tokens with the begin token and the reply's first four
+        bench.session.keep()
+        assert files(home) == []
+        monkeypatch.setattr(saved_state, "WORTH", 1e9)
+        bench.ask(STORY, 5)
+        bench.session.keep()
+        assert files(home) == []
+        monkeypatch.setattr(saved_state, "WORTH", 0.0)
+        monkeypatch.setattr(saved_state, "MAX_FILE", 1000)
+        bench.session.keep()
+        assert files(home) == []
+
+
+def test_the_arithmetic_of_what_pays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 tokens of 2 ms are 2 s; 250 MB at 250 MB/s are 1 s, and twice that is asked for."""
+    monkeypatch.setattr(saved_state, "WORTH", 2.0)
+    states = saved_state.SavedStates(home / "states", {})
+    assert not states._pays(1000, 250_000_000, 2.0)
+    assert states._pays(1001, 250_000_000, 2.0)
+
+
+def test_prefills_of_short_turns_are_measured_together(home: Path) -> None:
+    states = saved_state.SavedStates(home / "states", {})
+    states.prefilled(40, 0.2)
+    assert states._ms_per_token == 0.0
+    states.prefilled(24, 0.12)
+    assert states._ms_per_token == pytest.approx(5.0)
+
+
+def test_the_files_are_private(tiny_dir: Path, home: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = saved(load_named(tiny_dir, "llama-draft"), home)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_longer_state_takes_the_place_of_the_shorter_and_the_oldest_go(
+    tiny_dir: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_state, "MAX_FILES", 3)
+    load = load_named(tiny_dir, "llama-draft")
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 5)
+        bench.session.keep()
+        (first,) = files(home)
+        bench.session.keep()  # nothing new
+        assert files(home) == [first]
+        bench.ask(STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red", 5)
+        bench.session.keep()
+        (second,) = files(home)
+        assert second != first
+        for i, word in enumerate((" sea", " sun", " fog")):
+            os.utime(files(home)[0], (time.time() - 50 + i, time.time() - 50 + i))
+            bench.ask(word * 600, 5)
+            bench.session.keep()
+    kept = files(home)
+    assert len(kept) == 3
+    assert second not in kept
+
+
+def test_off_keeps_nothing_and_deletes_what_there_is(tiny_dir: Path, home: Path) -> None:
+    load = load_named(tiny_dir, "llama-draft")
+    path = saved(load, home)
+    half = path.parent / f".{path.name}.abc123"
+    half.write_bytes(b"x")
+    foreign = path.parent / "notes.txt"
+    foreign.write_text("mine")
+    session, _ = open_session(load, lambda event: None, forgiving=True, resuming=True)
+    session.close()
+    assert list(path.parent.iterdir()) == [foreign]
+
+
+def test_old_and_half_written_files_are_deleted_at_the_next_load(tiny_dir: Path, home: Path) -> None:
+    load = load_named(tiny_dir, "llama-draft")
+    path = saved(load, home)
+    halves = [path.parent / f".{path.name}.{word}" for word in ("fresh", "stale")]
+    for half in halves:
+        half.write_bytes(b"x")
+    os.utime(halves[1], (time.time() - 7200,) * 2)
+    with chat(load):
+        assert path.exists() and halves[0].exists() and not halves[1].exists()
+    os.utime(path, (time.time() - 8 * 24 * 3600,) * 2)
+    with chat(load):
+        assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, home: Path) -> None:
+    home.mkdir()
+    (home / "states").write_text("in the way")
+    with chat(load_named(tiny_dir, "llama-draft")) as bench:
+        bench.ask(STORY + " end now", 5)
+        bench.session.keep()
+        assert bench.ask(STORY + " end now", 5).ended.finish_reason == "length"
+    assert (home / "states").read_text() == "in the way"
+
+
+# -- the engine process
+
+
+def ask(client: EngineClient, load: Load, prompt: str) -> list[Event]:
+    client.send(load)
+    assert client.wait_for(Loaded, 60)[0]
+    client.send(Generate(1, prompt=prompt, tuning=Tuning(depth=3), max_tokens=20))
+    ended, seen = client.wait_for(Ended, 60)
+    assert ended is not None
+    return seen
+
+
+def restored_in(events: list[Event]) -> bool:
+    return any("restored from disk" in e.message for e in events if isinstance(e, Notice))
+
+
+@pytest.mark.parametrize("how", ["quit", "idle"])
+def test_the_engine_process_keeps_a_conversation_over_a_restart(
+    tiny_dir: Path, tmp_path: Path, home: Path, how: str
+) -> None:
+    """DeepSeek V4's layout: of the constructed models the one whose prefill costs most, so that it pays."""
+    load = replace(load_named(tiny_dir, "deepseek4-support"), keep_states=True)
+    client = EngineClient(tmp_path / "engine.log")
+    client.start()
+    seen = ask(client, load, STORY + " end now")
+    assert not restored_in(seen)
+    if how == "idle":
+        deadline = time.monotonic() + 30 + child.IDLE_S
+        while not files(home) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        client.kill()  # nothing is left to do
+    client.close()
+    assert len(files(home)) == 1
+    answer = Answer()
+    for event in seen:
+        if isinstance(event, Step | Ended):
+            answer.take(event)
+    client = EngineClient(tmp_path / "engine.log")
+    client.start()
+    try:
+        assert restored_in(ask(client, load, STORY + " end now" + answer.text + " the old hut"))
+    finally:
+        client.close()
+
+
+def test_a_process_whose_client_is_gone_leaves_at_once(tiny_dir: Path, tmp_path: Path, home: Path) -> None:
+    """No state is kept then: nobody said Quit."""
+    load = replace(load_named(tiny_dir, "deepseek4-support"), keep_states=True)
+    client = EngineClient(tmp_path / "engine.log")
+    client.start()
+    ask(client, load, STORY + " end now")
+    assert client._process is not None and client._process.stdin is not None
+    client._process.stdin.close()
+    client._process.wait(child.LEAVE_S)
+    client.close()
+    assert files(home) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from ds4chat.settings.files import write_atomically
 
 MAX_ROWS = MAX_DEPTH + 1
 _RECENT = 15
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _CACHE_TABLES = 64
 
 
@@ -173,16 +174,36 @@ class Curve:
 
 
 class CostTable:
-    """Milliseconds of a step: verification of 1..17 rows, a draft of 1..16 tokens, and what is left over
-    (sampling, acceptance, rollback) in plain and in drafting steps."""
+    """Milliseconds of a step: verification of 1..17 rows in a batch of the size of the one before, what a
+    change of that size adds, a draft of 1..16 tokens, and what is left over (sampling, acceptance, rollback)
+    in plain and in drafting steps."""
 
-    __slots__ = ("draft", "drafting_overhead", "plain_overhead", "verify")
+    __slots__ = ("_changes", "draft", "drafting_overhead", "plain_overhead", "verify")
+
+    NOTICEABLE = 0.05
+    """Share of a plain step below which a change of size counts as free: it drowns in the scatter."""
 
     def __init__(self) -> None:
         self.verify = Curve()
         self.draft = Curve()
         self.plain_overhead = Samples()
         self.drafting_overhead = Samples()
+        self._changes: deque[float] = deque(maxlen=9)
+
+    def change_ms(self) -> float:
+        """What a step costs more when its batch has another size than the one before: llama.cpp reuses its
+        graph for a batch of the same shape and builds it anew for another, which takes a GPU longer than a
+        small model's decode. The median of the latest measurements; 0 where it is not noticeable."""
+        if not self._changes:
+            return 0.0
+        change = statistics.median_low(self._changes)
+        return change if change > self.NOTICEABLE * self.verify.value(1) else 0.0
+
+    def observe_change(self, ms: float) -> None:
+        """Take in the verification time of a plain step whose batch had another size than the one before.
+        Plain steps alone tell: their usual cost is known best."""
+        if self.verify.count(1) >= 2 and math.isfinite(ms):
+            self._changes.append(ms - self.verify.value(1))
 
     def verify_ratio(self, drafts: int) -> float:
         """v(k) = T(k + 1 rows) / T(1 row) for k = ``drafts``; NaN before a measurement."""
@@ -226,6 +247,7 @@ class CostTable:
             "draft": self.draft.to_list(),
             "plain_overhead": _samples_list(self.plain_overhead),
             "drafting_overhead": _samples_list(self.drafting_overhead),
+            "change": [round(ms, 5) for ms in self._changes],
         }
 
     @classmethod
@@ -241,6 +263,10 @@ class CostTable:
             ):
                 for ms, count in data[name]:
                     samples.restore(float(ms), int(count))
+            for ms in data["change"]:
+                if not math.isfinite(ms):
+                    raise ValueError("a change of size that does not cost a number of milliseconds")
+                table._changes.append(float(ms))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a cost table: {error}") from None
         return table

@@ -5,14 +5,17 @@ The session asks a controller before each step and tells it after each step what
 AutoDepth maximises expected tokens per millisecond, S(k) = E(k) / T(k): E(k) = 1 + sum over i of the product
 of the conditional acceptances a_1..a_i, T(k) the milliseconds of a step with k drafts. Three parts:
 
-- CostTable measures T(k); what is not measured yet counts as cheap as it may be (worth a try?);
+- CostTable measures T(k), and what a change of batch size costs; what is not measured yet counts as cheap as
+  it may be (worth a try?);
 - Acceptance measures a_i, conditionally: position i is judged only where all before it were accepted, so
   a draft that was cut off says nothing about the positions behind it;
 - Ledger holds the loss against plain decoding below 3 % of any 256 tokens. It does not trust the
   estimates of acceptance: a step is affordable only if the loss stays in bounds when all its drafts fail.
 
 Speculation is either running or resting. It rests when no depth is expected to pay, and is tried again
-after 16, 32, 64, ... tokens, unless measured costs rule out that any acceptance could make it pay.
+after 16, 32, 64, ... tokens, unless measured costs rule out that any acceptance could make it pay. A drafter
+that costs next to nothing and says how sure it is, as lookup does, never rests: it is asked in every step,
+and each of its drafts is verified only where its confidence says that this pays.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ class DepthController(Protocol):
 
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
         """Whether the draft just made at ``position`` (from 1) goes into the verification batch. False drops
-        it and ends the draft, position 1 included. ``draft_prob`` is the drafter's probability of it."""
+        it and ends the draft, position 1 included. ``draft_prob``: how sure the drafter is of it, 0..1, by
+        its own probability or by whatever it has in the place of one; None when it cannot say."""
 
     def observe(self, step: StepCost) -> None:
         """Take in what the step cost. A step that choose() put at 0 is reported as well."""
@@ -97,13 +101,14 @@ class AutoDepth:
 
     ``warm`` is the table measured in an earlier run of the same model, drafter, threads and device; without
     it the first steps are plain ones and measure the baseline. ``table`` is what is known now, for the
-    cache. Against plain decoding it loses less than 3 % over any 256 tokens, as far as these hold: a
-    plain step's cost is as measured, and a depth not tried yet costs no more than CostTable.most_ms says.
+    cache. Against plain decoding it loses less than 3 % over any 256 tokens of a reply, as far as these hold:
+    a plain step's cost is as measured, and a depth not tried yet costs no more than CostTable.most_ms says.
     The one step whose cost nothing is known of, the first with a draft after a cold start, can break the
     bound if it alone costs more than 7 plain steps; no controller that ever tries can exclude that.
     """
 
     BASELINE_STEPS = 3
+    """Plain steps at the start of a cold table; the first one follows a prompt, whose size was another."""
     REFRESH = 200
     """Plain steps' time after which a running speculation decodes one plain step, to keep the baseline
     that everything is compared with true as the context grows: at most 0.5 %."""
@@ -115,6 +120,20 @@ class AutoDepth:
     RESTED = 8
     """After this many plain steps the drafter may have to catch up: that step's draft time is not its
     usual one."""
+    FREE_DRAFT = 0.02
+    """Share of a plain step up to which a draft counts as free."""
+    CHECKS = (12, 24)
+    """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true; the
+    second for a drafter that is asked in every step."""
+    HURDLE = 1.1
+    """What the time of a draft must bring, over what plain decoding would, from a drafter that is asked in
+    every step: many of its drafts are near the break-even, where an estimate a little too good loses."""
+    SURE = 0.85
+    DOUBT = (1.5, 0.015)
+    """Plain steps, and more for each token, that a reply may lose before drafts expected to be accepted less
+    often than SURE are left out: they must not use up what a copy further on may risk."""
+    SETTLED = 32
+    """Plain steps' time after which a change of depth must have repaid what the change of size costs."""
 
     def __init__(self, warm: CostTable | None = None, max_depth: int = MAX_DEPTH) -> None:
         if not 0 <= max_depth <= MAX_DEPTH:
@@ -131,10 +150,20 @@ class AutoDepth:
         self._trial_steps = 0 if self.table.draft.measured else 2
         """Steps left of a try that are taken even if nothing is expected of them: until a draft was judged,
         and a depth measured twice."""
+        self._trial_judged = 1
+        """Steps of a try that must have judged a draft."""
         self._earned = 0.0
         self._since_plain_ms = 0.0
         self._plain_run = 0
         self._catch_up: deque[float] = deque(maxlen=5)
+        self._rows = 0
+        """Rows of the last verification batch; 0 when something else was decoded since."""
+        self._failed_replies = 0
+        """Replies in a row in which speculation was tried and did not pay."""
+        self._tried = False
+        self._confident = False
+        """The drafter says how sure it is."""
+        self._reply_tokens, self._reply_loss = 0, 0.0
         self._bins: list[int] = []
         self._calls = 0
         self._drops = 0
@@ -146,9 +175,18 @@ class AutoDepth:
     # -- the contract
 
     def begin(self) -> None:
-        """A new reply: what is known of acceptance weighs little, and a rest ends soon."""
+        """A new reply: what is known of acceptance weighs little, and a rest ends soon, after 16, 32, ..,
+        256 tokens by the number of replies in a row in which speculation did not pay."""
+        if self._tried:
+            self._failed_replies = 0 if self._running or self._earned > 2 else self._failed_replies + 1
+        self._tried = self._running
+        self._rows = 0
+        self._reply_tokens, self._reply_loss = 0, 0.0
+        self._ledger.begin()
         self._acceptance.forget(8)
-        self._next_try = min(self._next_try, self._ledger.tokens + self.FIRST_REST)
+        self._calibration.forget(8)
+        soon = self.FIRST_REST << min(self._failed_replies, 4)
+        self._next_try = min(self._next_try, self._ledger.tokens + soon)
 
     def choose(self, limit: int) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
@@ -158,29 +196,37 @@ class AutoDepth:
         self._depth = 0
         limit = min(limit, self.max_depth)
         if limit > 0 and not self._baseline_due():
-            self._depth = self._run(limit) if self._running else self._try(limit)
+            if self._asking:
+                self._depth = self._ask(limit)
+            else:
+                self._depth = self._run(limit) if self._running else self._try(limit)
         return self._depth
 
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
         """False where the draft, with the best continuation behind it, is expected to bring fewer tokens than
-        its time would bring otherwise. Used once 32 judged drafts have calibrated the drafter's probability;
-        every twelfth draft that would be dropped is judged all the same, to keep the calibration true."""
+        its time would bring otherwise. Used once 32 judged drafts have calibrated the drafter's probability,
+        and from the start for a drafter that is asked in every step."""
         self._calls += 1
         if draft_prob is None:
             return True
+        self._confident = True
+        asking = self._asking
         calibrated = self._calibration.rate(draft_prob)
-        if self._calibration.seen >= Calibration.NEEDED and self._rate > 0:
-            before = self.table.step_ms(position - 1, position)
+        if (asking or self._calibration.seen >= Calibration.NEEDED) and self._rate > 0:
+            before = self._step_ms(position - 1, position)
             expected = self._path * calibrated
             gain = expected
-            best = gain - self._rate * (self.table.step_ms(position) - before)
+            best = gain - self._rate * (self._step_ms(position) - before)
             for depth in range(position + 1, self._depth + 1):
-                expected *= self._accepted_rates[depth - 1]
+                further = self._accepted_rates[depth - 1]
+                expected *= max(further, calibrated) if asking else further
                 gain += expected
-                best = max(best, gain - self._rate * (self.table.step_ms(depth) - before))
+                best = max(best, gain - self._rate * (self._step_ms(depth) - before))
+            if asking and position == 1 and calibrated < self.SURE and self._doubt_is_too_dear():
+                return False
             if best <= 0:
                 self._drops += 1
-                if self._drops % 12:
+                if self._drops % self.CHECKS[asking]:
                     return False
         self._bins.append(Calibration.bin(draft_prob))
         self._path *= calibrated
@@ -196,35 +242,48 @@ class AutoDepth:
             calls = 0
         self._depth = 0
         resumed = drafting and self._plain_run >= self.RESTED
-        self._learn_costs(step, calls, resumed)
+        changed = step.drafted + 1 != self._rows
+        self._learn_costs(step, calls, changed, resumed)
+        self._rows = step.drafted + 1
         plain = self.table.plain_ms()
         if not plain > 0:
             return
-        expected = self.table.step_ms(step.drafted, calls)
+        expected = self.table.step_ms(step.drafted, calls) + (self.table.change_ms() if changed else 0.0)
         cost = expected / plain
         if resumed:
-            self._catch_up.append(min(max(0.0, (step.total_ms - expected) / plain), 2.0))
+            self._catch_up.append(min(max(0.0, (step.total_ms - expected) / plain), 16.0))
             cost += statistics.median_low(self._catch_up)
         emitted = max(1, step.emitted)
         self._ledger.add(cost, emitted)
         self._earned += emitted - cost
+        self._reply_tokens += emitted
+        self._reply_loss += cost - emitted
         if drafting:
             self._acceptance.observe(step.depth, step.drafted, step.judged, step.accepted)
             for index, bin_index in enumerate(self._bins[: step.judged]):
                 self._calibration.add(bin_index, index < step.accepted)
-            done = step.judged and self.table.verify.count(step.drafted + 1) > 1
+            self._trial_judged -= step.judged > 0
+            done = self._trial_judged <= 0 and self.table.verify.count(step.drafted + 1) > 1
             self._trial_steps = 0 if done else max(0, self._trial_steps - 1)
             self._plain_run = 0
             self._since_plain_ms += expected
         else:
             self._plain_run += 1
-            self._since_plain_ms = 0.0
 
     # -- inside
 
-    def _learn_costs(self, step: StepCost, calls: int, resumed: bool) -> None:
+    def _learn_costs(self, step: StepCost, calls: int, changed: bool, resumed: bool) -> None:
         table = self.table
-        table.verify.add(step.drafted + 1, step.verify_ms)
+        rows, verify_ms = step.drafted + 1, step.verify_ms
+        if changed:
+            if rows == 1:
+                table.observe_change(verify_ms)
+            verify_ms -= table.change_ms()
+        free = not self._baseline_unknown and not table.change_ms()
+        if rows > 1 or not changed or free:
+            table.verify.add(rows, max(verify_ms, 0.0))
+            if rows == 1:
+                self._since_plain_ms = 0.0
         rest = step.total_ms - step.verify_ms
         if step.depth == 0:
             table.plain_overhead.add(max(0.0, rest))
@@ -234,9 +293,27 @@ class AutoDepth:
             overhead.add(max(0.0, rest - step.draft_ms))
 
     def _baseline_due(self) -> bool:
-        if self.table.verify.count(1) < self.BASELINE_STEPS:
+        if self._baseline_unknown:
             return True
-        return self._since_plain_ms > self.REFRESH * self.table.plain_ms()
+        change = 2 * self.table.change_ms()
+        return self._since_plain_ms > self.REFRESH * (self.table.plain_ms() + change)
+
+    @property
+    def _baseline_unknown(self) -> bool:
+        return self.table.verify.count(1) < self.BASELINE_STEPS - 1
+
+    @property
+    def _asking(self) -> bool:
+        """The drafter says how sure it is and costs next to nothing, so it can be asked in every step."""
+        draft = self.table.draft
+        return self._confident and draft.value(1) <= self.FREE_DRAFT * self.table.plain_ms()
+
+    def _step_ms(self, drafts: int, calls: int | None = None) -> float:
+        """What a step costs after the last one. Leaving plain decoding counts the way back as well."""
+        ms = self.table.step_ms(drafts, calls)
+        if drafts and drafts + 1 != self._rows:
+            ms += self.table.change_ms() * (1 if self._rows > 1 else 2)
+        return ms
 
     def _speeds(self, limit: int, accepted: list[float], reached: list[float]) -> list[float]:
         """Expected speed at depth 0..limit over plain decoding's, with costs as low as they may be. The depth
@@ -245,15 +322,19 @@ class AutoDepth:
         plain = table.plain_ms()
         deepest = max(table.verify.measured[-1] - 1, 0)
         speeds = [1.0]
-        tokens, stopped_ms, present, passed = 1.0, 0.0, 1.0, 1.0
+        change = table.change_ms()
+        tokens, stopped_ms, present, passed, same = 1.0, 0.0, 1.0, 1.0, 0.0
         for depth in range(1, min(limit, 2 * deepest + 1) + 1):
             missing = 1 - reached[depth - 1]
             if missing > 0:
                 stopped_ms += present * missing * table.step_ms(depth - 1, depth)
+                same += (present * missing) ** 2
             present *= 1 - missing
             passed *= accepted[depth - 1]
             tokens += present * passed
-            speeds.append(tokens * plain / (stopped_ms + present * table.least_ms(depth)))
+            # Two steps in a row are of one size with the sum of the squared shares of all sizes.
+            changing_ms = change * max(0.0, 1 - same - present**2)
+            speeds.append(tokens * plain / (stopped_ms + present * table.least_ms(depth) + changing_ms))
         return speeds
 
     def _run(self, limit: int) -> int:
@@ -263,6 +344,12 @@ class AutoDepth:
             return depth if self._ledger.affords(self._worst(depth)) else 0
         accepted, reached = self._acceptance.rates(self.OPTIMISM)
         speeds = self._speeds(limit, accepted, reached)
+        change = self.table.change_ms() / (self.SETTLED * self.table.plain_ms())
+        if change and self._rows:
+            speeds = [
+                speed - (change if depth + 1 != self._rows else 0) for depth, speed in enumerate(speeds)
+            ]
+            speeds[0] = 1.0
         best = max(speeds)
         if best <= 1:
             self._start_rest(limit)
@@ -279,17 +366,37 @@ class AutoDepth:
         return 0
 
     def _worst(self, depth: int) -> float:
-        """Plain steps lost when every draft of this depth fails."""
-        return max(0.0, self.table.most_ms(depth) / self.table.plain_ms() - 1)
+        """Plain steps lost when every draft of this depth fails, with the way there and back."""
+        changes = 1 if depth + 1 == self._rows else 2
+        ms = self.table.most_ms(depth) + changes * self.table.change_ms()
+        return max(0.0, ms / self.table.plain_ms() - 1)
+
+    def _doubt_is_too_dear(self) -> bool:
+        start, more = self.DOUBT
+        return self._reply_loss + self._worst(1) > start + more * self._reply_tokens
+
+    def _ask(self, limit: int) -> int:
+        """The deepest depth whose failure is affordable; keep_drafting decides on each draft of it."""
+        self._rate = self.HURDLE / self.table.plain_ms()
+        self._accepted_rates = self._acceptance.rates(0.0)[0]
+        deepest = max(self.table.verify.measured[-1] - 1, 0)
+        for depth in range(min(limit, 2 * deepest + 1), 0, -1):
+            if self._ledger.affords(self._worst(depth)):
+                return depth
+        return 0
 
     def _start_rest(self, limit: int) -> None:
         """Rest longer after each try that brought nothing; a try costs less than 1 % of the rest after it."""
-        longest = max(64, int(self._worst(1) * 125))
+        longest = max(64, int((self._worst(1) + self._usual_catch_up()) * 125))
         self._rest = self.FIRST_REST if self._earned > 2 else min(2 * self._rest, longest)
         if self._trial_depth_at(limit) is None:
             self._rest = self.HOPELESS_REST
         self._next_try = self._ledger.tokens + self._rest
         self._running = False
+
+    def _usual_catch_up(self) -> float:
+        """Plain steps that the drafter's way back after a rest took lately."""
+        return statistics.median_low(self._catch_up) if self._catch_up else 0.0
 
     def _trial_depth_at(self, limit: int) -> int | None:
         """The depth to try after a rest: the cheapest of those that would bring at least half of the best
@@ -307,12 +414,13 @@ class AutoDepth:
         if self._ledger.tokens < self._next_try:
             return 0
         depth = self._trial_depth_at(limit) or 1
-        catch_up = statistics.median_low(self._catch_up) if self._catch_up else 0.0
-        if not self._ledger.affords(self._worst(depth) + catch_up):
+        if not self._ledger.affords(self._worst(depth) + self._usual_catch_up()):
             return 0
         self._acceptance.forget(2)
-        self._running = True
+        self._running = self._tried = True
         self._earned = 0.0
         self._trial_depth = depth
-        self._trial_steps = 4
+        # Where the way there and back is what a try costs, a few more steps cost little and tell more.
+        self._trial_judged = 1 + min(7, int(8 * self.table.change_ms() / self.table.plain_ms()))
+        self._trial_steps = 3 + self._trial_judged
         return depth

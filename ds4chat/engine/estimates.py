@@ -132,6 +132,8 @@ class Calibration:
 
     NEEDED = 32
     """Judged drafts before the bins are used."""
+    PRIOR = 6
+    """Outcomes as which the probability itself counts."""
 
     def __init__(self) -> None:
         self._hits = [0.0] * 10
@@ -146,7 +148,15 @@ class Calibration:
     def rate(self, prob: float) -> float:
         """Expected acceptance of a draft with this probability."""
         index = self.bin(prob)
-        return (self._hits[index] + 3 * prob) / (self._weight[index] + 3)
+        return (self._hits[index] + self.PRIOR * prob) / (self._weight[index] + self.PRIOR)
+
+    def forget(self, weight: float) -> None:
+        """Keep every bin's share as if it had been seen ``weight`` times at most: another text may be surer
+        or less sure at the same probability."""
+        for index, seen in enumerate(self._weight):
+            if seen > weight:
+                self._hits[index] *= weight / seen
+                self._weight[index] = weight
 
     def add(self, bin_index: int, accepted: bool) -> None:
         """Take in one judged draft."""
@@ -164,7 +174,8 @@ class Ledger:
 
     ``drawdown`` is the largest loss of any run of steps that ends now and began within the last WINDOW
     tokens. Holding it below a bound after every step holds the loss of every such run below that bound:
-    a window's loss is at most the drawdown at its end.
+    a window's loss is at most the drawdown at its end. A new reply may lose RENEWED in any case, so that the
+    bound holds within each reply, and over several short ones as far as they do not use that up.
     """
 
     WINDOW = 256 + MAX_DEPTH + 1
@@ -174,9 +185,13 @@ class Ledger:
     """The bound of the first token, so that a short reply pays little for what is learned in it; it rises
     by 0.03 a token up to BOUND."""
 
+    RENEWED = 2.0
+    """What a new reply may lose at the least, whatever the replies before it lost: its text is another."""
+
     def __init__(self) -> None:
         self.tokens = 0
         self._loss = 0.0
+        self._lowest_of_reply = 0.0
         self._lowest: deque[tuple[int, float]] = deque([(0, 0.0)])
 
     @property
@@ -191,9 +206,15 @@ class Ledger:
         while self._lowest and self._lowest[-1][1] >= self._loss:
             self._lowest.pop()
         self._lowest.append((self.tokens, self._loss))
+        self._lowest_of_reply = min(self._lowest_of_reply, self._loss)
         while self._lowest[0][0] < self.tokens - self.WINDOW:
             self._lowest.popleft()
 
+    def begin(self) -> None:
+        """A new reply starts."""
+        self._lowest_of_reply = self._loss
+
     def affords(self, loss: float) -> bool:
-        """Whether a step that may lose this much keeps the bound."""
-        return self.drawdown + loss <= min(self.BOUND, self.START + 0.03 * self.tokens)
+        """Whether a step that may lose this much keeps the bound within this reply."""
+        bound = min(self.BOUND, self.START + 0.03 * self.tokens)
+        return self.drawdown + loss <= bound or self._loss - self._lowest_of_reply + loss <= self.RENEWED

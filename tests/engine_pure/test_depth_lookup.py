@@ -1,0 +1,102 @@
+"""Auto depth with lookup on recorded texts: what it chooses is judged at given costs, so that nothing is left
+to the machine. The texts are the demo model's greedy replies to the prompts that ds4chat ships."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
+from ds4chat.engine.drafters.base import Policy
+from ds4chat.engine.drafters.lookup import Lookup, confidence
+
+TEXTS = json.loads((Path(__file__).parent / "recorded_texts.json").read_text())
+"""30 of {"kind", "prompt": token ids, "reply": token ids}, six of each kind."""
+PLAIN_MS = 8.0
+COSTS = {
+    "Q4_1 on two cores": (1, 1.7, 2.07, 2.48, 2.9, 3.3, 3.6, 3.9, 4.2),
+    "F16 on two cores": (1, 1.2, 1.45, 1.7, 1.95, 2.2, 2.45, 2.7, 2.95),
+}
+"""v(0..8); each further row costs what the last one did."""
+
+
+def verify(costs: tuple[float, ...], drafts: int) -> float:
+    """Plain steps of a verification of this many drafts."""
+    return costs[drafts] if drafts < 9 else costs[8] + (costs[8] - costs[7]) * (drafts - 8)
+
+
+def answer(
+    controller: DepthController, text: dict, tokens: int, costs: tuple[float, ...], rng: random.Random
+) -> tuple[int, float]:
+    """Decode a recorded reply with lookup: its tokens and the plain steps that they took. What the
+    controller is told of the time scatters by 3 %."""
+    prompt, reply = text["prompt"], text["reply"][:tokens]
+    lookup = Lookup(max_depth=16)
+    committed, last, at, cost = list(prompt[:-1]), prompt[-1], 0, 0.0
+    lookup.observe(committed, 0, len(committed))
+    controller.begin()
+    while at < len(reply):
+        limit = len(reply) - at - 1
+        depth = controller.choose(limit) if limit else 0
+        policy = Policy(gate=0, ends=lambda token: False, keep_drafting=controller.keep_drafting)
+        drafts = lookup.draft(committed, last, depth, policy).tokens if depth else []
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == reply[at + accepted]:
+            accepted += 1
+        emitted = reply[at : at + accepted + 1]
+        took = verify(costs, len(drafts))
+        ms, draft_ms = PLAIN_MS * took * rng.gauss(1, 0.03), 0.06 if depth else 0.0
+        judged = min(len(drafts), accepted + 1)
+        controller.observe(
+            StepCost(depth, len(drafts), judged, accepted, draft_ms, ms, ms + draft_ms + 0.15, len(emitted))
+        )
+        new = [last, *emitted[:-1]]
+        lookup.observe(new, len(committed), len(new))
+        committed, last, at, cost = committed + new, emitted[-1], at + len(emitted), cost + took
+    return len(reply), cost
+
+
+def speeds(controller: DepthController, tokens: int, costs: tuple[float, ...], seed: int) -> dict[str, float]:
+    """Tokens per plain step by kind of text; the kinds take turns, as in a bench."""
+    rng = random.Random(seed)
+    totals: dict[str, list[float]] = {}
+    for text in sorted(range(30), key=lambda i: (i % 6, i // 6)):
+        emitted, cost = answer(controller, TEXTS[text], tokens, costs, rng)
+        total = totals.setdefault(TEXTS[text]["kind"], [0, 0])
+        total[0] += emitted
+        total[1] += cost
+    return {kind: emitted / cost for kind, (emitted, cost) in totals.items()}
+
+
+@pytest.mark.parametrize("tokens", [64, 128])
+@pytest.mark.parametrize("machine", COSTS)
+def test_auto_reaches_the_better_of_plain_and_the_best_fixed_depth(machine: str, tokens: int) -> None:
+    """From a cold start, on five kinds of text from stories to copying: at least 0.97 of plain decoding or of
+    the fixed depth that is best for the kind in hindsight, whichever is faster; 0.96 on each kind alone."""
+    costs = COSTS[machine]
+    fixed = [speeds(FixedDepth(depth), tokens, costs, 0) for depth in (1, 2, 3, 4, 6, 8)]
+    auto = [speeds(AutoDepth(None), tokens, costs, seed) for seed in range(1, 6)]
+    shares = {}
+    for kind in ("chat", "code", "list", "rewrite", "story"):
+        better = max(1.0, *(speed[kind] for speed in fixed))
+        shares[kind] = statistics.mean(speed[kind] for speed in auto) / better
+    assert min(shares.values()) >= 0.96, shares
+    assert statistics.geometric_mean(shares.values()) >= 0.97, shares
+    assert max(speed["rewrite"] for speed in fixed) > 1.2, "copying must pay, or this shows nothing"
+
+
+def test_a_longer_match_makes_lookup_surer() -> None:
+    """1 - 1.2/3 = 0.6 after the shortest match that is looked up, 1 - 1.2/12 = 0.9 after twelve tokens."""
+    assert confidence(3) == pytest.approx(0.6)
+    assert confidence(12) == pytest.approx(0.9)
+    asked: list[tuple[int, float]] = []
+    lookup = Lookup(max_depth=4)
+    text = [9, 8, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3]  # and 4 as the last token: four tokens as before
+    lookup.observe(text, 0, len(text))
+    policy = Policy(0, lambda token: False, lambda position, sure: asked.append((position, sure)) or True)
+    assert lookup.draft(text, 4, 3, policy).tokens == [5, 6, 7]
+    assert asked == [(1, confidence(4)), (2, confidence(5)), (3, confidence(6))]

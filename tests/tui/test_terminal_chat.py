@@ -81,3 +81,32 @@ def test_without_a_terminal_it_says_to_use_p(tiny_dir: Path) -> None:
     assert done.returncode == 2
     assert "-p" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_mouse_of_a_terminal_drags_and_turns_a_number(tiny_dir: Path, tmp_path: Path) -> None:
+    """The bytes that a terminal sends for it (SGR mouse reports), on a value of the Tuning panel."""
+    (tmp_path / "config.toml").write_text('panels = "tuning"\n', encoding="utf-8")
+    target = tiny.build("llama", tiny_dir)
+    chat = Terminal("-m", target, "--lookup", "-t", "1", columns=140, rows=30, DS4CHAT_HOME=str(tmp_path))
+    try:
+        screen = chat.until(lambda text: "ready" in text and "gate   −" in text).splitlines()
+        row = next(i for i, line in enumerate(screen, 1) if "gate   −" in line)
+        x = screen[row - 1].index("gate   −") + 13
+
+        def mouse(button: int, column: int, up: bool = False) -> None:
+            chat.type(f"\x1b[<{button};{column};{row}{'m' if up else 'M'}")
+
+        mouse(0, x)
+        for column in range(x + 1, x + 7):
+            mouse(32, column)
+        mouse(0, x + 6, up=True)
+        chat.until("3.00   + stop below this d.gap")
+        mouse(35, x + 1)
+        mouse(64, x + 1)
+        chat.until("3.50   + stop below this d.gap")
+        chat.type("\x12")  # ctrl+r: undo the turn of the wheel, then the drag
+        chat.until("3.00   + stop below this d.gap")
+        chat.type("\x12")
+        chat.until("0.00   + off: drafts up to depth")
+    finally:
+        chat.close()

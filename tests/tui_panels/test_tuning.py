@@ -134,6 +134,7 @@ async def test_a_wrong_value_says_why_and_changes_nothing() -> None:
         await pilot.pause()
         assert tunings(app) == [] and control.value == "2"
         assert "17 is out of range" in control.says
+        assert [n.message for n in app._notifications] == [control.says], "the line is too short for it"
         await pilot.press("right")
         await pilot.pause()
         assert control.value == "3" and "out of range" not in control.says

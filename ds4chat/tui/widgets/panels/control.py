@@ -136,9 +136,10 @@ class Control(Widget, can_focus=True):
             self.refresh()
 
     def show_error(self, sentence: str) -> None:
-        """Say what was wrong with the typed value, until the next key."""
+        """Say what was wrong with the typed value, until the next key; whole in a notice, as it may be long."""
         self._error = sentence
         self.tooltip = sentence
+        self.notify(sentence, severity="warning", markup=False)
         self.refresh()
 
     def begin_edit(self, text: str = "") -> None:
@@ -252,7 +253,7 @@ class Control(Widget, can_focus=True):
             value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"
         else:
             value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
-        says = "Enter sets it, Esc keeps the old" if self.editing else self.says
+        says = "Enter sets it, Esc drops" if self.editing else self.says
         filled = 0 if self.editing else self._filled
         segments = [
             Segment(set_cell_size(self._label, LABEL_WIDTH), self._style("label")),

@@ -21,7 +21,7 @@ from ds4chat.tui.widgets.panels.timings import TimingsPanel
 from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
 PANELS = ("acceptance", "timings", "confidence", "tuning")
-ROOMY_HEIGHT = 58
+ROOMY_HEIGHT = 60
 """Rows from which all four panels stand with space between them."""
 DRAW_SECONDS = 1 / 5
 """Least time between two drawings: figures that change faster cannot be read."""

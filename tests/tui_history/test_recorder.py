@@ -387,6 +387,59 @@ def test_a_system_prompt_goes_through_export_and_import(store: Store, path: Path
     assert (back.system, [turn.text for turn in back.turns]) == ("Be long.", ["One", TEXT])
 
 
+def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
+    locked: sqlite3.Connection, store: Store, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ds4chat.tui.recorder.LAST_WAIT", 0.2)
+    chat = chat_on(store, path, system="Be brief.")
+    chat.submit("One")
+    reply = asked(chat)
+    engine = chat.engine
+    assert isinstance(engine, Probe)
+    engine.push(*steps_of(reply.number, PIECES), ended(reply.number))
+    chat.frame()
+    chat.recorder.export(chat.conversation, tmp_path / "a.json")
+    other = Store.in_memory()
+    made = import_file(other, tmp_path / "a.json")
+    found = other.conversations.path(made)
+    assert [(m.role, m.text) for m in found] == [
+        ("system", "Be brief."),
+        ("user", "One"),
+        ("assistant", TEXT),
+    ]
+    assert found[2].model is not None
+    assert found[2].model.path == "/models/tiny.gguf"
+    assert other.records.steps(found[2].id, reply.number) == reply.steps
+
+
+def test_a_conversation_that_is_gone_is_said_once_and_the_engine_asked_all_the_same(
+    store: Store, path: Path
+) -> None:
+    chat = chat_on(store, path)
+    chat.submit("One")
+    answer(chat)
+    with store.database.write() as connection:
+        connection.execute("DELETE FROM conversations")
+    chat.submit("Two")
+    settle(chat)
+    said = [notice.message for _ in range(3) for notice in chat.frame().notices]
+    asked(chat)
+    assert len(said) == 1
+    assert "There is no conversation" in said[0]
+    assert "/export" in said[0]
+    engine = chat.engine
+    assert isinstance(engine, Probe)
+    assert len(engine.generates) == 2
+    engine.push(*steps_of(2, PIECES), ended(2))
+    chat.frame()
+    assert chat.reply is None
+    # A new conversation is kept again.
+    assert chat.new()
+    chat.submit("Three")
+    answer(chat)
+    assert [found.title for found in store.conversations.listed()] == ["Three"]
+
+
 def test_history_draft_and_models_come_back(store: Store, path: Path) -> None:
     chat = chat_on(store, path)
     chat.submit("One")

@@ -145,9 +145,8 @@ class Engine:
                             self._cancelled.add(command.reply)
                         continue
                     if isinstance(command, Quit):
-                        quitting = True
-                        if running and isinstance(running[1], Control):
-                            running[1].cancel()
+                        # A reply that still runs is not waited for: the state before it is on disk.
+                        quitting = running is None
                     if isinstance(command, Retune):
                         if running and isinstance(running[1], Control):
                             running[1].tuning = command.tuning

@@ -143,7 +143,7 @@ class SavedStates:
         name = hashlib.blake2b(ids, digest_size=8).hexdigest()
         path = self._folder / f"{self._prefix}{name}{_SUFFIX}"
         self._make_room(total, tokens)
-        write_atomically(path, [begin, *parts, digest.digest()])
+        write_atomically(path, [begin, *parts, digest.digest()], durable=False)
         log.info("kept the state of %d tokens in %d bytes", len(tokens), total)
 
     def _make_room(self, size: int, tokens: list[int]) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 PRIVATE = 0o600
 
 
-def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview]) -> None:
+def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview], *, durable: bool = True) -> None:
     """Put ``data`` in the place of ``path``, on disk before it shows, readable by the owner alone.
 
-    Large data may come in parts, which are written one after the other.
+    Large data may come in parts, which are written one after the other. Not ``durable``: nothing is waited
+    for, and a power cut may leave a file with holes; for what has a checksum and can be made again.
 
     Raises OSError, and then leaves ``path`` as it was and nothing beside it.
     """
@@ -23,13 +24,15 @@ def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview]) -> 
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.chmod(PRIVATE)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

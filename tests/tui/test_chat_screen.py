@@ -13,8 +13,10 @@ from tui.chat_stage import Open
 from ds4chat.engine.events import EngineDied, Load, Loading, Notice, Replayed, Tuning
 from ds4chat.settings.load import load
 from ds4chat.tui.app import ChatApp, run
+from ds4chat.tui.commands import COMMANDS
 from ds4chat.tui.conversation import Forgetful
 from ds4chat.tui.messages import TuningChanged
+from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.widgets.transcript import Transcript
 
 # -- prompt to reply
@@ -203,6 +205,16 @@ async def test_completion_by_tab(opened: Open) -> None:
         assert chat.prompt == "/margin "
         await chat.press("0", "full_stop", "5", "enter")
         assert chat.app.chat.tuning.margin == 0.5
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.needs_argument], ids=lambda c: c.name)
+async def test_enter_sends_the_command_that_is_written(command, opened: Open, monkeypatch) -> None:
+    """Never a suggested one of which it is a part, as /think is of /nothink."""
+    run: list[str] = []
+    monkeypatch.setattr(ChatScreen, "run_command", lambda self, text, **how: run.append(text))
+    async with opened() as chat:
+        await chat.type(f"/{command.name}", "enter")
+        assert [text.strip() for text in run] == [f"/{command.name}"]
 
 
 async def test_completions_go_with_the_text_that_they_complete(opened: Open) -> None:

@@ -451,7 +451,7 @@ async def test_escape_keeps_the_file_and_then_closes(tmp_path: Path) -> None:
     ],
 )
 async def test_a_what_if_value_is_dragged_and_turned(name: str, dragged: Scenario, turned: Scenario) -> None:
-    """Three cells from the recorded value (margin: four down), back to it, then two notches up and one down."""
+    """Three cells from the recorded value (margin: four down), then back to it; two notches up, one down."""
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)

@@ -103,7 +103,10 @@ class PromptArea(Vertical):
         last_word = before[max(before.rfind(" "), before.rfind("\n")) + 1 :]
         wanted = before.startswith("/") or last_word.startswith("@")
         found = suggest(before, self.themes()) if wanted else []
-        self.menu.offer([s for s in found if before[s.start :] != s.insert])
+        if any(s.final and before[s.start :] == s.insert for s in found):
+            # Written in full: Enter must send it, not take another one that has it as a part.
+            found = []
+        self.menu.offer(found)
 
     @on(CompletionMenu.Picked)
     def completion_clicked(self, event: CompletionMenu.Picked) -> None:

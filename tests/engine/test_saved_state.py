@@ -179,6 +179,24 @@ def test_what_cannot_be_cut_is_taken_whole_or_not_at_all(tiny_dir: Path, home: P
         assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
 
 
+@pytest.mark.parametrize("name", ["eagle3", "qwen35-nextn", "deepseek4-support", "gemma4-assistant"])
+def test_another_conversation_after_a_restore_begins_with_nothing_of_it(
+    tiny_dir: Path, home: Path, name: str
+) -> None:
+    """No cell and no hidden row stays: the drafts are those of a session that never restored anything."""
+    load = load_named(tiny_dir, name)
+    with chat(load) as bench:
+        first = bench.ask(STORY + " end now", 30, depth=3, ignore_eos=True)
+        bench.session.keep()
+    prompt = STORY + " end now" + first.text + " the old hut"
+    with chat(load) as bench:
+        assert restored(bench.ask(prompt, 5, depth=3)) > 0
+        after = bench.ask(" end now", 40, depth=3, ignore_eos=True)
+    with chat(load, keep=False) as bench:
+        fresh = bench.ask(" end now", 40, depth=3, ignore_eos=True)
+    assert (after.ids, drafts(after), after.counts) == (fresh.ids, drafts(fresh), fresh.counts)
+
+
 def saved(load: Load, home: Path) -> Path:
     with chat(load) as bench:
         bench.ask(STORY + " end now", 20, depth=3)

@@ -137,16 +137,18 @@ def test_ctrl_c_keeps_what_came(tiny_dir: Path, as_json: bool) -> None:
 # -- guards: what makes a row impossible here stays so
 
 
-def test_no_state_of_a_cache_is_written_or_read() -> None:
-    """Pitfalls 18 and 19: conversations are stored as text, and a cache is always decoded again. Whoever
-    stores one must store the drafter's pending row and cache with it, and never a partial state alone."""
-    users = {
-        path.name
-        for path, tree in trees(but=LLAMA)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr in ("save_state", "load_state", "PARTIAL_STATE")
-    }
-    assert users == set()
+def test_the_states_of_caches_are_written_and_read_in_one_place_and_never_in_part() -> None:
+    """Pitfalls 18 and 19: a target's state goes with the drafter's cache and its pending row, which the
+    drafter itself puts beside it; what that gives is tests/engine/test_saved_state.py."""
+    users: dict[str, set[str]] = {}
+    for path, tree in trees(but=LLAMA):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in ("save_state", "load_state"):
+                users.setdefault(path.name, set()).add(node.attr)
+    both = {"save_state", "load_state"}
+    assert users == {"saved_state.py": both, "hidden.py": both, "model.py": both}
+    assert "PARTIAL" not in LLAMA.read_text(encoding="utf-8")
+    assert "state_seq_get_data_ext" not in LLAMA.read_text(encoding="utf-8")
 
 
 def test_only_the_low_level_of_llama_cpp_python_is_used() -> None:
@@ -163,9 +165,9 @@ def test_only_the_low_level_of_llama_cpp_python_is_used() -> None:
             )
             imported |= {(path.name, name) for name in names if name.split(".")[0] == "llama_cpp"}
     assert imported == {
+        ("llama.py", "llama_cpp"),  # for its version
         ("llama.py", "llama_cpp.llama_cpp"),
         ("llama.py", "llama_cpp.llama_cpp_ext"),
-        ("llama.py", "llama_cpp.llama_chat_format.Jinja2ChatFormatter"),
     }
     assert "logits_all" not in LLAMA.read_text(encoding="utf-8")
 

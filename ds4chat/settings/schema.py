@@ -309,8 +309,8 @@ class Settings:
         True,
         "bool",
         "context",
-        "Keep the KV state of the chat's last long conversations in the cache folder, for a week at most, where "
-        "reading them again would take longer. The files hold what was said; off deletes them.",
+        "Keep the KV state of the chat's last long conversations in the cache folder, for a week at most, "
+        "where reading them again would take longer. The files hold what was said; off deletes them.",
     )
     # -- logs
     mtp_timing: bool = option(
@@ -363,8 +363,8 @@ class Settings:
         {},
         "table",
         "interface",
-        'Key bindings: "action" = "key, key". F1 in the chat names the actions, each between quotes here; one '
-        "that is not named keeps its own keys.",
+        'Key bindings: "action" = "key, key". F1 in the chat names the actions, each between quotes here; '
+        "one that is not named keeps its own keys.",
     )
     presets: dict[str, dict[str, Any]] = option(
         {},

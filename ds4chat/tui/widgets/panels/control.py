@@ -136,7 +136,7 @@ class Control(Widget, can_focus=True):
             self.refresh()
 
     def show_error(self, sentence: str) -> None:
-        """Say what was wrong with the typed value, until the next key; whole in a notice, as it may be long."""
+        """Say what was wrong with the typed value, until the next key; a notice has room for all of it."""
         self._error = sentence
         self.tooltip = sentence
         self.notify(sentence, severity="warning", markup=False)

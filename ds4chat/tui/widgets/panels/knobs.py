@@ -136,7 +136,7 @@ def _say_mode(tuning: Tuning) -> str:
 
 
 def _say_margin(margin: float) -> str:
-    return "only the target's choice" if margin >= 1 else f"also drafts of ratio ≥{margin:.2f}"
+    return "only the target's choice" if margin >= 1 else f"also ratios of ≥{margin:.2f}"
 
 
 def _say_gate(gate: float) -> str:
@@ -148,11 +148,11 @@ def _say_temp(temp: float) -> str:
 
 
 def _say_top_p(top_p: float) -> str:
-    return "off" if top_p >= 1 else f"likeliest {top_p:.0%} of the mass"
+    return "off" if top_p >= 1 else f"likeliest {top_p:.0%} of mass"
 
 
 def _say_min_p(min_p: float) -> str:
-    return "off" if min_p <= 0 else f"drops below {min_p:.0%} of the top"
+    return "off" if min_p <= 0 else f"drops under {min_p:.0%} of top"
 
 
 def _say_top_k(top_k: float) -> str:

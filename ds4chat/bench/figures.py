@@ -169,13 +169,14 @@ def _setting(
     speeds = [run.tokens_per_s for run in runs] if depth else [p.tokens_per_s for p in plain.values()]
     speed = Spread.of(speeds)
     assert speed is not None
-    asked = [step.depth for run in runs for step in run.steps]
+    # Auto asks a free drafter in every step: what it drafted tells, not how much it would have taken.
+    depths = [step.drafted if depth == "auto" else step.depth for run in runs for step in run.steps]
     return Setting(
         depth=depth,
         speed=speed,
         ratio=Spread.of([run.tokens_per_s / other.tokens_per_s for run, other in paired]) if depth else None,
         stats=pooled(runs),
-        mean_depth=statistics.fmean(asked),
+        mean_depth=statistics.fmean(depths),
         same=sum(run.ids == other.ids for run, other in paired),
         runs=len(paired),
         predicted=predicted,

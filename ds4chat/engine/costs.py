@@ -118,12 +118,13 @@ class Curve:
         their values. Above the highest it goes on with the mean slope; below the lowest it is the lowest's.
         ``without`` leaves x's own measurements out. NaN when nothing was measured.
         """
+        point = self._points.get(x)
+        if point is not None and not without:
+            return point.value
         below, above = self._around(x, without)
         if below is None:
             return self._points[above].value if above is not None else math.nan
         base = self._points[below].value
-        if below == x:
-            return base
         if above is None:
             return base + self.slope() * (x - below)
         return base + (self._points[above].value - base) * (x - below) / (above - below)
@@ -178,7 +179,7 @@ class CostTable:
     change of that size adds, a draft of 1..16 tokens, and what is left over (sampling, acceptance, rollback)
     in plain and in drafting steps."""
 
-    __slots__ = ("_changes", "draft", "drafting_overhead", "plain_overhead", "verify")
+    __slots__ = ("_change", "_changes", "draft", "drafting_overhead", "plain_overhead", "verify")
 
     NOTICEABLE = 0.05
     """Share of a plain step below which a change of size counts as free: it drowns in the scatter."""
@@ -189,21 +190,20 @@ class CostTable:
         self.plain_overhead = Samples()
         self.drafting_overhead = Samples()
         self._changes: deque[float] = deque(maxlen=9)
+        self._change = 0.0
 
     def change_ms(self) -> float:
         """What a step costs more when its batch has another size than the one before: llama.cpp reuses its
         graph for a batch of the same shape and builds it anew for another, which takes a GPU longer than a
         small model's decode. The median of the latest measurements; 0 where it is not noticeable."""
-        if not self._changes:
-            return 0.0
-        change = statistics.median_low(self._changes)
-        return change if change > self.NOTICEABLE * self.verify.value(1) else 0.0
+        return self._change if self._change > self.NOTICEABLE * self.verify.value(1) else 0.0
 
     def observe_change(self, ms: float) -> None:
         """Take in the verification time of a plain step whose batch had another size than the one before.
         Plain steps alone tell: their usual cost is known best."""
         if self.verify.count(1) >= 2 and math.isfinite(ms):
             self._changes.append(ms - self.verify.value(1))
+            self._change = statistics.median_low(self._changes)
 
     def verify_ratio(self, drafts: int) -> float:
         """v(k) = T(k + 1 rows) / T(1 row) for k = ``drafts``; NaN before a measurement."""
@@ -267,6 +267,8 @@ class CostTable:
                 if not math.isfinite(ms):
                     raise ValueError("a change of size that does not cost a number of milliseconds")
                 table._changes.append(float(ms))
+            if table._changes:
+                table._change = statistics.median_low(table._changes)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a cost table: {error}") from None
         return table

@@ -113,6 +113,8 @@ class AutoDepth:
     """Plain steps' time after which a running speculation decodes one plain step, to keep the baseline
     that everything is compared with true as the context grows: at most 0.5 %."""
     FIRST_REST = 16
+    PATIENCE = 8
+    """Tokens after which a try that could not be afforded is weighed anew: weighing costs time as well."""
     HOPELESS_REST = 1024
     """Rest where measured costs rule out that speculation pays; the try after it only renews the costs."""
     OPTIMISM = 1.0
@@ -120,6 +122,9 @@ class AutoDepth:
     RESTED = 8
     """After this many plain steps the drafter may have to catch up: that step's draft time is not its
     usual one."""
+    ENOUGH = 16
+    """Plain steps in a row after which every fourth one is measured: a controller that only watches must
+    not cost a fast model anything."""
     FREE_DRAFT = 0.02
     """Share of a plain step up to which a draft counts as free."""
     CHECKS = (12, 24)
@@ -237,6 +242,11 @@ class AutoDepth:
         drafting = step.depth > 0
         if drafting and step.depth != self._depth:
             return  # not a step of this controller's choice, such as a probe
+        if not drafting and self._rows == 1 and self._plain_run >= self.ENOUGH and self._plain_run % 4:
+            self._plain_run += 1
+            self._reply_tokens += step.emitted
+            self._ledger.add(1.0, 1)
+            return
         calls = self._calls or min(step.drafted + 1, step.depth)
         if not drafting:
             calls = 0
@@ -288,7 +298,9 @@ class AutoDepth:
         if step.depth == 0:
             table.plain_overhead.add(max(0.0, rest))
         elif not resumed or not table.draft.count(calls):
-            table.draft.add(calls, step.draft_ms)
+            # What a drafter takes the first time can be many times its usual, as kernels are loaded for it.
+            first = not table.draft.measured
+            table.draft.add(calls, min(step.draft_ms, calls * table.plain_ms()) if first else step.draft_ms)
             overhead = table.drafting_overhead if step.drafted else table.plain_overhead
             overhead.add(max(0.0, rest - step.draft_ms))
 
@@ -379,6 +391,8 @@ class AutoDepth:
         """The deepest depth whose failure is affordable; keep_drafting decides on each draft of it."""
         self._rate = self.HURDLE / self.table.plain_ms()
         self._accepted_rates = self._acceptance.rates(0.0)[0]
+        if not self._ledger.affords(self._worst(1)):
+            return 0
         deepest = max(self.table.verify.measured[-1] - 1, 0)
         for depth in range(min(limit, 2 * deepest + 1), 0, -1):
             if self._ledger.affords(self._worst(depth)):
@@ -415,6 +429,7 @@ class AutoDepth:
             return 0
         depth = self._trial_depth_at(limit) or 1
         if not self._ledger.affords(self._worst(depth) + self._usual_catch_up()):
+            self._next_try = self._ledger.tokens + self.PATIENCE
             return 0
         self._acceptance.forget(2)
         self._running = self._tried = True

@@ -113,7 +113,7 @@ class AutoDepth:
     """Plain steps' time after which a running speculation decodes one plain step, to keep the baseline
     that everything is compared with true as the context grows: at most 0.5 %."""
     FIRST_REST = 16
-    PATIENCE = 8
+    PATIENCE = 16
     """Tokens after which a try that could not be afforded is weighed anew: weighing costs time as well."""
     HOPELESS_REST = 1024
     """Rest where measured costs rule out that speculation pays; the try after it only renews the costs."""

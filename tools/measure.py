@@ -14,6 +14,7 @@ Medians over --runs runs. The demo model is used unless -m names another.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -180,7 +181,8 @@ def _chat(*more: str, size: tuple[int, int] = (24, 80)):
 
 
 def latency(keys: int) -> None:
-    """Types a character that no model writes, again and again, into the prompt while queued prompts run."""
+    """Types characters that no model writes, in turn, into the prompt while queued prompts run, and takes
+    each away again. In turn, because the same one put back before a frame would change nothing on screen."""
     child = _chat("-n", "400", size=(45, 150))
     child.expect("ready")
     for _ in range(12):
@@ -188,12 +190,12 @@ def latency(keys: int) -> None:
         time.sleep(0.2)
     child.expect("prefill|generating|tok/s")
     took = []
-    for _ in range(keys):
+    for key in itertools.islice(itertools.cycle("§¶¤"), keys):
         time.sleep(0.07)
         child.read_nonblocking(1 << 20, timeout=0) if _readable(child) else None
         started = time.perf_counter()
-        child.send("§")
-        child.expect("§")
+        child.send(key)
+        child.expect(key)
         took.append((time.perf_counter() - started) * 1000)
         child.send("\x7f")
     child.close(force=True)
@@ -207,7 +209,7 @@ def latency(keys: int) -> None:
 def chat(runs: int) -> None:
     """Decode speed of a reply in the chat, which draws it, over that of the one shot, which does not. The
     screen's bytes are taken and only searched, as cheaply as a fast terminal would take them."""
-    for size in ((24, 80), (45, 150)):
+    for size in ((45, 150), (24, 80)):
         ratios = []
         for _ in range(runs):
             child = _chat("-n", "300", size=size)
@@ -226,11 +228,17 @@ def chat(runs: int) -> None:
 
 def _search(child, pattern: str) -> re.Match[str]:
     """Read the screen's bytes until the pattern is found in them, escape sequences left out."""
-    seen = ""
+    seen, give_up = "", time.monotonic() + 120
     while True:
+        if time.monotonic() > give_up:
+            raise SystemExit(f"The chat did not show {pattern!r} within 120 s. Start it and see why.")
         time.sleep(0.05)
+        new = ""
         while _readable(child):
-            seen = (seen + child.read_nonblocking(1 << 16, timeout=1))[-4096:]
+            new += child.read_nonblocking(1 << 16, timeout=1)
+        if not new:
+            continue
+        seen = seen[-4096:] + new
         if found := re.search(pattern, re.sub(r"\x1b\[[0-9;?:<>=]*[a-zA-Z$]", "", seen)):
             return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import os
 import signal
 import sys
@@ -214,6 +215,11 @@ class ChatApp(App[int]):
                 self._sources[option.key] = "file" if value != option.default else "default"
                 changed: dict[str, Any] = {option.attribute: value}
                 self._from_sources = replace(self._from_sources, **changed)
+
+    def on_ready(self) -> None:
+        """What exists now stays until the end: going through it each time again would hold up a key, and the
+        engine's threads, by some 60 ms."""
+        gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""

@@ -53,6 +53,27 @@ async def test_enter_sends_and_a_blank_prompt_is_not_sent(running: Running) -> N
     assert field.text == ""
 
 
+async def test_what_is_typed_on_before_a_prompt_is_dealt_with_is_the_next_one(running: Running) -> None:
+    """Enter and further keys can come together, while the screen is busy drawing a reply."""
+    app, pilot, field = running
+    await pilot.press("a")
+    for key in ("enter", "b", "enter", "c"):
+        field.post_message(events.Key(key, key if len(key) == 1 else None))
+    await pilot.pause()
+    assert app.sent == ["a", "b"]
+    assert field.text == "c"
+
+
+async def test_a_prompt_that_is_put_back_stands_before_what_was_typed_since(running: Running) -> None:
+    """A long text in it is one mark again."""
+    app, pilot, field = running
+    field.insert_folded("one\ntwo\nthree", "notes")
+    await pilot.press("enter", "x")
+    assert app.sent == ["one\ntwo\nthree"]
+    app.query_one(PromptArea).put_back(["one\ntwo\nthree"])
+    assert field.text == "⟦notes · 3 lines⟧\n\nx"
+
+
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter", "alt+enter"])
 async def test_every_newline_key_begins_a_line(running: Running, key: str) -> None:
     app, pilot, field = running

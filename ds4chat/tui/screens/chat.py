@@ -20,7 +20,7 @@ from ds4chat.tui.commands import is_command
 from ds4chat.tui.controller import Chat, EngineState, Frame
 from ds4chat.tui.live import with_model
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
-from ds4chat.tui.pace import Pace
+from ds4chat.tui.pace import APART, Pace
 from ds4chat.tui.screens.chat_commands import ChatCommands
 from ds4chat.tui.screens.tuning_screen import TuningScreen
 from ds4chat.tui.widgets.banner import Banner
@@ -147,8 +147,11 @@ class ChatScreen(TuningScreen):
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
             self.show_welcome()
-        if frame.engine or monotonic() - self._status_at >= STATUS_SECONDS:
+        if frame.engine:
             self.show_status()
+        elif monotonic() - self._status_at >= STATUS_SECONDS:
+            self._status_at = monotonic()
+            self.set_timer(APART, self.show_status)
 
     def _next_frame(self) -> None:
         """Look again soon while events are to be expected."""
@@ -278,14 +281,14 @@ class ChatScreen(TuningScreen):
     def prompt_submitted(self, event: PromptSubmitted) -> None:
         """Run a command, or send the prompt."""
         event.stop()
-        text = event.text
-        if is_command(text):
+        if is_command(text := event.text):
             self.run_command(text, typed=True)
             return
         try:
             full = with_mentions(text)
         except FileError as error:
             self.notify(str(error), severity="warning", markup=False)
+            self.prompt.put_back([text])
             return
         self.prompt.taken(text)
         self.chat.submit(full.strip("\n"))
@@ -490,8 +493,7 @@ class ChatScreen(TuningScreen):
         else:
             self._quit_asked = True
             # On a very low screen there is no row to say it in.
-            say = self.legend_row.say if self.legend_row.display else self.notify
-            say("Ctrl+C again leaves")
+            (self.legend_row.say if self.legend_row.display else self.notify)("Ctrl+C again leaves")
             self.set_timer(QUIT_SECONDS, self._forget_quit)
 
     def _forget_quit(self) -> None:

@@ -13,6 +13,7 @@ from textual.timer import Timer
 
 from ds4chat.engine.events import Ended, Loaded, Step, Tuning
 from ds4chat.engine.stats import Stats
+from ds4chat.tui.pace import APART
 from ds4chat.tui.widgets.panels.acceptance import AcceptancePanel
 from ds4chat.tui.widgets.panels.confidence import ConfidencePanel
 from ds4chat.tui.widgets.panels.lines import style_sheet
@@ -23,7 +24,7 @@ from ds4chat.tui.widgets.panels.tuning import TuningPanel
 PANELS = ("acceptance", "timings", "confidence", "tuning")
 ROOMY_HEIGHT = 60
 """Rows from which all four panels stand with space between them."""
-DRAW_SECONDS = 1 / 5
+DRAW_SECONDS = 0.4
 """Least time between two drawings: figures that change faster cannot be read."""
 
 
@@ -145,14 +146,10 @@ class PanelDock(VerticalScroll):
         return self._timer is not None
 
     def _draw_soon(self) -> None:
-        """Draw now if the last drawing is long enough ago, else once that time has come."""
-        if self._timer is not None or not self.is_mounted or not self.is_on_screen:
-            return
-        wait = self._drawn_at + DRAW_SECONDS - monotonic()
-        if wait <= 0:
-            self._draw()
-        else:
-            self._timer = self.set_timer(wait, self._draw)
+        """Draw once the last drawing is long enough ago, and apart from what is drawn now."""
+        if self._timer is None and self.is_mounted and self.is_on_screen:
+            wait = self._drawn_at + DRAW_SECONDS - monotonic()
+            self._timer = self.set_timer(max(wait, 2 * APART), self._draw)
 
     def _draw(self) -> None:
         self._timer = None

@@ -79,8 +79,11 @@ class PromptArea(Vertical):
         self.queue_view.show(prompts, why)
 
     def put_back(self, texts: Sequence[str]) -> None:
-        """Put prompts before what stands in the prompt."""
-        parts = [*texts, *([self.text_field.text] if self.text_field.text.strip() else [])]
+        """Put prompts before what stands in the prompt, the last one sent with its folded texts folded."""
+        sent, folded = self.text_field.last_sent
+        parts = [folded if text == sent else text for text in texts]
+        if self.text_field.text.strip():
+            parts.append(self.text_field.text)
         self.text_field.put("\n\n".join(parts))
         self.text_field.focus()
 
@@ -119,14 +122,13 @@ class PromptArea(Vertical):
 
     @on(PromptText.Sent)
     def sent(self, event: PromptText.Sent) -> None:
-        """Pass the prompt on; the text stays until it is taken (see ``taken``)."""
+        """Pass the prompt on."""
         event.stop()
         self.post_message(PromptSubmitted(event.text))
 
     def taken(self, text: str) -> None:
-        """The prompt was taken: remember it, and empty the field."""
+        """The prompt was taken: remember it."""
         self.text_field.history_list.add(text)
-        self.text_field.put("")
 
     @on(PromptText.Recalled)
     @on(QueueView.Pressed)

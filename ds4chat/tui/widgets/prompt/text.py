@@ -74,6 +74,8 @@ class PromptText(TextArea):
         self._menu = menu
         self.history_list = history
         self.folds = Folds()
+        self.last_sent = ("", "")
+        """The prompt sent last: written out, and as it stood in the field."""
         self.queued = 0
         """Prompts that wait; up in an empty prompt fetches the newest of them first."""
 
@@ -154,7 +156,8 @@ class PromptText(TextArea):
         self.move_cursor((row, column - length + len(chosen.insert)))
 
     def action_submit(self) -> None:
-        """Send, or begin a new line after a backslash."""
+        """Send, or begin a new line after a backslash. The field is empty at once: what is typed on before
+        the prompt was dealt with is the next one."""
         row, column = self.cursor_location
         if self.document[row][:column].endswith("\\") and column == len(self.document[row]):
             self.replace("\n", (row, column - 1), (row, column))
@@ -162,6 +165,8 @@ class PromptText(TextArea):
         text = self.folds.expand(self.text)
         if text.strip():
             self._menu.offer(())
+            self.last_sent = (text, self.text)
+            self.put("")
             self.post_message(self.Sent(text))
 
     def action_newline(self) -> None:

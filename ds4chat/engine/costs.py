@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +198,17 @@ class CostTable:
         small model's decode. The median of the latest measurements; 0 where it is not noticeable."""
         return self._change if self._change > self.NOTICEABLE * self.verify.value(1) else 0.0
 
-    def observe_change(self, ms: float) -> None:
-        """Take in the verification time of a plain step whose batch had another size than the one before.
-        Plain steps alone tell: their usual cost is known best."""
-        if self.verify.count(1) >= 2 and math.isfinite(ms):
-            self._changes.append(ms - self.verify.value(1))
+    @property
+    def change_is_free(self) -> bool:
+        """A change of size was measured three times, and does not cost anything noticeable."""
+        return len(self._changes) > 2 and not self.change_ms()
+
+    def observe_change(self, ms: Sequence[float]) -> None:
+        """Take in the verification times of the plain steps, one or two, that came right after a draft. Plain
+        steps alone tell: their usual cost is known best. Two, because a GPU's graph is recorded only when the
+        same batch comes a second time."""
+        if self.verify.count(1) >= 2 and all(map(math.isfinite, ms)):
+            self._changes.append(sum(ms) - len(ms) * self.verify.value(1))
             self._change = statistics.median_low(self._changes)
 
     def verify_ratio(self, drafts: int) -> float:

@@ -163,6 +163,8 @@ class AutoDepth:
         self._catch_up: deque[float] = deque(maxlen=5)
         self._rows = 0
         """Rows of the last verification batch; 0 when something else was decoded since."""
+        self._settling: list[float] = []
+        """Verification times of the plain steps right after a draft, two at most."""
         self._failed_replies = 0
         """Replies in a row in which speculation was tried and did not pay."""
         self._tried = False
@@ -174,6 +176,8 @@ class AutoDepth:
         self._drops = 0
         self._path = 1.0
         self._depth = 0
+        self._reach = 0
+        """Of the depth asked for, what may be verified, for a drafter that is asked in every step."""
         self._rate = 0.0
         self._accepted_rates: list[float] = []
 
@@ -186,6 +190,7 @@ class AutoDepth:
             self._failed_replies = 0 if self._running or self._earned > 2 else self._failed_replies + 1
         self._tried = self._running
         self._rows = 0
+        self._settling.clear()
         self._reply_tokens, self._reply_loss = 0, 0.0
         self._ledger.begin()
         self._acceptance.forget(8)
@@ -202,7 +207,8 @@ class AutoDepth:
         limit = min(limit, self.max_depth)
         if limit > 0 and not self._baseline_due():
             if self._asking:
-                self._depth = self._ask(limit)
+                # Which depth pays is weighed when there is something to verify: most often there is nothing.
+                self._depth = min(limit, 2 * self._deepest + 1)
             else:
                 self._depth = self._run(limit) if self._running else self._try(limit)
         return self._depth
@@ -216,13 +222,20 @@ class AutoDepth:
             return True
         self._confident = True
         asking = self._asking
+        reach = self._depth
+        if asking:
+            if position == 1:
+                self._weigh()
+            if position > self._reach:
+                return False
+            reach = self._reach
         calibrated = self._calibration.rate(draft_prob)
         if (asking or self._calibration.seen >= Calibration.NEEDED) and self._rate > 0:
             before = self._step_ms(position - 1, position)
             expected = self._path * calibrated
             gain = expected
             best = gain - self._rate * (self._step_ms(position) - before)
-            for depth in range(position + 1, self._depth + 1):
+            for depth in range(position + 1, reach + 1):
                 further = self._accepted_rates[depth - 1]
                 expected *= max(further, calibrated) if asking else further
                 gain += expected
@@ -269,7 +282,8 @@ class AutoDepth:
         self._reply_tokens += emitted
         self._reply_loss += cost - emitted
         if drafting:
-            self._acceptance.observe(step.depth, step.drafted, step.judged, step.accepted)
+            if step.drafted or not self._asking:
+                self._acceptance.observe(step.depth, step.drafted, step.judged, step.accepted)
             for index, bin_index in enumerate(self._bins[: step.judged]):
                 self._calibration.add(bin_index, index < step.accepted)
             self._trial_judged -= step.judged > 0
@@ -285,12 +299,16 @@ class AutoDepth:
     def _learn_costs(self, step: StepCost, calls: int, changed: bool, resumed: bool) -> None:
         table = self.table
         rows, verify_ms = step.drafted + 1, step.verify_ms
+        settled = not changed and len(self._settling) != 1
+        if self._settling and (len(self._settling) == 2 or rows > 1):
+            table.observe_change(self._settling)
+            self._settling.clear()
+        if rows == 1 and (self._settling or (changed and self._rows)):
+            self._settling.append(verify_ms)
         if changed:
-            if rows == 1:
-                table.observe_change(verify_ms)
             verify_ms -= table.change_ms()
-        free = not self._baseline_unknown and not table.change_ms()
-        if rows > 1 or not changed or free:
+        free = table.change_is_free
+        if rows > 1 or settled or free:
             table.verify.add(rows, max(verify_ms, 0.0))
             if rows == 1:
                 self._since_plain_ms = 0.0
@@ -332,7 +350,7 @@ class AutoDepth:
         at most doubles from the deepest one measured, so that no try leaps into unknown cost."""
         table = self.table
         plain = table.plain_ms()
-        deepest = max(table.verify.measured[-1] - 1, 0)
+        deepest = self._deepest
         speeds = [1.0]
         change = table.change_ms()
         tokens, stopped_ms, present, passed, same = 1.0, 0.0, 1.0, 1.0, 0.0
@@ -387,17 +405,20 @@ class AutoDepth:
         start, more = self.DOUBT
         return self._reply_loss + self._worst(1) > start + more * self._reply_tokens
 
-    def _ask(self, limit: int) -> int:
-        """The deepest depth whose failure is affordable; keep_drafting decides on each draft of it."""
+    @property
+    def _deepest(self) -> int:
+        """Most drafts that were verified so far."""
+        return max(self.table.verify.measured[-1] - 1, 0)
+
+    def _weigh(self) -> None:
+        """Before the first draft of a drafter that is asked in every step: the deepest depth whose failure is
+        affordable, and what drafts must bring."""
         self._rate = self.HURDLE / self.table.plain_ms()
         self._accepted_rates = self._acceptance.rates(0.0)[0]
-        if not self._ledger.affords(self._worst(1)):
-            return 0
-        deepest = max(self.table.verify.measured[-1] - 1, 0)
-        for depth in range(min(limit, 2 * deepest + 1), 0, -1):
-            if self._ledger.affords(self._worst(depth)):
-                return depth
-        return 0
+        self._reach = 0
+        if self._ledger.affords(self._worst(1)):
+            affordable = (d for d in range(self._depth, 0, -1) if self._ledger.affords(self._worst(d)))
+            self._reach = next(affordable, 0)
 
     def _start_rest(self, limit: int) -> None:
         """Rest longer after each try that brought nothing; a try costs less than 1 % of the rest after it."""

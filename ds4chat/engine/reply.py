@@ -79,6 +79,8 @@ class Reply:
         self.end_token = -1
         """The token that ended the reply; it is not among ``ids``. -1 where none did."""
         self._prompt = prompt.tokens
+        self.given = len(prompt.tokens)
+        """Tokens that stand before the reply."""
         self._target = target
         self._model = target.model
         self._text = TextStream((*prompt.stop, *request.stop))

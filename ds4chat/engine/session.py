@@ -307,7 +307,7 @@ class Session:
         if self.drafter and limit > 0:
             depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
             if depth > 0:
-                draft, failed = self._draft(reply.last, depth, tuning, controller, control, emit)
+                draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
@@ -380,7 +380,7 @@ class Session:
 
     def _draft(
         self,
-        last: int,
+        reply: Reply,
         depth: int,
         tuning: Tuning,
         controller: DepthController,
@@ -396,9 +396,10 @@ class Session:
             keep_drafting=lambda position, prob: (
                 not control.cancelled and controller.keep_drafting(position, prob)
             ),
+            given=reply.given,
         )
         try:
-            draft = self.drafter.draft(self.tokens, last, depth, policy)
+            draft = self.drafter.draft(self.tokens, reply.last, depth, policy)
         except LlamaError as error:
             self._failures += 1
             if self._failures >= DRAFT_FAILURES:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def answer(
     while at < len(reply):
         limit = len(reply) - at - 1
         depth = controller.choose(limit) if limit else 0
-        policy = Policy(gate=0, ends=lambda token: False, keep_drafting=controller.keep_drafting)
+        policy = Policy(0, lambda token: False, controller.keep_drafting, given=len(prompt))
         drafts = lookup.draft(committed, last, depth, policy).tokens if depth else []
         accepted = 0
         while accepted < len(drafts) and drafts[accepted] == reply[at + accepted]:
@@ -90,7 +91,8 @@ def test_auto_reaches_the_better_of_plain_and_the_best_fixed_depth(machine: str,
 
 
 def test_a_longer_match_makes_lookup_surer() -> None:
-    """1 - 1.2/3 = 0.6 after the shortest match that is looked up, 1 - 1.2/12 = 0.9 after twelve tokens."""
+    """1 - 1.2/3 = 0.6 after the shortest match that is looked up, 1 - 1.2/12 = 0.9 after twelve tokens; half
+    as doubtful, 1 - 0.6/4 = 0.85, in what was given."""
     assert confidence(3) == pytest.approx(0.6)
     assert confidence(12) == pytest.approx(0.9)
     asked: list[tuple[int, float]] = []
@@ -100,3 +102,6 @@ def test_a_longer_match_makes_lookup_surer() -> None:
     policy = Policy(0, lambda token: False, lambda position, sure: asked.append((position, sure)) or True)
     assert lookup.draft(text, 4, 3, policy).tokens == [5, 6, 7]
     assert asked == [(1, confidence(4)), (2, confidence(5)), (3, confidence(6))]
+    asked.clear()
+    lookup.draft(text, 4, 1, replace(policy, given=len(text)))
+    assert asked == [(1, pytest.approx(0.85))]

@@ -36,6 +36,8 @@ class Policy:
     """True for a control or end token: it is kept as the last draft."""
     keep_drafting: Callable[[int, float | None], bool]
     """The depth controller's word, by position and the drafter's probability."""
+    given: int = 0
+    """Tokens of the conversation that stand before this reply: what was asked, and what was said before."""
 
     def takes(self, draft: Draft, proposal: Proposal) -> bool:
         """Add a proposal to the draft unless the gate refuses it; False when drafting is over."""

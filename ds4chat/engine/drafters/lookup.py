@@ -15,14 +15,16 @@ LONGEST = 32
 """Tokens up to which a match is followed back to tell how sure the copy is."""
 
 
-def confidence(match: int) -> float:
-    """How likely the token that followed the same ``match`` tokens before follows again: 1 - 1.2 / match.
+def confidence(match: int, given: bool = False) -> float:
+    """How likely the token that followed the same ``match`` tokens before follows again: 1 - 1.2 / match, and
+    1 - 0.6 / match where they stand in what was ``given``, not in the reply itself.
 
     Of 4,300 tokens that a small model wrote on five kinds of text, those after a match of 3 to 6 tokens were
-    as before in 0.62 to 0.78 of the cases, of 7 to 9 in 0.83 to 0.90, of 10 to 15 in 0.93, and beyond that in
-    0.97. A start for a controller that learns the rest from what is accepted.
+    as before in 0.62 to 0.78 of the cases, of 7 to 9 in 0.83 to 0.90, of 10 to 15 in 0.93, and beyond that
+    in 0.97. After 3 or 4 tokens from the reply itself it was 0.62, from the prompt 0.84: a reply that takes
+    up the prompt's words often copies on. A start for a controller that learns the rest as it goes.
     """
-    return 1 - 1.2 / max(match, SIZES[-1])
+    return 1 - (0.6 if given else 1.2) / max(match, SIZES[-1])
 
 
 class Lookup:
@@ -74,7 +76,7 @@ class Lookup:
                     token = last
                 else:
                     token = draft.tokens[beyond - 1]
-                if not policy.keep_drafting(i + 1, confidence(match + i)):
+                if not policy.keep_drafting(i + 1, confidence(match + i, at < policy.given)):
                     draft.gated = True
                     break
                 draft.tokens.append(token)

@@ -248,10 +248,11 @@ class _Opening:
         """Where conversations of this load are kept; None without a cache folder, or where that is off:
         then nothing stays there."""
         try:
-            folder = paths.cache_dir() / "states"
+            paths.cache_dir()
         except paths.FolderError as error:
             log.warning("%s", error)
             return None
+        folder = paths.states_folder()
         tidy(folder, keep=self._load.keep_states)
         if not self._load.keep_states:
             return None

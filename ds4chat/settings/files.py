@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +34,18 @@ def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview], *, 
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def remove_files(folder: Path) -> None:
+    """Remove every file in a folder, as far as that goes; the folder stays."""
+    try:
+        with os.scandir(folder) as entries:
+            paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -37,6 +37,11 @@ def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
     return paths[kind]
 
 
+def states_folder() -> Path:
+    """Where the engine keeps the states of the last conversations. Makes nothing."""
+    return folder("cache") / "states"
+
+
 def made(path: Path) -> Path:
     """``path``, made if it was missing and then readable by its owner alone. Raises FolderError."""
     if path.is_dir():

@@ -14,11 +14,13 @@ from textual.widgets import Input, Static
 from tui_history.stored import OTHER, TEXT, converse
 from tui_panels.screen_stage import Host
 
+from ds4chat.settings.paths import states_folder
 from ds4chat.settings.schema import Settings
 from ds4chat.store import Store, open_store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.recorder import StoreRecorder, read_conversation
+from ds4chat.tui.screens import history_changes as changes
 from ds4chat.tui.screens.history import HistoryScreen
 from ds4chat.tui.screens.history_branches import BranchScreen
 from ds4chat.tui.screens.history_changes import Chosen
@@ -121,6 +123,22 @@ async def test_rename_pin_delete_and_undo(store: Store) -> None:
         await until(pilot, lambda: len(shown(app)) == 2)
         assert store.conversations.get(key).deleted_ms is None
         assert "Foxes" in shown(app)[0]
+
+
+def test_deleting_a_conversation_removes_saved_states(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text could be read back from them. Another file of the cache stays."""
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    key = converse(store, "ask one")
+    folder = states_folder()
+    folder.mkdir(parents=True)
+    (folder / "a.state").write_bytes(b"tokens")
+    other = folder.parent / "costs.json"
+    other.write_bytes(b"{}")
+    changes.delete(store, key)
+    assert list(folder.iterdir()) == []
+    assert other.exists()
 
 
 async def test_a_conversation_that_is_written_to_is_not_deleted(store: Store) -> None:

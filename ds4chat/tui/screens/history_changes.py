@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ds4chat.settings.files import remove_files
+from ds4chat.settings.paths import states_folder
 from ds4chat.store import Store, StoreError
 from ds4chat.store.database import connect
 from ds4chat.store.errors import shown_path
@@ -75,8 +77,10 @@ def rename(store: Store, key: int, name: str) -> Change:
 
 
 def delete(store: Store, key: int) -> Change:
-    """Take it out of the list."""
+    """Take it out of the list. The engine's saved states go too: which of them holds its text is not known
+    here, and each can be made again."""
     store.conversations.delete(key)
+    remove_files(states_folder())
     return Change(f"Deleted “{title(store, key)}”. u brings it back.", deleted=key)
 
 

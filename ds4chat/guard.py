@@ -32,15 +32,19 @@ def supervised() -> int | None:
     ends, alive = os.pipe()
     awaited = {signal.SIGCHLD, *(getattr(signal, name) for name in PASSED_ON)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    # Who started this process may have it ignore its children's ends: then nothing would ever tell of one.
+    children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         worker = os.fork()
     except OSError:  # no memory or no room for processes: then without
         os.close(ends)
         os.close(alive)
+        signal.signal(signal.SIGCHLD, children)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
     if worker == 0:
         os.close(alive)
+        signal.signal(signal.SIGCHLD, children)
         threading.Thread(target=_leave_with, args=(ends,), name="guard", daemon=True).start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
@@ -85,10 +89,11 @@ def _tell(number: int) -> int:
         "SIGABRT": "llama.cpp aborted (SIGABRT)",
         "SIGKILL": "it was killed (SIGKILL), most often because memory ran out",
     }.get(name, f"it was ended by {name}")
-    print(
-        f"ds4chat: The engine stopped: {why}. What came before is all there is. Most often a file is damaged "
-        "or does not suit this version of llama.cpp: download or convert it again; or free memory, or lower "
-        "the context length (-c). The log may say more.",
-        file=sys.stderr,
-    )
+    advice = "Run the command again."
+    if name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL"):
+        advice = (
+            "Most often a file is damaged or does not suit this version of llama.cpp: download or convert it "
+            "again; or free memory, or lower the context length (-c). The log may say more."
+        )
+    print(f"ds4chat: The engine stopped: {why}. What came before is all there is. {advice}", file=sys.stderr)
     return RUN_ERROR

@@ -1,8 +1,7 @@
 """The engine process: commands come in on stdin, events go out on stdout, everything else goes to the log.
 
 Two threads. The reader takes commands as they come: a Cancel or a Retune acts at once, Load and Generate
-wait in a queue. The main thread works the queue; llama.cpp runs there, and so do chat templates, because
-only a main thread can be interrupted when a template does not end.
+wait in a queue. The main thread works the queue; llama.cpp runs there.
 
 When stdin closes without a Quit, the chat is gone, however it went, and the process leaves at once; after a
 Quit, as soon as the conversation's state is kept. No orphan stays.
@@ -58,6 +57,7 @@ class Engine:
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._running: tuple[int, object] | None = None
+        self._loading = False
         self._cancelled: set[int] = set()
         self._writing = threading.Lock()
 
@@ -80,11 +80,13 @@ class Engine:
                     session.keep()
                     session.close()
                     session = None
+                self._loading = True
                 try:
                     session, loaded = open_session(command, self.emit, forgiving=True, resuming=True)
                     self.emit(loaded)
                 except LoadError as error:
                     self.emit(LoadFailed(str(error)))
+                self._loading = False
             elif isinstance(command, Generate):
                 if session is None:
                     self.emit(
@@ -145,8 +147,8 @@ class Engine:
                             self._cancelled.add(command.reply)
                         continue
                     if isinstance(command, Quit):
-                        # A reply that still runs is not waited for: the state before it is on disk.
-                        quitting = running is None
+                        # Neither a reply nor a load that still runs is waited for: there is nothing to keep.
+                        quitting = running is None and not self._loading
                     if isinstance(command, Retune):
                         if running and isinstance(running[1], Control):
                             running[1].tuning = command.tuning

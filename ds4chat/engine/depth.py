@@ -393,6 +393,8 @@ class AutoDepth:
         for depth in paying:
             if self._ledger.affords(self._worst(depth) + (reserve if depth > shallowest else 0)):
                 return depth
+        if self._ledger.drawdown < 0.5:
+            self._start_rest(limit)  # never to be afforded: after the rest another depth is tried
         return 0
 
     def _worst(self, depth: int) -> float:

@@ -100,7 +100,7 @@ class Prompter:
         except TemplateError as error:
             raise PromptError(
                 f"The model's chat template failed on this conversation: {_short(error)}. "
-                "Use --raw for a prompt without the template."
+                "Choose another model; for one prompt without the template there is ds4chat --raw -p TEXT."
             ) from None
 
 

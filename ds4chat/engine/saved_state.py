@@ -185,7 +185,11 @@ class SavedStates:
         restored = self._read(found, target, drafter)
         if restored is None:
             log.warning("the state in %s cannot be used", found.path)
-            found.path.unlink(missing_ok=True)
+            try:
+                found.path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("nor can it be removed, so none is looked for any more: %s", error)
+                self._usable = False
             if target.used != len(tokens):
                 target.clear()
                 tokens.clear()
@@ -218,7 +222,9 @@ class SavedStates:
         """Load a file that is whole. None where it is not, or llama.cpp does not take it: then the caches
         are empty, or as they were."""
         try:
-            content = bytearray(found.path.read_bytes())
+            content = bytearray(found.path.stat().st_size)
+            with found.path.open("rb") as file:
+                file.readinto(content)
         except (OSError, MemoryError):
             return None
         body = memoryview(content)[:-_DIGEST]

@@ -102,7 +102,10 @@ class Writer:
                 self._work()
         except BaseException as error:
             # Nobody is to believe that anything is written from now on.
-            self.trouble = f"Nothing can be written any more: {error!r}. Start ds4chat again."
+            self.trouble = (
+                f"Nothing can be written any more ({type(error).__name__}: {error}). Write this conversation "
+                "to a file with /export FILE, then start ds4chat again."
+            )
             raise
 
     def _pause(self) -> float | None:

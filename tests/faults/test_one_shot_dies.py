@@ -112,3 +112,14 @@ def test_the_exit_codes_of_commands_come_through(tmp_path: Path) -> None:
     assert code("-m", missing, "-p", "x") == 1
     assert code("check", "-m", missing, "-p", "x") == 1
     assert code("bench", "--no-such-option") == 2
+
+
+def test_it_ends_where_the_ends_of_children_are_ignored(tiny_dir: Path) -> None:
+    """As under a parent that set SIGCHLD to SIG_IGN, which a new program inherits."""
+    ignoring = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+    code = f"import os, signal, sys; {ignoring}; os.execv(sys.argv[1], sys.argv[1:])"
+    model = str(tiny.build("llama", tiny_dir))
+    command = [sys.executable, "-m", "ds4chat", "-m", model, "-p", "go on", "-n", "3"]
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, timeout=PATIENCE)
+    assert done.returncode == 0
+    assert done.stdout

@@ -128,4 +128,5 @@ def test_a_fault_of_the_writer_itself_is_said(monkeypatch: pytest.MonkeyPatch) -
     writer = Writer(silent, NEVER)
     writer.put(lambda: {}["x"])
     assert seen.wait(PATIENCE)
-    assert writer.trouble.startswith("Nothing can be written any more: KeyError('x').")
+    assert writer.trouble.startswith("Nothing can be written any more (KeyError: 'x').")
+    assert "/export FILE" in writer.trouble, "what is unsaved must not be lost by starting again"

@@ -17,7 +17,7 @@ from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.commands import is_command
-from ds4chat.tui.controller import Chat, EngineState, Frame
+from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.live import with_model
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
 from ds4chat.tui.pace import APART, Pace
@@ -42,10 +42,10 @@ WIDE = 120
 """Columns from which the panels stand beside the transcript."""
 QUIT_SECONDS = 2.0
 HINT = "F1 help"
-BUSY: dict[EngineState, str] = {
+BUSY: dict[str, str] = {
     "loading": "A model is loading: Esc stops that.",
-    "reading": "A reply is running: Esc stops it.",
-    "writing": "A reply is running: Esc stops it.",
+    "none": "No model is loaded: /model chooses one.",
+    **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
     "stopping": "The reply is being stopped.",
 }
 

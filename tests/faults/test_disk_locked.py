@@ -73,6 +73,7 @@ def test_keys_are_answered_while_the_prompt_waits_and_nothing_is_lost(
     chat.answered()
     holder = hold()
     chat.enter(SHORT)
+    chat.until("◐ saving")
     # One key after the other, each once the one before shows, until the patience with the lock is over.
     waits: list[float] = []
     while LOCKED not in one_line(chat.text):

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
+from time import monotonic
 from typing import TypeVar
 
 from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Step
@@ -22,11 +23,17 @@ from ds4chat.store.writer import Ticket, Writer
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
+STALLED = (
+    "The disk with the conversations does not answer, so the last prompt is not kept yet. It is written as "
+    "soon as the disk answers; /export FILE writes a copy elsewhere."
+)
 SILENT = "The database did not answer in time; another program may hold it."
 
 PROMPTLY = 0.03
 """Seconds that the chat waits for a prompt to be on disk before it draws on and looks again: a disk at rest
 takes less, and then the engine is asked at once."""
+SILENCE = 10.0
+"""Seconds after which a write that neither ends nor fails is said: longer than the patience with a lock."""
 LAST_WAIT = PATIENCE_MS / 1000 + 1.0
 """Seconds that the way out waits for what is left: as long as one attempt takes."""
 
@@ -142,6 +149,7 @@ class StoreRecorder:
         """The newest one; only it can still grow."""
         self._opening: Ticket | None = None
         """Its first write."""
+        self._opened_at = 0.0
         self._loaded: Loaded | None = None
         self._targets: dict[str, ModelInfo] = {}
         """Models that were loaded, by the names that replies give."""
@@ -156,6 +164,7 @@ class StoreRecorder:
         """Have the prompt, if it is new, and an empty reply written; ``kept`` says when they are."""
         exchange = self._exchange = _Exchange(self.store, conversation, reply, self._loaded)
         self._opening = self._writer.put(exchange.open)
+        self._opened_at = monotonic()
         if not self._writer.trouble:
             self._opening.wait(PROMPTLY)
 
@@ -223,6 +232,8 @@ class StoreRecorder:
     def news(self) -> list[Notice]:
         """What the user is to be told of the store since the last call."""
         trouble = self._writer.trouble
+        if not trouble and self._opening is not None and not self._opening.over:
+            trouble = STALLED if monotonic() - self._opened_at > SILENCE else ""
         if trouble and not self._told:
             self._news.append(Notice("warning", trouble))
         elif self._told and not trouble:

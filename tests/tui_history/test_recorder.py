@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ from ds4chat.store.importing import import_file
 from ds4chat.store.recording import INTERVAL
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
-from ds4chat.tui.recorder import RECOVERED, StoreRecorder
+from ds4chat.tui.recorder import RECOVERED, STALLED, StoreRecorder
 
 
 class Probe(ReplayEngine):
@@ -303,6 +304,34 @@ def test_a_stop_while_the_prompt_is_not_on_disk_asks_the_engine_for_nothing(stor
     settle(chat)
     found = store.conversations.path(chat.conversation.key or 0)
     assert [(m.role, m.state) for m in found] == [("user", "complete"), ("assistant", "stopped")]
+
+
+def test_a_disk_that_does_not_answer_is_said_and_the_engine_asked_all_the_same(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither writes nor fails. Once it answers, that is said too, and the prompt is there."""
+    monkeypatch.setattr("ds4chat.tui.recorder.SILENCE", 0.2)
+    chat = chat_on(store, path)
+    recorder = chat.recorder
+    assert isinstance(recorder, StoreRecorder)
+    answers = threading.Event()
+    recorder._writer.put(lambda: answers.wait() and None)
+    chat.submit("hello")
+    assert chat.state == "saving"
+    said: list[str] = []
+
+    def asked() -> bool:
+        said.extend(notice.message for notice in chat.frame().notices)
+        return chat.state == "reading"
+
+    until(asked, "the engine asked")
+    assert said == [STALLED]
+    answers.set()
+    assert recorder.settle(PATIENCE)
+    assert [n.message for n in chat.frame().notices] == [RECOVERED]
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT text FROM messages WHERE role = 'user'").fetchall()
+    assert rows == [("hello",)]
 
 
 def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(

@@ -144,6 +144,7 @@ def test_copies_of_the_files_taken_while_a_writer_writes_open_and_are_sound(tmp_
     path = tmp_path / "c.db"
     writer = python(WRITER, path)
     message = int(said(writer).split()[1])
+    begun = (tmp_path / "c.db-wal").stat().st_size  # the exchange was said to be on the disk
     seen = []
     try:
         for number in range(5):
@@ -157,11 +158,12 @@ def test_copies_of_the_files_taken_while_a_writer_writes_open_and_are_sound(tmp_
             log = copy / "c.db-wal"
             if number % 2:
                 # What the system had not yet put on the disk.
-                os.truncate(log, max(0, log.stat().st_size - 1000))
+                os.truncate(log, max(begun, log.stat().st_size - 1000))
             store = open_store(copy / "c.db")
             found = store.conversations.message(message)
             assert found.text == text([step(index) for index in range(found.steps)])
-            seen.append(found.steps)
+            if number % 2 == 0:  # a torn copy may lack the last write
+                seen.append(found.steps)
             store.close()
             assert sound(copy / "c.db")
     finally:

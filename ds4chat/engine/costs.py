@@ -208,8 +208,12 @@ class CostTable:
         steps alone tell: their usual cost is known best. Two, because a GPU's graph is recorded only when the
         same batch comes a second time."""
         if self.verify.count(1) >= 2 and all(map(math.isfinite, ms)):
-            self._changes.append(sum(ms) - len(ms) * self.verify.value(1))
-            self._change = statistics.median_low(self._changes)
+            self._add_change(sum(ms) - len(ms) * self.verify.value(1))
+
+    def _add_change(self, ms: float) -> None:
+        self._changes.append(ms)
+        # Kept, since it is asked for several times in every step.
+        self._change = statistics.median_low(self._changes)
 
     def verify_ratio(self, drafts: int) -> float:
         """v(k) = T(k + 1 rows) / T(1 row) for k = ``drafts``; NaN before a measurement."""
@@ -272,9 +276,7 @@ class CostTable:
             for ms in data["change"]:
                 if not math.isfinite(ms):
                     raise ValueError("a change of size that does not cost a number of milliseconds")
-                table._changes.append(float(ms))
-            if table._changes:
-                table._change = statistics.median_low(table._changes)
+                table._add_change(float(ms))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a cost table: {error}") from None
         return table

@@ -307,8 +307,7 @@ class AutoDepth:
             self._settling.append(verify_ms)
         if changed:
             verify_ms -= table.change_ms()
-        free = table.change_is_free
-        if rows > 1 or settled or free:
+        if rows > 1 or settled or table.change_is_free:
             table.verify.add(rows, max(verify_ms, 0.0))
             if rows == 1:
                 self._since_plain_ms = 0.0

@@ -151,15 +151,20 @@ def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
     assert drafts(resumed) == drafts(within)
 
 
+def keep_story(load: Load) -> None:
+    """Answer the story with its end, and keep the state."""
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 30, depth=3)
+        bench.session.keep()
+
+
 @pytest.mark.parametrize("name", ["llama-draft", "eagle3", "gemma4-assistant"])
 def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
     tiny_dir: Path, home: Path, name: str
 ) -> None:
     """A reply asked for again, or an edited message."""
     load = load_named(tiny_dir, name)
-    with chat(load) as bench:
-        bench.ask(STORY + " end now", 30, depth=3)
-        bench.session.keep()
+    keep_story(load)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
         assert restored(answer) == len(tiny.encode(STORY))
@@ -171,9 +176,7 @@ def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
 @pytest.mark.parametrize("name", ["qwen35-nextn", "deepseek4-support"])
 def test_what_cannot_be_cut_is_taken_whole_or_not_at_all(tiny_dir: Path, home: Path, name: str) -> None:
     load = load_named(tiny_dir, name)
-    with chat(load) as bench:
-        bench.ask(STORY + " end now", 30, depth=3)
-        bench.session.keep()
+    keep_story(load)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
         assert (restored(answer), answer.ended.reused_tokens) == (0, 0)

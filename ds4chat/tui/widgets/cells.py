@@ -9,6 +9,8 @@ from rich.style import Style
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ds4chat.tui.widgets.role_styles import RoleStyles
+
 
 class CellView(ScrollView):
     """A ScrollView whose rows are (text, role) cells. A role is a component class ``<STYLES>--<role>``."""
@@ -18,21 +20,14 @@ class CellView(ScrollView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._styles: dict[str, Style] = {}
+        self._styles = RoleStyles(self, self.STYLES)
 
     def cell_strip(self, cells: Iterable[tuple[str, str]], width: int, *, at_cursor: bool) -> Strip:
         """One row of ``width`` cells. The cursor replaces each cell's ground and keeps its colour."""
         over = self._cursor_style() if at_cursor else Style.null()
-        strip = Strip([Segment(text, self._style(role) + over) for text, role in cells])
+        strip = Strip([Segment(text, self._styles[role] + over) for text, role in cells])
         return strip.adjust_cell_length(width, self.rich_style + over)
 
-    def _style(self, role: str) -> Style:
-        style = self._styles.get(role)
-        if style is None:
-            style = self.get_component_rich_style(f"{self.STYLES}--{role}") if role else self.rich_style
-            self._styles[role] = style
-        return style
-
     def _cursor_style(self) -> Style:
-        style = self._style("cursor")
+        style = self._styles["cursor"]
         return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)

@@ -7,10 +7,11 @@ from importlib import resources
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
+
+from ds4chat.tui.widgets.role_styles import RoleStyles
 
 Span = tuple[str, str]
 """A text and its role: the part after ``lines--`` of a component class, or "" for the widget's own style."""
@@ -51,7 +52,7 @@ class LinesView(Widget):
         super().__init__(id=id, classes=classes)
         self._lines: tuple[Line, ...] = ()
         self._strips: dict[int, Strip] = {}
-        self._styles: dict[str, Style] = {}
+        self._styles = RoleStyles(self, "lines")
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -91,14 +92,7 @@ class LinesView(Widget):
             return Strip.blank(width, self.rich_style)
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
-            segments = [Segment(text, self._style(role)) for text, role in self._lines[y]]
+            segments = [Segment(text, self._styles[role]) for text, role in self._lines[y]]
             strip = Strip(segments).adjust_cell_length(width, self.rich_style)
             self._strips[y] = strip
         return strip
-
-    def _style(self, role: str) -> Style:
-        style = self._styles.get(role)
-        if style is None:
-            style = self.get_component_rich_style(f"lines--{role}") if role else self.rich_style
-            self._styles[role] = style
-        return style

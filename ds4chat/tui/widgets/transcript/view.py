@@ -21,6 +21,7 @@ from ds4chat.engine.events import Level, Loaded
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.widgets.panels.lines import style_sheet
+from ds4chat.tui.widgets.role_styles import RoleStyles
 from ds4chat.tui.widgets.scrolling import set_virtual_size
 from ds4chat.tui.widgets.transcript import cursor as moves
 from ds4chat.tui.widgets.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
@@ -79,7 +80,7 @@ class Transcript(ScrollView, can_focus=True):
         self._cursor: Cursor | None = None
         self._width = 0
         self._strips: LRUCache[tuple[int, int, int], Strip] = LRUCache(2048)
-        self._styles: dict[str, Style] = {}
+        self._styles = RoleStyles(self, "transcript", PARTIAL)
 
     # -- content
 
@@ -233,7 +234,7 @@ class Transcript(ScrollView, can_focus=True):
             return
         from ds4chat.tui.widgets.transcript.markdown import markdown_rows
 
-        styles = {role: self._style(f"md-{role}") for role in MD_ROLES}
+        styles = {role: self._styles[f"md-{role}"] for role in MD_ROLES}
         for _, block in waiting:
             block.render_with(lambda text, width: markdown_rows(text, width, styles))
         self._settle(waiting[0][0])
@@ -444,7 +445,7 @@ class Transcript(ScrollView, can_focus=True):
     def _overlays(self, block: Block, row: int, y: int) -> list[tuple[int, int, Style]]:
         found = []
         if self._cursor is not None and self._cursor.block is block:
-            style = self._style("cursor")
+            style = self._styles["cursor"]
             found += [
                 (GUTTER + start, GUTTER + max(end, start + 1), style)
                 for at, start, end in self._cursor.block.locate(self._cursor.token)
@@ -458,17 +459,7 @@ class Transcript(ScrollView, can_focus=True):
         return found
 
     def _style_of(self, role: str | Style) -> Style:
-        return self._style(role) if isinstance(role, str) else self.rich_style + role
-
-    def _style(self, role: str) -> Style:
-        if not role:
-            return self.rich_style
-        style = self._styles.get(role)
-        if style is None:
-            partial = role in PARTIAL
-            style = self.get_component_rich_style(f"transcript--{role}", partial=partial)
-            self._styles[role] = style
-        return style
+        return self._styles[role] if isinstance(role, str) else self.rich_style + role
 
 
 def overlay(

@@ -1,0 +1,32 @@
+"""Styles of a widget's component classes by role, looked up once each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rich.style import Style
+from textual.widget import Widget
+
+
+class RoleStyles(dict[str, Style]):
+    """``styles[role]`` is the style of the component class ``<prefix>--<role>``, and the widget's own for the
+    role "". It asks the style sheets once for each role; ``clear`` has it ask again.
+
+    Roles in ``partial`` give only what their rules say, to be laid over another style.
+    """
+
+    def __init__(self, widget: Widget, prefix: str, partial: Collection[str] = ()) -> None:
+        super().__init__()
+        self._widget = widget
+        self._prefix = prefix
+        self._partial = partial
+
+    def __missing__(self, role: str) -> Style:
+        if not role:
+            # Not kept: it also depends on what lies under the widget.
+            return self._widget.rich_style
+        style = self._widget.get_component_rich_style(
+            f"{self._prefix}--{role}", partial=role in self._partial
+        )
+        self[role] = style
+        return style

@@ -46,7 +46,8 @@ class Prompter:
         except TemplateError as error:
             self.note = (
                 f"The model's chat template cannot be used ({_short(error)}), so the conversation is "
-                "written as 'User:' and 'Assistant:' lines."
+                "written as 'User:' and 'Assistant:' lines. Its replies may be the worse for it: get a newer "
+                "file of the model, which most often has a mended template, or choose another model."
             )
             self.close()
 

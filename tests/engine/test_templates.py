@@ -222,3 +222,15 @@ def test_a_template_that_refuses_the_system_turn_gets_it_in_the_users(tiny_dir: 
         model = bench.session.target.model
         text = b"".join(model.piece(t) for t in prompt.tokens).decode()
         assert text.split() == ["sun", "sea"]
+
+
+def test_a_template_that_cannot_be_read_says_so_and_what_to_do(tiny_dir: Path, tmp_path: Path) -> None:
+    """The conversation becomes plain lines, and the note names both ways out."""
+    path = with_template("{% for m in messages %}", tmp_path / "broken.gguf", tiny_dir)
+    with opened(Load(str(path), ctx=256, threads=1)) as bench:
+        note = bench.session.prompter.note
+    assert "The model's chat template cannot be used (" in note
+    assert "'User:' and 'Assistant:' lines" in note
+    assert note.endswith(
+        "get a newer file of the model, which most often has a mended template, or choose another model."
+    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 from tui_panels.panel_stage import Stage
 from tui_panels.pointer import drag, drag_to, let_go, press_at, wheel
 
@@ -34,6 +38,16 @@ NUMBERS = [
 """Each control of a number, and what three steps up and two steps down make of START."""
 
 
+@asynccontextmanager
+async def panel(*names: str, tuning: Tuning = START) -> AsyncIterator[tuple[Stage, Pilot[Any]]]:
+    """The dock with these panels open (none named: as it comes), showing ``tuning``."""
+    app = Stage(*names)
+    async with app.run_test(size=SIZE) as pilot:
+        app.dock.begin_with(tuning)
+        await pilot.pause()
+        yield app, pilot
+
+
 def tunings(app: Stage) -> list[Tuning]:
     return [message.tuning for message in app.of(TuningChanged)]
 
@@ -51,10 +65,7 @@ def test_every_number_is_in_the_table_above() -> None:
 async def test_a_number_follows_the_pointer_one_step_a_cell_and_undo_takes_the_drag_back(
     name: str, three_up: dict, two_down: dict
 ) -> None:
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel("tuning") as (app, pilot):
         slider = control(app, name)
         await drag(pilot, slider, GRIP, GRIP + 1, GRIP + 3)
         await pilot.pause()
@@ -73,10 +84,7 @@ async def test_a_number_follows_the_pointer_one_step_a_cell_and_undo_takes_the_d
 async def test_the_wheel_turns_a_number_and_undo_takes_the_whole_turn_back(
     name: str, three_up: dict, two_down: dict
 ) -> None:
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel("tuning") as (app, pilot):
         slider = control(app, name)
         await pilot.hover(slider, offset=(GRIP, 0))
         await wheel(pilot, slider, 3, GRIP)
@@ -95,10 +103,7 @@ async def test_the_wheel_turns_a_number_and_undo_takes_the_whole_turn_back(
 
 
 async def test_a_drag_reaches_auto_beyond_sixteen_and_comes_back_to_nothing() -> None:
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel("tuning") as (app, pilot):
         slider = control(app, "depth")
         await press_at(pilot, slider, GRIP)
         for x in (12, 13, 40, 0):
@@ -112,10 +117,7 @@ async def test_a_drag_reaches_auto_beyond_sixteen_and_comes_back_to_nothing() ->
 
 async def test_scrolling_past_a_number_changes_nothing_and_scrolls_the_dock() -> None:
     """The pointer rests at a value's column while the panels pass under it."""
-    app = Stage()
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel() as (app, pilot):
         x = control(app, "depth").region.x + GRIP
         await pilot.hover(offset=(x, 5))
         for _ in range(40):
@@ -131,10 +133,7 @@ async def test_scrolling_past_a_number_changes_nothing_and_scrolls_the_dock() ->
 
 
 async def test_a_click_still_opens_the_field_and_the_signs_still_step() -> None:
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel("tuning") as (app, pilot):
         slider = control(app, "margin")
         await drag(pilot, slider, PLUS_AT + 1, PLUS_AT + 4)
         assert tunings(app) == []
@@ -147,10 +146,7 @@ async def test_a_click_still_opens_the_field_and_the_signs_still_step() -> None:
 
 
 async def test_switches_and_names_are_no_sliders() -> None:
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(START)
-        await pilot.pause()
+    async with panel("tuning") as (app, pilot):
         for name in ("pause", "mode", "preset"):
             await pilot.hover(control(app, name), offset=(GRIP, 0))
             await wheel(pilot, control(app, name), 2, GRIP)
@@ -172,19 +168,36 @@ async def test_switches_and_names_are_no_sliders() -> None:
         ("top-p", {"top_p": 1.0}, 8),
         ("min-p", {"min_p": 0.0}, 0),
         ("repeat-penalty", {"repeat_penalty": 0.5}, 0),
-        ("seed", {"seed": 9}, 0),
+        ("seed", {"seed": -1}, 0),
+        ("seed", {"seed": 49}, 4),
+        ("seed", {"seed": 2**31}, 8),
     ],
 )
 async def test_the_field_is_filled_as_far_as_the_value_has_come(name: str, tuning: dict, cells: int) -> None:
-    """Eight cells: depth 8 of 17 places is 3.8 of them."""
-    app = Stage("tuning")
-    async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(dataclasses.replace(START, **tuning))
-        await pilot.pause()
+    """Eight cells: depth 8 of 17 places is 3.8 of them. Seeds fill it from -1 (a new one each time) to 99."""
+    async with panel("tuning", tuning=dataclasses.replace(START, **tuning)) as (app, _):
         slider = control(app, name)
         assert slider.filled == cells
         underlined = [part.text for part in slider.render_line(0) if part.style and part.style.underline]
         assert len("".join(underlined)) == cells
+
+
+@pytest.mark.parametrize(
+    ("name", "tuning", "cells"),
+    [
+        ("depth", {"depth": 1}, 1),
+        ("depth", {"depth": 16}, 7),
+        ("margin", {"margin": 0.01}, 1),
+        ("margin", {"margin": 0.99}, 7),
+        ("seed", {"seed": 0}, 1),
+    ],
+)
+async def test_a_value_near_an_end_of_its_range_does_not_look_like_the_end(
+    name: str, tuning: dict, cells: int
+) -> None:
+    """Rounded, 0.99 of eight cells would be all of them: approximate would look exact."""
+    async with panel("tuning", tuning=dataclasses.replace(START, **tuning)) as (app, _):
+        assert control(app, name).filled == cells
 
 
 async def test_the_whole_panel_fits_on_a_small_screen() -> None:

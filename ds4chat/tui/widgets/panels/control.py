@@ -21,6 +21,14 @@ PLUS_AT = VALUE_AT + VALUE_WIDTH
 SAYS_AT = PLUS_AT + 3
 
 
+def filled_cells(share: float) -> int:
+    """Cells of a value field that show this share of its range: none only at its low end, all only at its
+    high end, so that a margin of 0.99 does not look like the exact mode's 1."""
+    if not 0 < share < 1:
+        return VALUE_WIDTH if share >= 1 else 0
+    return min(VALUE_WIDTH - 1, max(1, round(VALUE_WIDTH * share)))
+
+
 class Control(Widget, can_focus=True):
     """Shows a value and reports what the user does to it; it does not change the value itself.
 
@@ -129,7 +137,7 @@ class Control(Widget, can_focus=True):
 
     def show(self, value: str, says: str, share: float | None = None) -> None:
         """Show this value, what it means, and its share (0..1) of its range; a line about an error goes."""
-        filled = 0 if share is None else round(VALUE_WIDTH * min(1.0, max(0.0, share)))
+        filled = filled_cells(share) if share is not None else 0
         if (value, says, filled, "") != (self._value, self._says, self._filled, self._error):
             self._value, self._says, self._filled, self._error = value, says, filled, ""
             self.tooltip = self._help

@@ -14,6 +14,8 @@ from ds4chat.settings.schema import BY_KEY, Option
 from ds4chat.settings.validate import check
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
+SEED_SCALE = 99
+"""Seed at which its slider is full: what people choose by hand is mostly below it."""
 GATE_SCALE = 10.0
 """Logit lead at which the gate's slider is full: few drafts lead by more."""
 FIRST_MARGIN = 0.8
@@ -48,8 +50,8 @@ class Knob:
     step: Callable[[Tuning, int, Memory], Tuning]
     typed: Callable[[Tuning, Any], Tuning] | None = None
     """Take a checked value; None where nothing can be typed."""
-    share: Callable[[Tuning], float | None] | None = None
-    """How far the value has come in its usual range, 0..1 or beyond; None of what is no number."""
+    share: Callable[[Tuning], float] | None = None
+    """How far the value has come in its usual range, 0..1 or beyond; None for what is no number."""
 
     @property
     def option(self) -> Option:
@@ -68,7 +70,7 @@ def _number(
     step: float,
     places: int,
     says: Callable[[float], str],
-    usual: tuple[float, float] | None = None,
+    usual: tuple[float, float],
     label: str = "",
 ) -> Knob:
     """A knob for a number. ``usual`` is where its slider begins and ends; what is typed may go further."""
@@ -82,8 +84,8 @@ def _number(
         value = min(high, max(low, round(moved, places)))
         return _with(tuning, field, int(value) if places == 0 else float(value))
 
-    def share(tuning: Tuning) -> float | None:
-        return (getattr(tuning, field) - usual[0]) / (usual[1] - usual[0]) if usual else None
+    def share(tuning: Tuning) -> float:
+        return float((getattr(tuning, field) - usual[0]) / (usual[1] - usual[0]))
 
     return Knob(
         name=name,
@@ -205,5 +207,5 @@ KNOBS: tuple[Knob, ...] = (
     _number("top-p", "top-p", 0.05, 2, _say_top_p, (0, 1)),
     _number("min-p", "min-p", 0.01, 2, _say_min_p, (0, 0.25)),
     _number("repeat-penalty", "repeat-penalty", 0.05, 2, _say_repeat_penalty, (1, 2), label="repeat"),
-    _number("seed", "seed", 1, 0, _say_seed),
+    _number("seed", "seed", 1, 0, _say_seed, (-1, SEED_SCALE)),
 )

@@ -193,9 +193,9 @@ def test_help(same, size, theme) -> None:
 
 @looks
 def test_log_with_a_search(same, size, theme, tmp_path) -> None:
-    lines = [f"12:00:{i:02} INFO llama: layer {i} loaded" for i in range(60)]
-    lines[40] = "12:00:40 WARNING llama: the cache is small"
-    lines[55] = "12:00:55 ERROR llama: out of memory"
+    lines = [f"2026-11-29 12:00:{i:02},000 INFO ds4chat.llama: layer {i} loaded" for i in range(60)]
+    lines[40] = "2026-11-29 12:00:40,000 WARNING ds4chat.llama: the cache is small"
+    lines[55] = "2026-11-29 12:00:55,000 ERROR ds4chat.llama: out of memory, " + "a long story of it, " * 5
     Path("ds4chat.log").write_text("\n".join(lines) + "\n")
 
     async def scene(pilot: Pilot) -> None:

@@ -1,9 +1,12 @@
-"""A line-API view of log lines: levels in colour, search hits marked, selectable, following the end."""
+"""A line-API view of log lines: wrapped, levels in colour, search hits marked, selectable, following the
+end."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -14,16 +17,12 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
+from ds4chat.tui.screens.log_lines import Shortener, hanging, starts
+
 MAX_LINES = 50_000
 LEVEL = re.compile(
     r"\b(?P<bad>error|fatal|critical|abort(?:ed)?|failed)\b|\b(?P<warning>warn(?:ing)?)\b", re.I
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def harmless(line: str) -> str:
-    """A line with tabs expanded and every character that could move the screen shown as a sign."""
-    return _CONTROL.sub("·", line.expandtabs(8))
 
 
 class LogView(ScrollView, can_focus=True):
@@ -34,7 +33,12 @@ class LogView(ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._lines: list[str] = []
+        self._shortener = Shortener()
         self._width = 0
+        self._starts: list[tuple[int, ...]] = []
+        """Of each line, the first characters of its rows in ``_width`` cells."""
+        self._tops: list[int] = [0]
+        """Row of the view at which each line begins, and after them the number of rows."""
         self._needle = ""
         self._hits: list[int] = []
         self._hit = -1
@@ -57,24 +61,26 @@ class LogView(ScrollView, can_focus=True):
 
     def extend(self, lines: Sequence[str]) -> None:
         """Append lines; the oldest go when there are too many."""
-        new = [harmless(line) for line in lines]
+        new = self._shortener.shorten(lines)
         self._lines += new
+        self._starts += [starts(line, self._width) for line in new] if self._width else [(0,)] * len(new)
         lost = max(0, len(self._lines) - MAX_LINES)
-        del self._lines[:lost]
-        self._width = max([self._width, *map(cell_len, new)])
-        self.virtual_size = Size(self._width, len(self._lines))
+        lost_rows = sum(map(len, self._starts[:lost]))
+        del self._lines[:lost], self._starts[:lost]
+        self._place()
         if self._needle:
             self._find()
         if self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         elif lost:
-            self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
+            self.scroll_to(y=max(0, self.scroll_offset.y - lost_rows), animate=False, immediate=True)
         self.refresh()
 
     def replace(self, lines: Sequence[str]) -> None:
         """Show these lines in the place of all others: the file was begun anew."""
         self._lines.clear()
-        self._width = 0
+        self._starts.clear()
+        self._shortener = Shortener()
         self._hit = -1
         self.extend(lines)
 
@@ -95,7 +101,7 @@ class LogView(ScrollView, can_focus=True):
         self._hit = (start + by) % len(self._hits)
         self.following = False
         middle = self.scrollable_content_region.height // 2
-        self.scroll_to(y=max(0, self._hits[self._hit] - middle), animate=False, immediate=True)
+        self.scroll_to(y=max(0, self._tops[self._hits[self._hit]] - middle), animate=False, immediate=True)
         self.refresh()
 
     def follow(self) -> None:
@@ -116,9 +122,24 @@ class LogView(ScrollView, can_focus=True):
             self.following = True
 
     def on_resize(self) -> None:
-        """A first layout or a new size must not lose the end."""
+        """A first layout or a new size breaks the lines anew; the end, or the line on top, stays in sight."""
+        width = self.scrollable_content_region.width
+        if width != self._width and width > 0:
+            top = self._line_at(self.scroll_offset.y) if self._lines else 0
+            self._width = width
+            self._starts = [starts(line, width) for line in self._lines]
+            self._place()
+            if not self.following:
+                self.scroll_to(y=self._tops[top], animate=False, immediate=True)
         if self.following:
             self.follow()
+
+    def _place(self) -> None:
+        self._tops = list(accumulate(map(len, self._starts), initial=0))
+        self.virtual_size = Size(0, self._tops[-1])
+
+    def _line_at(self, row: int) -> int:
+        return min(bisect_right(self._tops, row), len(self._lines)) - 1
 
     # -- selection
 
@@ -131,15 +152,21 @@ class LogView(ScrollView, can_focus=True):
     # -- drawing
 
     def render_line(self, y: int) -> Strip:
-        scroll_x, scroll_y = self.scroll_offset
-        index = scroll_y + y
+        row = self.scroll_offset.y + y
         width = self.scrollable_content_region.width
         style = self.rich_style
-        if index >= len(self._lines):
+        if row >= self._tops[-1]:
             return Strip.blank(width, style)
-        text = self._styled(index, style)
-        strip = Strip(text.render(self.app.console), cell_len(text.plain))
-        return strip.crop_extend(scroll_x, scroll_x + width, style).apply_offsets(scroll_x, index)
+        index = self._line_at(row)
+        part = row - self._tops[index]
+        line, first = self._lines[index], self._starts[index]
+        end = first[part + 1] if part + 1 < len(first) else len(line)
+        text = self._styled(index, style)[first[part] : end]
+        text.end = ""
+        strip = Strip(text.render(self.app.console), cell_len(text.plain)).apply_offsets(first[part], index)
+        if part:
+            strip = Strip.join([Strip.blank(hanging(line, width), style), strip])
+        return strip.crop_extend(0, width, style)
 
     def _styled(self, index: int, style: Style) -> Text:
         line = self._lines[index]

@@ -4,7 +4,7 @@ Two threads. The reader takes commands as they come: a Cancel or a Retune acts a
 wait in a queue. The main thread works the queue; llama.cpp runs there.
 
 When stdin closes without a Quit, the chat is gone, however it went, and the process leaves at once; after a
-Quit, as soon as the conversation's state is kept. No orphan stays.
+Quit, as soon as the conversation's state is kept or the client's time for that is over. No orphan stays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ds4chat.engine.events import (
     Cancel,
@@ -39,13 +38,16 @@ from ds4chat.engine.events import (
     refused,
 )
 
+if TYPE_CHECKING:
+    from ds4chat.engine.session import Session
+
 log = logging.getLogger("ds4chat.engine")
 
 IDLE_S = 2.0
 """Without a command for this long, what the next start can use is put on disk."""
 
-LEAVE_S = 3.0
-"""How long a process that was told to quit may take when its client is gone."""
+KEEP_SHARE = 0.75
+"""Of the time that the client waits after a Quit, what keeping the state may take: leaving needs the rest."""
 
 
 class Engine:
@@ -59,6 +61,8 @@ class Engine:
         self._running: tuple[int, object] | None = None
         self._loading = False
         self._cancelled: set[int] = set()
+        self._keep_until: float | None = None
+        """After a Quit: when keeping the conversation's state is given up."""
         self._writing = threading.Lock()
 
     def run(self) -> None:
@@ -66,18 +70,18 @@ class Engine:
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         # llama_cpp takes a noticeable part of a second to import; commands queue up meanwhile.
         from ds4chat.engine.opening import LoadError, open_session
-        from ds4chat.engine.session import Control, Session
+        from ds4chat.engine.session import Control
 
         session: Session | None = None
         while True:
-            command = self._next(session.keep if session else None)
+            command = self._next(session)
             if isinstance(command, Quit):
                 if session:
-                    session.keep()
+                    session.keep(self._hurried)
                 return
             if isinstance(command, Load):
                 if session:
-                    session.keep()
+                    session.keep(self._hurried)
                     session.close()
                     session = None
                 self._loading = True
@@ -115,14 +119,20 @@ class Engine:
                     with self._lock:
                         self._running = None
 
-    def _next(self, when_idle: Callable[[], None] | None) -> Command:
-        """The next command. ``when_idle`` is called when none has come for a while."""
-        if when_idle:
+    def _next(self, session: Session | None) -> Command:
+        """The next command. When none has come for a while, the conversation's state is kept."""
+        if session:
             try:
                 return self._queue.get(timeout=IDLE_S)
             except queue.Empty:
-                when_idle()
+                session.keep(self._hurried)
         return self._queue.get()
+
+    def _hurried(self) -> bool:
+        """The client waits for the answer to a command or, after a Quit, has waited for most of its time."""
+        if self._keep_until is not None:
+            return time.monotonic() > self._keep_until
+        return not self._queue.empty()
 
     def emit(self, event: Event) -> None:
         """Send one event."""
@@ -134,7 +144,7 @@ class Engine:
     def _read(self) -> None:
         from ds4chat.engine.session import Control
 
-        quitting = False
+        quitting, patience = False, 0.0
         try:
             while (payload := read_frame(self._commands)) is not None:
                 command = decode_command(payload)
@@ -149,6 +159,8 @@ class Engine:
                     if isinstance(command, Quit):
                         # Neither a reply nor a load that still runs is waited for: there is nothing to keep.
                         quitting = running is None and not self._loading
+                        self._keep_until = time.monotonic() + KEEP_SHARE * command.seconds
+                        patience = command.seconds
                     if isinstance(command, Retune):
                         if running and isinstance(running[1], Control):
                             running[1].tuning = command.tuning
@@ -157,7 +169,7 @@ class Engine:
         except ProtocolError as error:
             log.error("the client sent %s", error)
         if quitting:
-            time.sleep(LEAVE_S)  # the main thread leaves before, unless it hangs
+            time.sleep(2 * patience)  # the main thread leaves before, unless it hangs and the client is gone
         os._exit(0)
 
 

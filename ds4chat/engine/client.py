@@ -36,7 +36,7 @@ LOG_TAIL = 20
 """Lines of the log that come with an EngineDied."""
 
 CLOSE_S = 2.0
-"""How long close() waits for the process to leave before it is killed."""
+"""How long close() waits for the process to leave before it is killed: the user waits for it too."""
 
 
 class EngineClient:
@@ -135,20 +135,21 @@ class EngineClient:
         if self.alive and self._process:
             self._process.kill()
 
-    def close(self) -> None:
-        """Have the process leave, by force where asking does not help. No EngineDied follows."""
+    def close(self, seconds: float = CLOSE_S) -> None:
+        """Have the process leave, by force where asking does not help within ``seconds``. It keeps the
+        conversation's state if that can be done in this time. No EngineDied follows."""
         self._closing = True
         process = self._process
         if process is None:
             return
-        self.send(Quit())
+        self.send(Quit(seconds))
         try:
             if process.stdin:
                 process.stdin.close()  # the child leaves at the end of its commands, whatever it does
         except OSError:
             pass
         try:
-            process.wait(CLOSE_S)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

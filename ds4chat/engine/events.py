@@ -240,6 +240,9 @@ class Replay:
 class Quit:
     """Leave the process."""
 
+    seconds: float = 2.0
+    """How long the client waits for that: what is still to be put on disk is given up before."""
+
 
 Command = Load | Generate | Retune | Cancel | Replay | Quit
 

@@ -6,6 +6,12 @@ anything else, or one that is not whole, is left alone, and the prompt is decode
 A file is: MAGIC, the length of a JSON object (four bytes, big-endian), that object, then the parts whose
 lengths it names one after the other (tokens, target, drafter's cache, drafter's features), and a BLAKE2b
 digest of all before it. Text can be read back from the tokens, so the folder and its files are private.
+
+Whoever deletes a conversation removes every file of the folder, and need not ask the engines, of which other
+chats may have some. From the beginning of a prompt until the caches are saved, an engine has an empty file
+there, its mark. Once that is gone, what the caches hold may be what was deleted, and is not saved; where it
+goes while a state is written, that state is removed again. ``remove_files`` goes through the folder twice, so
+that a state which came under its name before the mark was gone is found.
 """
 
 from __future__ import annotations
@@ -14,9 +20,11 @@ import hashlib
 import json
 import logging
 import os
+import re
+import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +35,7 @@ from numpy.typing import NDArray
 
 from ds4chat.engine.drafters.base import Drafter, DrafterState
 from ds4chat.engine.llama import Context, LlamaError
-from ds4chat.settings.files import write_atomically
+from ds4chat.settings.files import PRIVATE, write_atomically
 from ds4chat.settings.paths import FolderError, made
 
 log = logging.getLogger(__name__)
@@ -46,10 +54,15 @@ BYTES_PER_S = 250e6
 """What a restore reads, checks and hands over in a second, until one was measured: a slow disk's rate."""
 WORTH = 2.0
 """How many times longer the prefill must take than the restore."""
+_PIECE = 8 << 20
+"""Bytes that are written between two looks whether somebody waits."""
 _SUFFIX = ".state"
+_MARK = ".mark"
+_PROCESS = re.compile(r"\.([0-9]+)\.[^.]+(?:\.mark)?$")
+"""The process in the name of a half-written file (write_atomically) or of a mark."""
 _MAX_HEAD = 1 << 20
 _STALE_S = 3600.0
-"""Age of a half-written file that nobody writes any more."""
+"""Age of a half-written file that nobody writes any more, where its writer cannot be asked."""
 _HEAD = struct.Struct(">I")
 _DIGEST = 32
 
@@ -65,6 +78,10 @@ class _Found:
     ms_per_token: float
 
 
+class _GivenUp(Exception):
+    """Somebody waits, and a state is not written to its end."""
+
+
 class SavedStates:
     """The states of one model under one set of settings. ``identity``: all that shapes a cache's content."""
 
@@ -73,8 +90,9 @@ class SavedStates:
         self._identity = identity
         name = hashlib.blake2b(_canonical(identity), digest_size=8).hexdigest()
         self._prefix = f"{name}-"
-        self._kept: tuple[int, ...] = ()
-        """Tokens that are on disk already."""
+        self._mark = folder / f".{os.getpid()}.{secrets.token_hex(4)}{_MARK}"
+        self._marked = False
+        """The caches hold what was not saved since the last prompt."""
         self._ms_per_token = 0.0
         self._counted = (0, 0.0)
         """Tokens and seconds of prefill since the last measurement."""
@@ -91,28 +109,76 @@ class SavedStates:
 
     # ---------------------------------------------------------------------------------- saving
 
-    def save(self, target: Context, drafter: Drafter | None, tokens: Sequence[int]) -> bool:
-        """Put the state on disk if that is worth it; True when it was written. Raises nothing: without the
-        file the conversation is read again."""
-        if not self._usable or len(tokens) < MIN_TOKENS or tuple(tokens) == self._kept:
+    def save(
+        self,
+        target: Context,
+        drafter: Drafter | None,
+        tokens: Sequence[int],
+        hurried: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Put the state on disk if that is worth it; True when it was written. It is given up, to be tried
+        anew by the next call, when ``hurried``, asked between two pieces, says so. Raises nothing: without
+        the file the conversation is read again."""
+        path = self._path(tokens)
+        written = False
+        try:
+            if self._marked and self._worth_it(target, len(tokens)) and self._mark.exists():
+                written = not path.exists() and self._write(path, target, drafter, list(tokens), hurried)
+                if written and not self._mark.exists():
+                    written = False
+                    path.unlink(missing_ok=True)
+        except _GivenUp:
+            log.info("the conversation's state is not kept: there was no time")
             return False
-        size = target.state_size()
-        if size > MAX_FILE or not self._pays(len(tokens), size, self._ms_per_token):
-            return False
+        except (OSError, LlamaError, MemoryError) as error:
+            # Who deletes conversations also takes away what is half-written, which is no fault of the folder.
+            if not isinstance(error, FileNotFoundError) or self._mark.exists():
+                log.warning("the conversation's state is not kept: %s", error)
+                self._usable = False
+        self._unmark()
+        return written
+
+    def _begin(self) -> None:
+        """From here on the caches are to hold what can be saved: a prompt, and what follows it."""
+        self._marked = False
+        if not self._usable:
+            return
         try:
             made(self._folder)
-            self._write(target, drafter, list(tokens))
-        except (OSError, FolderError, LlamaError, MemoryError) as error:
-            log.warning("the conversation's state is not kept: %s", error)
-            self._usable = False
+            self._mark.touch(PRIVATE)
+            self._marked = True
+        except (OSError, FolderError) as error:
+            log.info("the conversation's state will not be kept: %s", error)
+
+    def _unmark(self) -> None:
+        self._marked = False
+        with suppress(OSError):
+            self._mark.unlink(missing_ok=True)
+
+    def _path(self, tokens: Sequence[int]) -> Path:
+        name = hashlib.blake2b(np.array(tokens, "<i4").tobytes(), digest_size=8).hexdigest()
+        return self._folder / f"{self._prefix}{name}{_SUFFIX}"
+
+    def _worth_it(self, target: Context, tokens: int) -> bool:
+        if tokens < MIN_TOKENS:
             return False
-        self._kept = tuple(tokens)
-        return True
+        size = target.state_size()
+        return size <= MAX_FILE and self._pays(tokens, size, self._ms_per_token)
 
     def _pays(self, tokens: int, size: int, ms_per_token: float) -> bool:
         return tokens * ms_per_token > WORTH * 1000 * size / self._bytes_per_s
 
-    def _write(self, target: Context, drafter: Drafter | None, tokens: list[int]) -> None:
+    def _write(
+        self,
+        path: Path,
+        target: Context,
+        drafter: Drafter | None,
+        tokens: list[int],
+        hurried: Callable[[], bool],
+    ) -> bool:
+        """Write the state to ``path``, then delete what it makes superfluous; False where it is too large."""
+        if hurried():
+            raise _GivenUp
         drafts = drafter.state() if drafter else None
         ids = np.array(tokens, "<i4").tobytes()
         parts: list[bytes | memoryview] = [ids, target.save_state()]
@@ -134,25 +200,24 @@ class SavedStates:
         head["parts"] = [len(part) for part in parts]
         described = _canonical(head)
         begin = MAGIC + _HEAD.pack(len(described)) + described
-        digest = hashlib.blake2b(begin, digest_size=_DIGEST)
-        for part in parts:
-            digest.update(part)
         total = len(begin) + sum(head["parts"]) + _DIGEST
         if total > MAX_FILE:
-            return
-        name = hashlib.blake2b(ids, digest_size=8).hexdigest()
-        path = self._folder / f"{self._prefix}{name}{_SUFFIX}"
-        self._make_room(total, tokens)
-        write_atomically(path, [begin, *parts, digest.digest()], durable=False)
+            return False
+        write_atomically(path, _with_digest([begin, *parts], hurried), durable=False)
         log.info("kept the state of %d tokens in %d bytes", len(tokens), total)
+        # Only now: a new state that is not written to its end must not cost the one that it continues.
+        self._tidy_up(path, total, tokens)
+        return True
 
-    def _make_room(self, size: int, tokens: list[int]) -> None:
+    def _tidy_up(self, new: Path, size: int, tokens: list[int]) -> None:
         """Delete what the new file continues, and the oldest beyond the budget."""
         for found in list(self._candidates(tokens)):
-            if found.common == len(found.tokens):
+            if found.path != new and found.common == len(found.tokens):
                 found.path.unlink(missing_ok=True)
         room, files = MAX_BYTES - size, MAX_FILES - 1
         for path, status in sorted(_files(self._folder), key=lambda item: -item[1].st_mtime):
+            if path == new:
+                continue
             room -= status.st_size
             files -= 1
             if room < 0 or files < 0:
@@ -170,11 +235,13 @@ class SavedStates:
         whole: bool,
     ) -> int:
         """Have both caches, and ``tokens`` with them, hold a saved beginning of ``prompt`` where that is more
-        than they hold; how many of its tokens that is, 0 where nothing was restored.
+        than they hold; how many of its tokens that is, 0 where nothing was restored. With it begins what
+        ``save`` can put on disk: the caller brings the caches to hold the prompt.
 
         whole: the caches cannot be cut, so that a state must be the prompt's beginning to its end; else its
         tokens may go on differently, and are to be cut. Where a restore fails, the caches may be empty.
         """
+        self._begin()
         have = _common(np.array(tokens, "<i4"), prompt)
         if whole and have < len(tokens):
             have = 0
@@ -198,7 +265,6 @@ class SavedStates:
             return 0
         self._bytes_per_s = found.size / max(time.perf_counter() - started, 1e-3)
         tokens[:] = restored
-        self._kept = tuple(restored)
         with suppress(OSError):
             os.utime(found.path)  # the last to be deleted
         return found.common
@@ -300,30 +366,61 @@ class SavedStates:
 
 
 def tidy(folder: Path, *, keep: bool = True) -> None:
-    """Delete states that are old or half-written; with ``keep`` False all of them. Raises nothing."""
+    """Delete states that are old, and what killed processes left; with ``keep`` False all that is ours.
+    Raises nothing."""
     try:
         now = time.time()
         for path, status in _files(folder, everything=True):
             age = now - status.st_mtime
-            half = path.name.startswith(".")
-            if not keep or age > (_STALE_S if half else MAX_AGE_S):
+            if not keep or age > MAX_AGE_S or (path.name.startswith(".") and _left_behind(path, age)):
                 path.unlink(missing_ok=True)
     except OSError as error:
         log.warning("the folder of states cannot be tidied: %s", error)
 
 
+def _left_behind(path: Path, age_s: float) -> bool:
+    """Whether nobody writes a half-written state any more, or stands behind a mark: the process whose number
+    is in the name is gone."""
+    process = _PROCESS.search(path.name)
+    if os.name != "posix" or process is None:
+        return age_s > _STALE_S
+    try:
+        os.kill(int(process[1]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
 def _files(folder: Path, *, everything: bool = False) -> list[tuple[Path, os.stat_result]]:
-    """The states in a folder; with ``everything`` also those that are half written."""
+    """The states in a folder; with ``everything`` also marks and what is half written."""
     found = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                ours = entry.name.endswith(_SUFFIX) or (everything and f"{_SUFFIX}." in entry.name)
+                ours = entry.name.endswith((_SUFFIX, _MARK)) or f"{_SUFFIX}." in entry.name
+                if not everything and (entry.name.startswith(".") or not entry.name.endswith(_SUFFIX)):
+                    continue
                 if ours and entry.is_file(follow_symlinks=False):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
     except OSError:
         pass
-    return [item for item in found if everything or not item[0].name.startswith(".")]
+    return found
+
+
+def _with_digest(parts: Sequence[bytes | memoryview], hurried: Callable[[], bool]) -> Iterator[memoryview]:
+    """The parts piece by piece, then the digest of all. Raises _GivenUp as soon as somebody waits."""
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        whole = memoryview(part)
+        for at in range(0, len(whole), _PIECE):
+            if hurried():
+                raise _GivenUp
+            piece = whole[at : at + _PIECE]
+            digest.update(piece)
+            yield piece
+    yield memoryview(digest.digest())
 
 
 def _common(ids: NDArray[np.int32], prompt: Sequence[int]) -> int:

@@ -229,10 +229,10 @@ class Session:
         if self.drafter:
             self.drafter.rewind(0)
 
-    def keep(self) -> None:
-        """Put the conversation's state on disk, where that is worth it and not done yet."""
+    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
         if self._states and self.target.used == len(self.tokens):
-            self._states.save(self.target, self.drafter, self.tokens)
+            self._states.save(self.target, self.drafter, self.tokens, hurried)
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""

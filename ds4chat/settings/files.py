@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 PRIVATE = 0o600
 
 
-def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview], *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
     """Put ``data`` in the place of ``path``, on disk before it shows, readable by the owner alone.
 
     Large data may come in parts, which are written one after the other. Not ``durable``: nothing is waited
     for, and a power cut may leave a file with holes; for what has a checksum and can be made again.
 
-    Raises OSError, and then leaves ``path`` as it was and nothing beside it.
+    Raises OSError, or what making a part raises, and then leaves ``path`` as it was and nothing beside it. A
+    process that is killed meanwhile leaves ``.NAME.PID.xxxxxxxx`` beside it.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -37,15 +38,17 @@ def write_atomically(path: Path, data: bytes | Sequence[bytes | memoryview], *, 
 
 
 def remove_files(folder: Path) -> None:
-    """Remove every file in a folder, as far as that goes; the folder stays."""
-    try:
-        with os.scandir(folder) as entries:
-            paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    """Remove every file in a folder, as far as that goes; the folder stays. It is gone through twice: what
+    came under its name while the first went is removed too."""
+    for _ in range(2):
+        try:
+            with os.scandir(folder) as entries:
+                paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
+        except OSError:
+            return
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

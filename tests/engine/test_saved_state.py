@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from ds4chat.engine.drafters.base import DrafterState
 from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Step, Tuning
 from ds4chat.engine.opening import open_session
 from ds4chat.models.demo import demo_model, demo_support
+from ds4chat.settings.files import remove_files, write_atomically
 
 STORY = " sun sea fog hut" * 150
 """900 tokens of the constructed vocabulary."""
@@ -250,12 +254,12 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(
     load = load_named(tiny_dir, "llama-draft")
     write = saved_state.SavedStates._write
 
-    def swapped(self, target, drafter, tokens):  # type: ignore[no-untyped-def]
+    def swapped(self, path, target, drafter, tokens, hurried):  # type: ignore[no-untyped-def]
         state = drafter.state()
         monkeypatch.setattr(drafter, "state", lambda: replace(state, cache=b"rubbish" * 99), raising=False)
         if fails == "target":
             monkeypatch.setattr(target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
-        write(self, target, drafter, tokens)
+        return write(self, path, target, drafter, tokens, hurried)
 
     monkeypatch.setattr(saved_state.SavedStates, "_write", swapped)
     saved(load, home)
@@ -307,8 +311,15 @@ def test_only_what_pays_is_saved(tiny_dir: Path, home: Path, monkeypatch: pytest
         assert files(home) == []
         monkeypatch.setattr(saved_state, "WORTH", 0.0)
         monkeypatch.setattr(saved_state, "MAX_FILE", 1000)
+        bench.ask(STORY, 5)
         bench.session.keep()
         assert files(home) == []
+        monkeypatch.undo()
+        monkeypatch.setenv("DS4CHAT_HOME", str(home))
+        monkeypatch.setattr(saved_state, "WORTH", 0.0)
+        bench.ask(STORY, 5)
+        bench.session.keep()
+        assert len(files(home)) == 1
 
 
 def test_the_arithmetic_of_what_pays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,9 +393,124 @@ def test_old_and_half_written_files_are_deleted_at_the_next_load(tiny_dir: Path,
     os.utime(halves[1], (time.time() - 7200,) * 2)
     with chat(load):
         assert path.exists() and halves[0].exists() and not halves[1].exists()
+    halves[0].unlink()
     os.utime(path, (time.time() - 8 * 24 * 3600,) * 2)
     with chat(load):
         assert not path.exists()
+
+
+def test_what_a_killed_process_left_is_deleted_at_the_next_load_and_a_living_ones_is_not(
+    tiny_dir: Path, home: Path
+) -> None:
+    load = load_named(tiny_dir, "llama-draft")
+    path = saved(load, home)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    names = (
+        f".{path.name}.{{}}.ab_cd123",
+        f".{path.name}.{{}}.01234567",
+        ".{}.abcd0123.mark",
+        ".{}.01234567.mark",
+    )
+    dead = [path.parent / name.format(process.pid) for name in names]
+    living = [path.parent / name.format(os.getpid()) for name in names]
+    for file in (*dead, *living):
+        file.write_bytes(b"x")
+    with chat(load):
+        assert set(path.parent.iterdir()) == {path, *living}
+
+
+def test_a_state_of_a_deleted_conversation_is_not_written_any_more(tiny_dir: Path, home: Path) -> None:
+    """The caches still hold it when the folder is emptied: neither an idle time nor a quit brings it back."""
+    load = load_named(tiny_dir, "llama-draft")
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 20)
+        remove_files(home / "states")
+        bench.session.keep()
+        bench.session.keep()
+        assert list((home / "states").iterdir()) == []
+        # The next conversation is kept as ever.
+        bench.ask(" sea" * 600, 20)
+        bench.session.keep()
+        assert len(files(home)) == 1
+        # So is the one that is gone on with, deleted or not.
+        remove_files(home / "states")
+        bench.ask(" sea" * 600 + " end now", 20)
+        bench.session.keep()
+        assert list((home / "states").iterdir()) == files(home) != []
+
+
+@pytest.mark.parametrize("when", ["half-written", "under its name"])
+def test_a_deletion_while_a_state_is_written_removes_it(
+    tiny_dir: Path, home: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = load_named(tiny_dir, "llama-draft")
+
+    def interrupted(path: Path, data, *, durable: bool) -> None:  # type: ignore[no-untyped-def]
+        if when == "under its name":
+            write_atomically(path, data, durable=durable)
+            # The one who deletes had read the folder's names before this one came.
+            for mark in path.parent.glob(".*.mark"):
+                mark.unlink()
+            return
+
+        def pieces() -> Iterator[memoryview]:
+            yield from data
+            assert len(list(path.parent.iterdir())) == 2
+            remove_files(path.parent)
+
+        write_atomically(path, pieces(), durable=durable)
+
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(saved_state, "write_atomically", interrupted)
+            bench.session.keep()
+        assert list((home / "states").iterdir()) == []
+        bench.ask(STORY + " end now the old hut", 20)
+        bench.session.keep()
+        assert len(files(home)) == 1
+
+
+def test_what_comes_while_a_folder_is_emptied_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").write_bytes(b"")
+    unlink = Path.unlink
+
+    def slow(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "one":
+            (tmp_path / "two").write_bytes(b"")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", slow)
+    remove_files(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_is_given_up_leaves_the_shorter_state_and_is_made_good_later(
+    tiny_dir: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_state, "_PIECE", 1000)
+    load = load_named(tiny_dir, "llama-draft")
+    with chat(load) as bench:
+        bench.ask(STORY + " end now", 5)
+        bench.session.keep()
+        (first,) = files(home)
+        prompt = STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red"
+        bench.ask(prompt, 5)
+        for looks in (0, 1, 3):
+            left = iter([False] * looks)
+            bench.session.keep(lambda left=left: next(left, True))  # type: ignore[misc]
+            assert files(home) == [first]
+            (mark,) = set(first.parent.iterdir()) - {first}
+            assert mark.suffix == ".mark"
+        tokens = list(bench.session.tokens)
+        bench.session.keep()
+        (second,) = first.parent.iterdir()
+        assert second != first
+    with chat(load) as bench:
+        assert restored(bench.ask(prompt + tiny.text(tokens[-4:]) + " old hut", 5)) == len(tokens)
 
 
 def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, home: Path) -> None:
@@ -399,12 +525,67 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, ho
 
 # -- the engine process
 
+LONG = 60.0
+"""Seconds to wait for what must come; only a broken engine makes a test wait that long."""
+
+ENDLESS_SAVE = """
+def endless(parts, hurried):
+    while not hurried():
+        yield b"x"
+        time.sleep(0.01)
+    raise saved_state._GivenUp
+saved_state._with_digest = endless
+"""
+"""A disk so slow that no state is ever written to its end."""
+HUNG_SAVE = """
+def hung(parts, hurried):
+    yield b"x" * 100_000
+    time.sleep(3600)
+saved_state._with_digest = hung
+"""
+
+
+@pytest.fixture
+def engine(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], EngineClient]]:
+    """Starts engine processes, each with something changed in it."""
+    started: list[EngineClient] = []
+    popen = subprocess.Popen
+
+    def start(change: str = "") -> EngineClient:
+        code = f"import time\nfrom ds4chat.engine import child, saved_state\n{change}\nchild.main()"
+
+        def changed(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+            return popen([*command[:2], "-c", code], **how)
+
+        client = EngineClient(tmp_path / "engine.log")
+        with monkeypatch.context() as patch:
+            patch.setattr("ds4chat.engine.client.subprocess.Popen", changed)
+            client.start()
+        started.append(client)
+        return client
+
+    yield start
+    for client in started:
+        client.kill()
+        client.close()
+
+
+def deepseek(folder: Path) -> Load:
+    """DeepSeek V4's layout: of the constructed models the one whose prefill costs most, so that it pays."""
+    return replace(load_named(folder, "deepseek4-support"), keep_states=True)
+
 
 def ask(client: EngineClient, load: Load, prompt: str) -> list[Event]:
     client.send(load)
-    assert client.wait_for(Loaded, 60)[0]
-    client.send(Generate(1, prompt=prompt, tuning=Tuning(depth=3), max_tokens=20))
-    ended, seen = client.wait_for(Ended, 60)
+    assert client.wait_for(Loaded, LONG)[0]
+    return ask_again(client, 1, prompt)
+
+
+def ask_again(client: EngineClient, reply: int, prompt: str) -> list[Event]:
+    client.send(Generate(reply, prompt=prompt, tuning=Tuning(depth=3), max_tokens=20))
+    ended, seen = client.wait_for(Ended, LONG)
     assert ended is not None
     return seen
 
@@ -413,43 +594,100 @@ def restored_in(events: list[Event]) -> bool:
     return any("restored from disk" in e.message for e in events if isinstance(e, Notice))
 
 
+def left(client: EngineClient) -> int | None:
+    """The exit code of the client's process."""
+    assert client._process is not None
+    return client._process.poll()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("how", ["quit", "idle"])
 def test_the_engine_process_keeps_a_conversation_over_a_restart(
-    tiny_dir: Path, tmp_path: Path, home: Path, how: str
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path, how: str
 ) -> None:
-    """DeepSeek V4's layout: of the constructed models the one whose prefill costs most, so that it pays."""
-    load = replace(load_named(tiny_dir, "deepseek4-support"), keep_states=True)
-    client = EngineClient(tmp_path / "engine.log")
-    client.start()
-    seen = ask(client, load, STORY + " end now")
+    client = engine("child.IDLE_S = " + ("0.1" if how == "idle" else "3600.0"))
+    seen = ask(client, deepseek(tiny_dir), STORY + " end now")
     assert not restored_in(seen)
     if how == "idle":
-        deadline = time.monotonic() + 30 + child.IDLE_S
-        while not files(home) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: files(home))
         client.kill()  # nothing is left to do
-    client.close()
+        client.close()
+    else:
+        client.close(LONG)
+        assert left(client) == 0
     assert len(files(home)) == 1
     answer = Answer()
     for event in seen:
         if isinstance(event, Step | Ended):
             answer.take(event)
-    client = EngineClient(tmp_path / "engine.log")
-    client.start()
-    try:
-        assert restored_in(ask(client, load, STORY + " end now" + answer.text + " the old hut"))
-    finally:
-        client.close()
+    client = engine("")
+    assert restored_in(ask(client, deepseek(tiny_dir), STORY + " end now" + answer.text + " the old hut"))
 
 
-def test_a_process_whose_client_is_gone_leaves_at_once(tiny_dir: Path, tmp_path: Path, home: Path) -> None:
+def test_a_conversation_deleted_right_after_its_reply_does_not_come_back_at_the_quit(
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path
+) -> None:
+    client = engine("child.IDLE_S = 3600.0")
+    ask(client, deepseek(tiny_dir), STORY + " end now")
+    remove_files(home / "states")
+    client.close(LONG)
+    assert left(client) == 0
+    assert list((home / "states").iterdir()) == []
+
+
+def test_a_process_whose_client_is_gone_leaves_at_once(
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path
+) -> None:
     """No state is kept then: nobody said Quit."""
-    load = replace(load_named(tiny_dir, "deepseek4-support"), keep_states=True)
-    client = EngineClient(tmp_path / "engine.log")
-    client.start()
-    ask(client, load, STORY + " end now")
+    client = engine("child.IDLE_S = 3600.0")
+    ask(client, deepseek(tiny_dir), STORY + " end now")
     assert client._process is not None and client._process.stdin is not None
     client._process.stdin.close()
-    client._process.wait(child.LEAVE_S)
-    client.close()
+    assert client._process.wait(LONG) == 0
     assert files(home) == []
+
+
+def test_a_quit_gives_up_a_state_for_which_the_clients_patience_is_too_short(
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path
+) -> None:
+    """It leaves by itself, in the time that the client gives it, and nothing half-written stays."""
+    client = engine(f"child.IDLE_S = 3600.0\nchild.KEEP_SHARE = 0.01\n{ENDLESS_SAVE}")
+    ask(client, deepseek(tiny_dir), STORY + " end now")
+    client.close(LONG)
+    assert left(client) == 0
+    assert [path.suffix for path in (home / "states").iterdir()] == [".mark"]
+    assert 0 < child.KEEP_SHARE < 1
+
+
+def test_a_prompt_does_not_wait_for_a_state_that_is_written(
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path
+) -> None:
+    client = engine(f"child.IDLE_S = 0.05\n{ENDLESS_SAVE}")
+    ask(client, deepseek(tiny_dir), STORY + " end now")
+    wait_for(lambda: list((home / "states").glob(".*.state.*")))
+    ask_again(client, 2, " the old hut")
+    assert not list((home / "states").glob("*.state"))
+
+
+def test_what_a_process_leaves_that_had_to_be_killed_is_gone_after_the_next_load(
+    tiny_dir: Path, engine: Callable[[str], EngineClient], home: Path
+) -> None:
+    """A disk that hangs: the client does not wait for it, and no torn state is ever taken for one."""
+    client = engine(f"child.IDLE_S = 0.05\n{HUNG_SAVE}")
+    ask(client, deepseek(tiny_dir), STORY + " end now")
+    wait_for(lambda: list((home / "states").glob(".*.state.*")))
+    client.close(0.5)
+    assert left(client) is not None
+    assert list((home / "states").glob(".*.state.*"))
+    assert files(home) == []
+    client = engine("child.IDLE_S = 3600.0")
+    assert not restored_in(ask(client, deepseek(tiny_dir), STORY + " end now"))
+    assert [path.suffix for path in (home / "states").iterdir()] == [".mark"]
+    client.close(LONG)
+    assert list((home / "states").iterdir()) == files(home) != []

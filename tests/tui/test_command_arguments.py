@@ -158,6 +158,14 @@ async def test_system_and_explore_take_any_words(opened: Open) -> None:
         assert "nowhere.log cannot be read" in "".join(s.text for strip in strips for s in strip)
 
 
+async def test_a_system_prompt_given_in_a_conversation_says_from_when_it_holds(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("one", "enter")
+        await chat.type("/system Be brief.", "escape", "enter")
+        assert "System prompt: Be brief." in chat.shown()
+        assert "It holds from the next prompt on; /retry answers the last one" in chat.shown()
+
+
 async def test_theme_without_a_name_opens_the_picker(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("/theme", "escape", "enter")

@@ -7,7 +7,8 @@ from datetime import datetime
 from rich.style import Style
 
 from ds4chat.store import Hit, Node
-from ds4chat.tui.screens.history_rows import Looks, branch_row, branches, hit_rows, when
+from ds4chat.store.entities import Role
+from ds4chat.tui.screens.history_rows import Looks, amount, branch_row, branches, hit_rows, when
 
 LOOKS = Looks(Style(dim=True), Style(bold=True), Style(color="blue"))
 
@@ -42,6 +43,58 @@ def test_a_chain_stays_on_one_level_and_a_fork_goes_in_by_one() -> None:
         "● ├ You: m1",
         "●   ├ You: m2",
         "●     You: m3",
+    ]
+
+
+def test_what_was_asked_under_another_system_prompt_stands_beside_the_first_reply() -> None:
+    """The question 1 was answered by 2; under the system prompts 3 and 6 by 4, 5 and 7. Nothing was asked
+    under 8, which /system wrote below 2."""
+    rows: list[tuple[int, int | None, Role, str]] = [
+        (1, None, "user", "why?"),
+        (2, 1, "assistant", "long"),
+        (8, 2, "system", "Be brief."),
+        (3, 1, "system", "Be brief, please, as brief as it gets."),
+        (4, 3, "assistant", "short"),
+        (5, 3, "assistant", "shorter"),
+        (6, 1, "system", ""),
+        (7, 6, "assistant", "long again"),
+    ]
+    nodes = [Node(i, parent, role, "complete", 0, text) for i, parent, role, text in rows]
+    found = branches(nodes, 5)
+    assert [(b.node.id, b.level, b.turns, b.shown) for b in found] == [
+        (1, 0, False, True),
+        (2, 1, True, False),
+        (4, 1, True, False),
+        (5, 1, True, True),
+        (7, 1, True, False),
+    ]
+    assert [branch_row(b, 60, LOOKS).plain for b in found] == [
+        "● You: why?",
+        "  ├ Model: long",
+        "  ├ Model (system: Be brief, please, as br…): short",
+        "● ├ Model (system: Be brief, please, as br…): shorter",
+        "  ├ Model (system: none): long again",
+    ]
+    waiting = branches(nodes, 8)
+    assert [(b.node.id, b.shown) for b in waiting][:3] == [(1, True), (2, True), (8, True)]
+
+
+def test_a_system_prompt_that_everything_stands_under_has_its_row() -> None:
+    texts: list[tuple[Role, str]] = [("system", "Be brief."), ("user", "why?"), ("assistant", "so")]
+    nodes = [Node(i, i - 1 or None, role, "complete", 0, text) for i, (role, text) in enumerate(texts, 1)]
+    assert [branch_row(b, 60, LOOKS).plain for b in branches(nodes, 3)] == [
+        "● System: Be brief.",
+        "● You: why?",
+        "● Model: so",
+    ]
+
+
+def test_amounts_have_the_number_of_the_noun() -> None:
+    assert [amount(n, "message") for n in (0, 1, 2, 2000)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+        "2,000 messages",
     ]
 
 

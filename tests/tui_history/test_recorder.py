@@ -20,6 +20,7 @@ from ds4chat.store.recording import INTERVAL
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.recorder import RECOVERED, STALLED, StoreRecorder
+from ds4chat.tui.screens.history_rows import branches
 
 
 class Probe(ReplayEngine):
@@ -62,6 +63,12 @@ def settle(chat: Chat) -> None:
     """Wait until everything is written."""
     assert isinstance(chat.recorder, StoreRecorder)
     assert chat.recorder.settle(PATIENCE)
+
+
+def wait_for_locks(store: Store) -> None:
+    """Have a write under another program's lock wait for it, longer than a test takes on a busy machine."""
+    with store.database.read() as connection:
+        connection.execute("PRAGMA busy_timeout = 120000")
 
 
 def asked(chat: Chat) -> Reply:
@@ -170,6 +177,30 @@ def test_retry_undo_and_edit_make_branches_and_lose_nothing(store: Store, path: 
         "assistant",
     ]
     assert len(store.conversations.listed()) == 1
+
+
+def test_a_retry_under_another_system_prompt_stands_beside_the_first_reply(store: Store, path: Path) -> None:
+    chat = chat_on(store, path)
+    chat.submit("One")
+    first = answer(chat)
+    chat.set_system("Be brief.")
+    assert chat.retry()
+    second = answer(chat)
+    assert chat.retry()
+    third = answer(chat)
+    key = chat.conversation.key
+    assert key is not None
+    assert [(m.role, m.text) for m in store.conversations.path(key)] == [
+        ("user", "One"),
+        ("system", "Be brief."),
+        ("assistant", TEXT),
+    ]
+    found = branches(store.conversations.tree(key), store.conversations.get(key).active_leaf)
+    assert [(b.node.id, b.turns, b.system, b.shown) for b in found[1:]] == [
+        (first.key, True, None, False),
+        (second.key, True, "Be brief.", False),
+        (third.key, True, "Be brief.", True),
+    ]
 
 
 def test_a_new_conversation_begins_a_new_one_in_the_store(store: Store, path: Path) -> None:
@@ -286,6 +317,7 @@ def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
 def test_a_stop_while_the_prompt_is_not_on_disk_asks_the_engine_for_nothing(store: Store, path: Path) -> None:
     chat = chat_on(store, path)
     settle(chat)
+    wait_for_locks(store)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     chat.submit("One")
@@ -340,6 +372,7 @@ def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(
     monkeypatch.setattr("ds4chat.tui.recorder.LAST_WAIT", 0.2)
     chat = chat_on(store, path)
     settle(chat)
+    wait_for_locks(store)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     chat.submit("One")

@@ -262,8 +262,7 @@ class ChatScreen(TuningScreen):
 
     def action_toggle_panels(self) -> None:
         """Open or close the panels."""
-        wide = self.size.width >= WIDE
-        if wide:
+        if wide := self.size.width >= WIDE:
             self._panels_wide = not self._panels_wide
         else:
             self._panels_narrow = not self._panels_narrow
@@ -388,6 +387,8 @@ class ChatScreen(TuningScreen):
             chat.reload()
         elif chat.retry():
             self.show_conversation()
+            if chat.conversation.key is not None:
+                self.legend_row.say("Earlier replies are kept: Ctrl+B, b")
         else:
             self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
         self.wake()
@@ -492,8 +493,7 @@ class ChatScreen(TuningScreen):
             self.app.exit()
         else:
             self._quit_asked = True
-            # On a very low screen there is no row to say it in.
-            (self.legend_row.say if self.legend_row.display else self.notify)("Ctrl+C again leaves")
+            self.legend_row.say("Ctrl+C again leaves")
             self.set_timer(QUIT_SECONDS, self._forget_quit)
 
     def _forget_quit(self) -> None:

@@ -70,6 +70,8 @@ class ChatCommands:
             chat.set_system("" if argument == "-" else argument)
         now = chat.conversation.system
         said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
+        if argument and chat.conversation.turns:
+            said += "\nIt holds from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
 

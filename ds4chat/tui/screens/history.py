@@ -233,7 +233,11 @@ class HistoryScreen(Sheet[Chosen | None]):
         self._say_count()
 
     def _say_count(self) -> None:
-        what = f"{len(self._found):,} conversations" if self._hits is None else f"{len(self._hits):,} found"
+        what = (
+            rows.amount(len(self._found), "conversation")
+            if self._hits is None
+            else f"{len(self._hits):,} found"
+        )
         if self._hits is None and not self._found:
             what = "No conversation is stored yet. What you write in the chat will be here."
         elif self._hits == []:

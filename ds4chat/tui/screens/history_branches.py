@@ -84,7 +84,8 @@ class BranchScreen(Sheet[int | None]):
         look = self._list.look
         looks = rows.Looks(look("muted"), look("hit"), look("mark"))
         wanted = self._message if self._message is not None else event.leaf
-        at = next((i for i, branch in enumerate(found) if branch.node.id == wanted), 0)
+        last_shown = max((i for i, branch in enumerate(found) if branch.shown), default=0)
+        at = next((i for i, branch in enumerate(found) if branch.node.id == wanted), last_shown)
         self._list.show(len(found), lambda i, width: [rows.branch_row(found[i], width, looks)], current=at)
         self._read_current()
 

@@ -19,6 +19,8 @@ PREVIEW_MESSAGES = 12
 PREVIEW_CHARACTERS = 1500
 MOST_INDENTED = 12
 """Levels of branches that are told apart by their place in the row."""
+SYSTEM_CELLS = 24
+"""Cells of a system prompt that a row shows."""
 WHO = {"system": "System", "user": "You", "assistant": "Model"}
 STATES = {"complete": "", "streaming": "being written", "stopped": "stopped", "failed": "failed"}
 
@@ -30,6 +32,11 @@ class Looks:
     muted: Style
     hit: Style
     mark: Style
+
+
+def amount(number: int, what: str) -> str:
+    """``1 message``, ``2,000 messages``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def when(ms: int, now_ms: int) -> str:
@@ -71,7 +78,7 @@ def hit_rows(hit: Hit, width: int, now_ms: int, looks: Looks) -> list[Text]:
 def preview(found: Conversation, path: Sequence[Message], looks: Looks, focus: int | None = None) -> Text:
     """The end of a conversation, or what is around the message ``focus``, to read."""
     text = Text.assemble((one_line(found.title) or UNTITLED, looks.mark))
-    facts = [f"{found.messages} messages", *map(one_line, found.models)]
+    facts = [amount(found.messages, "message"), *map(one_line, found.models)]
     judged, accepted = sum(m.judged for m in path), sum(m.accepted for m in path)
     if judged:
         facts.append(f"{accepted / judged:.0%} of {judged:,} drafts accepted")
@@ -102,29 +109,57 @@ class Branch:
     """It is one of several in its place."""
     shown: bool
     """It is on the path shown."""
+    system: str | None = None
+    """The system prompt that begins to hold with it (empty: none does); None: the one before it."""
 
 
 def branches(nodes: Sequence[Node], leaf: int | None) -> list[Branch]:
     """The messages from the roots down, depth first. A chain stays on one level; where messages stand in the
-    same place, those after them are one level further in."""
-    children: dict[int | None, list[Node]] = {}
-    parents: dict[int, int | None] = {}
-    for node in nodes:
-        children.setdefault(node.parent, []).append(node)
-        parents[node.id] = node.parent
+    same place, those after them are one level further in.
+
+    A system message beside others is no answer of its own: what was asked under it stands in its place, so
+    that a reply asked for again under another system prompt is beside the first one. One that nothing was
+    asked under is left out, unless it is where the path shown ends.
+    """
+    parents = {node.id: node.parent for node in nodes}
     shown: set[int] = set()
     at = leaf
     while at is not None and at not in shown:
         shown.add(at)
         at = parents.get(at)
+    below, systems = _places(nodes, leaf)
     found: list[Branch] = []
-    waiting = [(node, 0) for node in reversed(children.get(None, []))]
+
+    def put_off(parent: int | None, level: int) -> None:
+        several = len(below.get(parent, ())) > 1
+        for node in reversed(below.get(parent, ())):
+            waiting.append(Branch(node, level + several, several, node.id in shown, systems.get(node.id)))
+
+    waiting: list[Branch] = []
+    put_off(None, 0)
     while waiting:
-        node, level = waiting.pop()
-        several = len(children[node.parent]) > 1
-        found.append(Branch(node, level + several, several, node.id in shown))
-        waiting += [(child, level + several) for child in reversed(children.get(node.id, []))]
+        found.append(branch := waiting.pop())
+        put_off(branch.node.id, branch.level)
     return found
+
+
+def _places(nodes: Sequence[Node], leaf: int | None) -> tuple[dict[int | None, list[Node]], dict[int, str]]:
+    """The messages in the place below each one, oldest first, and the system prompts that begin to hold with
+    some of them, for ``branches``."""
+    below: dict[int | None, list[Node]] = {}
+    for node in nodes:
+        below.setdefault(node.parent, []).append(node)
+    places: dict[int | None, list[Node]] = {}
+    systems: dict[int, str] = {}
+    for parent, found in below.items():
+        live = [node for node in found if node.role != "system" or node.id in below or node.id == leaf]
+        place = places[parent] = []
+        for node in live:
+            under = below.get(node.id, []) if node.role == "system" and len(live) > 1 else []
+            systems.update((child.id, node.preview) for child in under)
+            place += under or [node]
+        place.sort(key=lambda node: node.id)
+    return places, systems
 
 
 def branch_row(branch: Branch, width: int, looks: Looks) -> Text:
@@ -134,7 +169,12 @@ def branch_row(branch: Branch, width: int, looks: Looks) -> Text:
     text.append(
         "  " * min(MOST_INDENTED, branch.level - branch.turns) + ("├ " if branch.turns else ""), looks.muted
     )
-    text.append(f"{WHO[node.role]}: ", looks.mark if branch.shown else looks.muted)
+    text.append(WHO[node.role], looks.mark if branch.shown else looks.muted)
+    if branch.system is not None:
+        system = Text(one_line(branch.system).strip())
+        system.truncate(SYSTEM_CELLS, overflow="ellipsis")
+        text.append(f" (system: {system.plain or 'none'})", looks.muted)
+    text.append(": ", looks.mark if branch.shown else looks.muted)
     state = STATES.get(node.state, node.state)
     text.append(one_line(node.preview).strip() or "(nothing came)")
     if state:

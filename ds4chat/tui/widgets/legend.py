@@ -105,7 +105,10 @@ class LegendRow(Horizontal):
         yield self.chip
 
     def say(self, text: str) -> None:
-        """Show a few words at the right for a while."""
+        """Show a few words at the right for a while; in a notice where the screen is too low for this row."""
+        if not self.display:
+            self.notify(text, markup=False)
+            return
         self._said += 1
         said = self._said
         self.word.update(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -59,6 +60,8 @@ class Terminal:
                 return self.text
             if not self.child.isalive():
                 self.read(0.2)
+                if met(self.text):
+                    return self.text
                 break
         raise AssertionError(f"never seen: {condition}\n{self.text}")
 
@@ -84,4 +87,8 @@ class Terminal:
 
     def close(self) -> None:
         """End the program by force, if it still runs."""
+        if self.child.isalive():
+            # pexpect's own way gives a killed process a tenth of a second to be gone, and raises after that.
+            self.child.kill(signal.SIGKILL)
+            os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
         self.child.close(force=True)

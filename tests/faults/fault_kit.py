@@ -65,6 +65,7 @@ class Victim(Terminal):
         model: Path | None = None,
         columns: int = 120,
         rows: int = 40,
+        **env: str,
     ) -> None:
         self.home = home
         super().__init__(
@@ -72,6 +73,7 @@ class Victim(Terminal):
             columns=columns,
             rows=rows,
             DS4CHAT_HOME=str(home),
+            **env,
         )
 
     @property
@@ -114,6 +116,13 @@ class Victim(Terminal):
     def messages(self) -> list[tuple[str, str, str]]:
         """Role, state and text of every message on disk, as another process sees them."""
         return stored(self.home)
+
+
+def context_stored(home: Path) -> int:
+    """Tokens in the context at the newest message, as another process sees it on disk."""
+    with sqlite3.connect(home / "conversations.db") as connection:
+        (used,) = connection.execute("SELECT context_used FROM messages ORDER BY id DESC LIMIT 1").fetchone()
+    return int(used)
 
 
 def stored(home: Path) -> list[tuple[str, str, str]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults.fault_kit import SHORT, Victim, runs, stored, until
+from faults.fault_kit import SHORT, Victim, context_stored, runs, stored, until
 
 from ds4chat.store import open_store
 
@@ -24,7 +23,7 @@ def context_used(text: str) -> int:
     return int(found.group(1).replace(",", ""))
 
 
-def test_killed_in_a_reply_it_loses_at_most_a_second_and_leaves_no_engine(
+def test_killed_in_a_reply_it_keeps_what_it_wrote_and_leaves_no_engine(
     victim: Callable[..., Victim], home: Path
 ) -> None:
     chat = victim(home)
@@ -33,7 +32,9 @@ def test_killed_in_a_reply_it_loses_at_most_a_second_and_leaves_no_engine(
     chat.writing()
     chat.until(lambda screen: context_used(screen) > 500)
     engine, shown = chat.engine, context_used(chat.text)
-    time.sleep(1.0)
+    # Within a second where the machine is not busy (tests/store/test_faults.py holds that by the writer's own
+    # clock); here, while the reply runs on.
+    chat.until(lambda _: context_stored(home) >= shown)
     chat.kill(signal.SIGKILL, chat.pid)
     until(lambda: not runs(engine), "the end of the engine")
     found = stored(home)
@@ -48,7 +49,6 @@ def test_killed_in_a_reply_it_loses_at_most_a_second_and_leaves_no_engine(
         (conversation,) = store.conversations.listed()
         reply = store.conversations.path(conversation.id)[-1]
         assert reply.state == "crashed"
-        # What had been on the screen for a second is there.
         assert reply.context_used >= shown
         tokens = store.records.tokens(reply.id)
         assert "".join(token.text for token in tokens) == reply.text == found[-1][2]

@@ -102,9 +102,11 @@ recorder = store.record(Request("What is written here?"))
 print(recorder.conversation, recorder.message, flush=True)
 index = 0
 while True:
+    begun = time.monotonic()
     recorder.take(step(index))
-    print(index, time.monotonic(), flush=True)
+    print(index, begun, time.monotonic(), flush=True)
     index += 1
     time.sleep(0.01)
 """
-"""Writes a reply until it is killed; says the numbers, then each step as it is taken."""
+"""Writes a reply until it is killed; says the numbers, then of each step its index and when, by its own clock, it
+began to take it and had taken it."""

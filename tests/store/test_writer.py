@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -66,7 +67,9 @@ def test_a_failure_is_said_until_it_is_over() -> None:
 
     writer = Writer(silent, NEVER)
     ticket = writer.put(fails)
-    assert not ticket.wait(0.2)
+    deadline = time.monotonic() + PATIENCE
+    while not writer.trouble and time.monotonic() < deadline:
+        assert not ticket.wait(0.01)
     assert writer.trouble == "The disk is full."
     assert not writer.flush(0.05)
     free.set()

@@ -41,7 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 async def settled(pilot: Pilot[None]) -> None:
     """The list and the preview are there."""
-    for _ in range(400):
+    for _ in range(1500):
         await pilot.pause()
         if str(pilot.app.screen.query_one("#history-text", Static).content):
             return
@@ -61,7 +61,7 @@ def test_search(store: Store, snap_compare: Callable[..., bool], size: tuple[int
     async def search(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("slash", *'"large one"', "enter")
-        for _ in range(400):
+        for _ in range(1500):
             await pilot.pause()
             if screen._hits is not None:
                 break

@@ -44,7 +44,7 @@ def shown(app: Host | ChatApp) -> list[str]:
 
 async def until(pilot: Pilot[object], condition: Callable[[], object]) -> None:
     """Wait for what workers bring; only a fault makes it wait long."""
-    for _ in range(600):
+    for _ in range(1500):
         await pilot.pause()
         if condition():
             return

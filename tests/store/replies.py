@@ -108,5 +108,5 @@ while True:
     index += 1
     time.sleep(0.01)
 """
-"""Writes a reply until it is killed; says the numbers, then of each step its index and when, by its own clock, it
-began to take it and had taken it."""
+"""Writes a reply until it is killed. Says the numbers, then of each step its index and when, by its clock,
+it began to take it and had taken it."""

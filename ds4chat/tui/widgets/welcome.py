@@ -15,7 +15,8 @@ TEXT = """\
 [$token-bonus-style][$token-bonus]bonus[/][/] tokens, [$token-plain-style][$token-plain]plain[/][/] decoding.
 
 [b]Enter[/] [$foreground-muted]sends[/]   [b]/[/] [$foreground-muted]commands[/]   \
-[b]F1[/] [$foreground-muted]help[/]   [b]F2[/] [$foreground-muted]panels[/]"""
+[b]F1[/] [$foreground-muted]help[/]   [b]F2[/] [$foreground-muted]panels[/]   \
+[b]Ctrl+B[/] [$foreground-muted]earlier chats[/]"""
 
 SHORT = "[$foreground-muted]Type below. [b]F1[/] is help.[/]"
 

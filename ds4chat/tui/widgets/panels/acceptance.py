@@ -151,7 +151,7 @@ class AcceptancePanel(Panel):
             self._history, width, "accept", top=1.0, unit="%", scale=100, compact=self.compact
         )
         lines.append(
-            ((self._last_change, "mark"),) if self._last_change else (("▲ a setting changed here", "muted"),)
+            ((self._last_change, "mark"),) if self._last_change else (("▲ marks a changed setting", "muted"),)
         )
         lines += speed_lines(stats, self._loaded)
         self._view.set_lines(lines)

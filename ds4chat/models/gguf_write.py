@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_VERSION, GGUFValueType
 
+from ds4chat.durable import sync_folder
 from ds4chat.models.errors import ModelFileError, shown_path, shown_size
 from ds4chat.models.gguf_file import TensorType
 
@@ -89,7 +90,7 @@ def write_gguf(
         if not force and out.exists():
             raise _exists(out)
         os.replace(partial, out)
-        _sync_folder(out.parent)
+        sync_folder(out.parent)
     except OSError as error:
         raise ModelFileError(
             f"{shown_path(out)} could not be written: {error.strerror}. Nothing was left behind."
@@ -133,6 +134,9 @@ def _check_place(out: Path, total: int, force: bool) -> None:
             raise ModelFileError(f"The folder {shown_path(out.parent)} does not exist. Make it first.")
         if out.is_dir():
             raise ModelFileError(f"{name} is a folder. Give the name of the file to write.")
+        if out.exists() and not out.is_file():
+            # The rename at the end would put a file in the place of a device, such as /dev/null.
+            raise ModelFileError(f"{name} is not a regular file. Give the name of the file to write.")
         if out.exists() and not force:
             raise _exists(out)
         free = shutil.disk_usage(out.parent).free
@@ -147,16 +151,6 @@ def _check_place(out: Path, total: int, force: bool) -> None:
 
 def _exists(out: Path) -> ModelFileError:
     return ModelFileError(f"{shown_path(out)} exists already. Give another name, or --force to replace it.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the new name last through a power cut, where the system lets folders be synced."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _padded(n_bytes: int) -> int:

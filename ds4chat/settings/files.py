@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from ds4chat.durable import sync_folder
+
 PRIVATE = 0o600
 
 
@@ -34,7 +36,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], *, 
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def remove_files(folder: Path) -> None:
@@ -49,14 +51,3 @@ def remove_files(folder: Path) -> None:
         for path in paths:
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself reaches the disk; on systems that cannot open a folder there is nothing to do."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

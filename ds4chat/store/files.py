@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from ds4chat.durable import sync_folder
 from ds4chat.store.errors import StoreError, from_system, shown_path
 
 PRIVATE = 0o600
@@ -35,6 +36,7 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
             file.flush()
             os.fsync(file.fileno())
         _put(temporary, path, overwrite)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

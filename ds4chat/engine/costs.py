@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ds4chat.settings.files import write_atomically
 
 MAX_ROWS = MAX_DEPTH + 1
 _RECENT = 15
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 _CACHE_TABLES = 64
 
 
@@ -179,7 +179,7 @@ class CostTable:
     change of that size adds, a draft of 1..16 tokens, and what is left over (sampling, acceptance, rollback)
     in plain and in drafting steps."""
 
-    __slots__ = ("_change", "_changes", "draft", "drafting_overhead", "plain_overhead", "verify")
+    __slots__ = ("_changes", "_excess", "draft", "drafting_overhead", "plain_overhead", "verify")
 
     NOTICEABLE = 0.05
     """Share of a plain step below which a change of size counts as free: it drowns in the scatter."""
@@ -189,31 +189,42 @@ class CostTable:
         self.draft = Curve()
         self.plain_overhead = Samples()
         self.drafting_overhead = Samples()
-        self._changes: deque[float] = deque(maxlen=9)
-        self._change = 0.0
+        self._changes: tuple[deque[float], ...] = (deque(maxlen=9), deque(maxlen=9))
+        """What the first step of another size was measured to take longer, and the second of that size."""
+        self._excess = [0.0, 0.0]
+
+    def excess_ms(self, before: int) -> float:
+        """What a step takes longer when ``before`` steps of its size, after one of another, went before it.
+        llama.cpp reuses its graph for a batch of the same shape and builds it anew for another one; a GPU
+        records it only when that batch comes a second time. Either takes longer than a small model's decode.
+        The median of the latest measurements; 0 where it is not noticeable, and from the third step on."""
+        ms = self._excess[before] if before < 2 and self.change_is_known else 0.0
+        return ms if ms > self.NOTICEABLE * self.verify.value(1) else 0.0
 
     def change_ms(self) -> float:
-        """What a step costs more when its batch has another size than the one before: llama.cpp reuses its
-        graph for a batch of the same shape and builds it anew for another, which takes a GPU longer than a
-        small model's decode. The median of the latest measurements; 0 where it is not noticeable."""
-        return self._change if self._change > self.NOTICEABLE * self.verify.value(1) else 0.0
+        """What a change of size costs in all, in the first step and the second."""
+        return self.excess_ms(0) + self.excess_ms(1)
+
+    @property
+    def change_is_known(self) -> bool:
+        """A change of size was measured twice: one measurement alone may be a stalled step."""
+        return len(self._changes[0]) > 1
 
     @property
     def change_is_free(self) -> bool:
         """A change of size was measured three times, and does not cost anything noticeable."""
-        return len(self._changes) > 2 and not self.change_ms()
+        return len(self._changes[0]) > 2 and not self.change_ms()
 
-    def observe_change(self, ms: Sequence[float]) -> None:
-        """Take in the verification times of the plain steps, one or two, that came right after a draft. Plain
-        steps alone tell: their usual cost is known best. Two, because a GPU's graph is recorded only when the
-        same batch comes a second time."""
-        if self.verify.count(1) >= 2 and all(map(math.isfinite, ms)):
-            self._add_change(sum(ms) - len(ms) * self.verify.value(1))
+    def observe_change(self, before: int, ms: float) -> None:
+        """Take in the verification time of a plain step that came ``before`` (0 or 1) plain steps after a
+        draft. Plain steps alone tell: their usual cost is known best."""
+        if self.verify.count(1) >= 2 and math.isfinite(ms):
+            self._add_change(before, ms - self.verify.value(1))
 
-    def _add_change(self, ms: float) -> None:
-        self._changes.append(ms)
-        # Kept, since it is asked for several times in every step.
-        self._change = statistics.median_low(self._changes)
+    def _add_change(self, before: int, ms: float) -> None:
+        self._changes[before].append(ms)
+        # Kept, since it is asked for several times in every step. Of two measurements it is the smaller one.
+        self._excess[before] = statistics.median_low(self._changes[before])
 
     def verify_ratio(self, drafts: int) -> float:
         """v(k) = T(k + 1 rows) / T(1 row) for k = ``drafts``; NaN before a measurement."""
@@ -257,7 +268,7 @@ class CostTable:
             "draft": self.draft.to_list(),
             "plain_overhead": _samples_list(self.plain_overhead),
             "drafting_overhead": _samples_list(self.drafting_overhead),
-            "change": [round(ms, 5) for ms in self._changes],
+            "change": [[round(ms, 5) for ms in measured] for measured in self._changes],
         }
 
     @classmethod
@@ -273,10 +284,11 @@ class CostTable:
             ):
                 for ms, count in data[name]:
                     samples.restore(float(ms), int(count))
-            for ms in data["change"]:
+            first, second = data["change"]
+            for before, ms in [*((0, ms) for ms in first), *((1, ms) for ms in second)]:
                 if not math.isfinite(ms):
                     raise ValueError("a change of size that does not cost a number of milliseconds")
-                table._add_change(float(ms))
+                table._add_change(before, float(ms))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a cost table: {error}") from None
         return table

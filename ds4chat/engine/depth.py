@@ -15,18 +15,21 @@ of the conditional acceptances a_1..a_i, T(k) the milliseconds of a step with k 
 Speculation is either running or resting. It rests when no depth is expected to pay, and is tried again
 after 16, 32, 64, ... tokens, unless measured costs rule out that any acceptance could make it pay. A drafter
 that costs next to nothing and says how sure it is, as lookup does, never rests: it is asked in every step,
-and each of its drafts is verified only where its confidence says that this pays.
+and its drafts are stakes out of the loss that the ledger allows. They are laid as Kelly's criterion has it
+(J. L. Kelly, A New Interpretation of Information Rate, 1956): so that the expected logarithm of what is left
+to lose is largest. The less there is left, the better the odds must be.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
 from ds4chat.engine.costs import CostTable
-from ds4chat.engine.estimates import Acceptance, Calibration, Ledger
+from ds4chat.engine.estimates import Acceptance, Calibration, Ledger, Stake
 from ds4chat.engine.events import MAX_DEPTH
 
 __all__ = ["AutoDepth", "CostTable", "DepthController", "FixedDepth", "StepCost"]
@@ -127,16 +130,17 @@ class AutoDepth:
     not cost a fast model anything."""
     FREE_DRAFT = 0.02
     """Share of a plain step up to which a draft counts as free."""
-    CHECKS = (12, 24)
-    """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true; the
-    second for a drafter that is asked in every step."""
-    HURDLE = 1.1
+    CHECK = 12
+    """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true."""
+    SMALL = 1 / 8
+    """Share of what may be lost up to which such a check is made by a drafter that is asked in every step."""
+    HURDLE = 1.05
     """What the time of a draft must bring, over what plain decoding would, from a drafter that is asked in
     every step: many of its drafts are near the break-even, where an estimate a little too good loses."""
-    SURE = 0.85
-    DOUBT = (1.5, 0.015)
-    """Plain steps, and more for each token, that a reply may lose before drafts expected to be accepted less
-    often than SURE are left out: they must not use up what a copy further on may risk."""
+    FIRST = 3
+    """Most drafts in the first batches, which tell what more rows and another number of rows cost."""
+    AHEAD = (0, 1, 2, 3, 5, 7, 11, 15)
+    """How many further drafts are weighed along with one."""
     SETTLED = 32
     """Plain steps' time after which a change of depth must have repaid what the change of size costs."""
 
@@ -163,21 +167,24 @@ class AutoDepth:
         self._catch_up: deque[float] = deque(maxlen=5)
         self._rows = 0
         """Rows of the last verification batch; 0 when something else was decoded since."""
-        self._settling: list[float] = []
-        """Verification times of the plain steps right after a draft, two at most."""
+        self._same = 0
+        """Steps of that size in a row."""
+        self._after_draft = False
+        """The steps of that size came after one of another, and not after a prompt."""
+        self._unbooked: list[tuple[int, int, float]] = []
+        """Rows, steps of the same size before it, and milliseconds of verifications that came right after a
+        change of size, while it is not known what that costs."""
         self._failed_replies = 0
         """Replies in a row in which speculation was tried and did not pay."""
         self._tried = False
         self._confident = False
         """The drafter says how sure it is."""
-        self._reply_tokens, self._reply_loss = 0, 0.0
         self._bins: list[int] = []
         self._calls = 0
         self._drops = 0
         self._path = 1.0
         self._depth = 0
-        self._reach = 0
-        """Of the depth asked for, what may be verified, for a drafter that is asked in every step."""
+        self._stake = Stake()
         self._rate = 0.0
         self._accepted_rates: list[float] = []
 
@@ -189,9 +196,7 @@ class AutoDepth:
         if self._tried:
             self._failed_replies = 0 if self._running or self._earned > 2 else self._failed_replies + 1
         self._tried = self._running
-        self._rows = 0
-        self._settling.clear()
-        self._reply_tokens, self._reply_loss = 0, 0.0
+        self._rows = self._same = 0
         self._ledger.begin()
         self._acceptance.forget(8)
         self._calibration.forget(8)
@@ -201,6 +206,7 @@ class AutoDepth:
     def choose(self, limit: int) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
         self._bins.clear()
+        self._stake.begin(self._ledger.room)
         self._calls = 0
         self._path = 1.0
         self._depth = 0
@@ -208,7 +214,7 @@ class AutoDepth:
         if limit > 0 and not self._baseline_due():
             if self._asking:
                 # Which depth pays is weighed when there is something to verify: most often there is nothing.
-                self._depth = min(limit, 2 * self._deepest + 1)
+                self._depth = limit if self.table.change_is_known else min(limit, self.FIRST)
             else:
                 self._depth = self._run(limit) if self._running else self._try(limit)
         return self._depth
@@ -221,31 +227,14 @@ class AutoDepth:
         if draft_prob is None:
             return True
         self._confident = True
-        asking = self._asking
-        reach = self._depth
-        if asking:
-            if position == 1:
-                self._weigh()
-            if position > self._reach:
-                return False
-            reach = self._reach
         calibrated = self._calibration.rate(draft_prob)
-        if (asking or self._calibration.seen >= Calibration.NEEDED) and self._rate > 0:
-            before = self._step_ms(position - 1, position)
-            expected = self._path * calibrated
-            gain = expected
-            best = gain - self._rate * (self._step_ms(position) - before)
-            for depth in range(position + 1, reach + 1):
-                further = self._accepted_rates[depth - 1]
-                expected *= max(further, calibrated) if asking else further
-                gain += expected
-                best = max(best, gain - self._rate * (self._step_ms(depth) - before))
-            if asking and position == 1 and calibrated < self.SURE and self._doubt_is_too_dear():
+        asking = self._asking
+        if not (self._worth if asking else self._pays)(position, calibrated):
+            self._drops += 1
+            dear = asking and not self._worst(position) < self.SMALL * self._stake.room
+            if self._drops % self.CHECK or dear:
                 return False
-            if best <= 0:
-                self._drops += 1
-                if self._drops % self.CHECKS[asking]:
-                    return False
+        self._stake.sure.append(calibrated)
         self._bins.append(Calibration.bin(draft_prob))
         self._path *= calibrated
         return True
@@ -257,7 +246,6 @@ class AutoDepth:
             return  # not a step of this controller's choice, such as a probe
         if not drafting and self._rows == 1 and self._plain_run >= self.ENOUGH and self._plain_run % 4:
             self._plain_run += 1
-            self._reply_tokens += step.emitted
             self._ledger.add(1.0, 1)
             return
         calls = self._calls or min(step.drafted + 1, step.depth)
@@ -265,13 +253,19 @@ class AutoDepth:
             calls = 0
         self._depth = 0
         resumed = drafting and self._plain_run >= self.RESTED
-        changed = step.drafted + 1 != self._rows
-        self._learn_costs(step, calls, changed, resumed)
-        self._rows = step.drafted + 1
+        if step.drafted + 1 != self._rows:
+            self._after_draft = self._rows > 0
+            self._rows, self._same = step.drafted + 1, 0
+        excess = self.table.excess_ms(self._same)
+        self._learn_costs(step, calls, resumed)
+        self._same += 1
         plain = self.table.plain_ms()
         if not plain > 0:
             return
-        expected = self.table.step_ms(step.drafted, calls) + (self.table.change_ms() if changed else 0.0)
+        if self.table.verify.count(step.drafted + 1):
+            expected = self.table.step_ms(step.drafted, calls) + excess
+        else:
+            expected = min(step.total_ms, self.table.most_ms(step.drafted))
         cost = expected / plain
         if resumed:
             self._catch_up.append(min(max(0.0, (step.total_ms - expected) / plain), 16.0))
@@ -279,8 +273,6 @@ class AutoDepth:
         emitted = max(1, step.emitted)
         self._ledger.add(cost, emitted)
         self._earned += emitted - cost
-        self._reply_tokens += emitted
-        self._reply_loss += cost - emitted
         if drafting:
             if step.drafted or not self._asking:
                 self._acceptance.observe(step.depth, step.drafted, step.judged, step.accepted)
@@ -296,21 +288,23 @@ class AutoDepth:
 
     # -- inside
 
-    def _learn_costs(self, step: StepCost, calls: int, changed: bool, resumed: bool) -> None:
+    def _learn_costs(self, step: StepCost, calls: int, resumed: bool) -> None:
         table = self.table
-        rows, verify_ms = step.drafted + 1, step.verify_ms
-        settled = not changed and len(self._settling) != 1
-        if self._settling and (len(self._settling) == 2 or rows > 1):
-            table.observe_change(self._settling)
-            self._settling.clear()
-        if rows == 1 and (self._settling or (changed and self._rows)):
-            self._settling.append(verify_ms)
-        if changed:
-            verify_ms -= table.change_ms()
-        if rows > 1 or settled or table.change_is_free:
-            table.verify.add(rows, max(verify_ms, 0.0))
-            if rows == 1:
+        rows, same, ms = self._rows, self._same, step.verify_ms
+        if rows == 1:
+            if same < 2 and self._after_draft:
+                table.observe_change(same, ms)
+                if table.change_is_known:
+                    for earlier, before, taken in self._unbooked:
+                        table.verify.add(earlier, max(taken - table.excess_ms(before), 0.0))
+                    self._unbooked.clear()
+            if same > 1 or (same and not self._after_draft) or table.change_is_free:
+                table.verify.add(1, ms)
                 self._since_plain_ms = 0.0
+        elif same > 1 or table.change_is_known:
+            table.verify.add(rows, max(ms - table.excess_ms(same), 0.0))
+        else:
+            self._unbooked.append((rows, same, ms))
         rest = step.total_ms - step.verify_ms
         if step.depth == 0:
             table.plain_overhead.add(max(0.0, rest))
@@ -322,7 +316,7 @@ class AutoDepth:
             overhead.add(max(0.0, rest - step.draft_ms))
 
     def _baseline_due(self) -> bool:
-        if self._baseline_unknown:
+        if self._baseline_unknown or (self._unbooked and not (self._rows == 1 and self._same > 1)):
             return True
         change = 2 * self.table.change_ms()
         return self._since_plain_ms > self.REFRESH * (self.table.plain_ms() + change)
@@ -338,11 +332,20 @@ class AutoDepth:
         return self._confident and draft.value(1) <= self.FREE_DRAFT * self.table.plain_ms()
 
     def _step_ms(self, drafts: int, calls: int | None = None) -> float:
-        """What a step costs after the last one. Leaving plain decoding counts the way back as well."""
-        ms = self.table.step_ms(drafts, calls)
-        if drafts and drafts + 1 != self._rows:
-            ms += self.table.change_ms() * (1 if self._rows > 1 else 2)
-        return ms
+        """What a step costs after the last one."""
+        return self.table.step_ms(drafts, calls) + self._way_ms(drafts)
+
+    def _way_ms(self, drafts: int) -> float:
+        """What is to be paid for this depth on account of changes of size: the way there, and from plain
+        decoding the way back as well."""
+        back = self.table.change_ms() if drafts and self._rows < 2 else 0.0
+        return self._there_ms(drafts) + back
+
+    def _there_ms(self, drafts: int) -> float:
+        """What the next step takes longer at this depth than later ones of its size would."""
+        if not drafts:
+            return 0.0
+        return self.table.excess_ms(self._same if drafts + 1 == self._rows else 0)
 
     def _speeds(self, limit: int, accepted: list[float], reached: list[float]) -> list[float]:
         """Expected speed at depth 0..limit over plain decoding's, with costs as low as they may be. The depth
@@ -351,7 +354,6 @@ class AutoDepth:
         plain = table.plain_ms()
         deepest = self._deepest
         speeds = [1.0]
-        change = table.change_ms()
         tokens, stopped_ms, present, passed, same = 1.0, 0.0, 1.0, 1.0, 0.0
         for depth in range(1, min(limit, 2 * deepest + 1) + 1):
             missing = 1 - reached[depth - 1]
@@ -362,7 +364,8 @@ class AutoDepth:
             passed *= accepted[depth - 1]
             tokens += present * passed
             # Two steps in a row are of one size with the sum of the squared shares of all sizes.
-            changing_ms = change * max(0.0, 1 - same - present**2)
+            changing = max(0.0, 1 - same - present**2)
+            changing_ms = changing * (table.excess_ms(0) + (1 - changing) * table.excess_ms(1))
             speeds.append(tokens * plain / (stopped_ms + present * table.least_ms(depth) + changing_ms))
         return speeds
 
@@ -398,28 +401,56 @@ class AutoDepth:
 
     def _worst(self, depth: int) -> float:
         """Plain steps lost when every draft of this depth fails, with the way there and back."""
-        changes = 1 if depth + 1 == self._rows else 2
-        ms = self.table.most_ms(depth) + changes * self.table.change_ms()
+        ms = self.table.most_ms(depth) + self._there_ms(depth) + self.table.change_ms()
         return max(0.0, ms / self.table.plain_ms() - 1)
-
-    def _doubt_is_too_dear(self) -> bool:
-        start, more = self.DOUBT
-        return self._reply_loss + self._worst(1) > start + more * self._reply_tokens
 
     @property
     def _deepest(self) -> int:
         """Most drafts that were verified so far."""
         return max(self.table.verify.measured[-1] - 1, 0)
 
-    def _weigh(self) -> None:
-        """Before the first draft of a drafter that is asked in every step: the deepest depth whose failure is
-        affordable, and what drafts must bring."""
-        self._rate = self.HURDLE / self.table.plain_ms()
-        self._accepted_rates = self._acceptance.rates(0.0)[0]
-        self._reach = 0
-        if self._ledger.affords(self._worst(1)):
-            affordable = (d for d in range(self._depth, 0, -1) if self._ledger.affords(self._worst(d)))
-            self._reach = next(affordable, 0)
+    def _pays(self, position: int, sure: float) -> bool:
+        """Whether this draft, with the best continuation behind it, is expected to bring the tokens that its
+        time would bring otherwise. True until enough drafts were judged to know what the drafter's
+        probability is worth."""
+        if self._calibration.seen < Calibration.NEEDED or not self._rate > 0:
+            return True
+        before = self._step_ms(position - 1, position)
+        expected = gain = self._path * sure
+        best = gain - self._rate * (self._step_ms(position) - before)
+        for depth in range(position + 1, self._depth + 1):
+            expected *= self._accepted_rates[depth - 1]
+            gain += expected
+            best = max(best, gain - self._rate * (self._step_ms(depth) - before))
+        return best > 0
+
+    def _worth(self, position: int, sure: float) -> bool:
+        """Whether this draft, with the best continuation behind it, is a better stake than ending before it.
+        What follows is taken to be as sure as this draft."""
+        stake = self._stake
+        if position <= stake.planned and sure >= stake.assumed:
+            return True
+        best, planned = self._value(position - 1, sure), 0
+        for further in self.AHEAD:
+            depth = position + further
+            if depth > self._depth or (value := self._value(depth, sure)) == -math.inf:
+                break
+            if value > best:
+                best, planned = value, depth
+        if not planned:
+            return False
+        stake.planned, stake.assumed = planned, sure
+        return True
+
+    def _value(self, depth: int, sure: float) -> float:
+        """The stake's value at this depth; minus infinity where all that may be lost could be."""
+        stake = self._stake
+        if depth not in stake.excess:
+            if not self._worst(depth) < stake.room:
+                return -math.inf
+            ms = self.table.least_ms(depth) + self._way_ms(depth)
+            stake.excess[depth] = self.HURDLE * (ms / self.table.plain_ms() - 1)
+        return stake.value(depth, sure)
 
     def _start_rest(self, limit: int) -> None:
         """Rest longer after each try that brought nothing; a try costs less than 1 % of the rest after it."""

@@ -1,5 +1,5 @@
-"""What AutoDepth knows besides costs: acceptance by position and by the drafter's confidence, and the loss
-against plain decoding so far. Pure: no clock, no model."""
+"""What AutoDepth knows besides costs: acceptance by position and by the drafter's confidence, the loss against
+plain decoding so far, and what a step's drafts are worth as a stake out of it. Pure: no clock, no model."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Calibration:
 
     NEEDED = 32
     """Judged drafts before the bins are used."""
-    PRIOR = 6
+    PRIOR = 20
     """Outcomes as which the probability itself counts."""
 
     def __init__(self) -> None:
@@ -214,7 +214,47 @@ class Ledger:
         """A new reply starts."""
         self._lowest_of_reply = self._loss
 
+    @property
+    def room(self) -> float:
+        """What may be lost before the bound within this reply is reached, in plain steps."""
+        return self.BOUND - min(self.drawdown, self._loss - self._lowest_of_reply)
+
     def affords(self, loss: float) -> bool:
-        """Whether a step that may lose this much keeps the bound within this reply."""
+        """Whether a step that may lose this much and is only hoped to bring more keeps the tighter bound of
+        the first tokens, or what each reply may lose at the least."""
         bound = min(self.BOUND, self.START + 0.03 * self.tokens)
         return self.drawdown + loss <= bound or self._loss - self._lowest_of_reply + loss <= self.RENEWED
+
+
+class Stake:
+    """The drafts of a step, as a stake out of what the ledger allows to lose."""
+
+    __slots__ = ("assumed", "excess", "planned", "room", "sure")
+
+    def __init__(self) -> None:
+        self.begin(0.0)
+
+    def begin(self, room: float) -> None:
+        """Nothing is drafted yet; ``room`` is what may be lost, in plain steps."""
+        self.room = room
+        self.sure: list[float] = []
+        """Expected acceptance of each draft, given that of all before it."""
+        self.excess = {0: 0.0}
+        """By depth, the plain steps that such a step costs more than a plain one."""
+        self.planned = 0
+        """The depth that was best when drafts after the latest one were ``assumed`` to be so sure."""
+        self.assumed = 0.0
+
+    def value(self, depth: int, sure: float) -> float:
+        """Expected logarithm of what may be lost after a step of this depth over what may be lost before it,
+        where drafts behind those made are taken to be accepted with ``sure``."""
+        room, excess = self.room, self.excess[depth]
+        if excess >= room:
+            return -math.inf
+        made = len(self.sure)
+        total, reached = 0.0, 1.0
+        for accepted in range(depth):
+            rate = self.sure[accepted] if accepted < made else sure
+            total += reached * (1 - rate) * math.log1p((accepted - excess) / room)
+            reached *= rate
+        return total + reached * math.log1p((depth - excess) / room)

@@ -260,10 +260,11 @@ def test_speculation_that_can_never_pay_is_hardly_tried() -> None:
 
 
 def test_rests_grow_while_tries_fail() -> None:
-    """At acceptance 0 with costs that good acceptance would repay, the gaps between tries grow."""
+    """At acceptance 0 with costs that good acceptance would repay, the gaps between tries grow, once the
+    first two drafts have told what they cost."""
     run = simulate(AutoDepth(None), VERIFY["R1 on NUMA"], 0.1, ACCEPT["0"], seed=1, tokens=2000)
     tries = [before for before, depth in zip(run.before, run.depth, strict=True) if depth]
-    gaps = [b - a for a, b in itertools.pairwise(tries) if b - a > 1]
+    gaps = [b - a for a, b in itertools.pairwise(tries[1:]) if b - a > 1]
     assert gaps[:3] == sorted(gaps[:3])
     assert gaps[-1] >= 64
     assert sum(run.cost) / sum(run.emitted) < 1.015

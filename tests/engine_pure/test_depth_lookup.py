@@ -21,6 +21,7 @@ PLAIN_MS = 8.0
 COSTS = {
     "Q4_1 on two cores": (1, 1.7, 2.07, 2.48, 2.9, 3.3, 3.6, 3.9, 4.2),
     "F16 on two cores": (1, 1.2, 1.45, 1.7, 1.95, 2.2, 2.45, 2.7, 2.95),
+    "a GPU": (1, 1.13, 1.33, 1.37, 1.42, 1.42, 1.46, 1.52, 1.6),
 }
 """v(0..8); each further row costs what the last one did."""
 
@@ -31,13 +32,20 @@ def verify(costs: tuple[float, ...], drafts: int) -> float:
 
 
 def answer(
-    controller: DepthController, text: dict, tokens: int, costs: tuple[float, ...], rng: random.Random
+    controller: DepthController,
+    text: dict,
+    tokens: int,
+    costs: tuple[float, ...],
+    rng: random.Random,
+    change: float,
 ) -> tuple[int, float]:
     """Decode a recorded reply with lookup: its tokens and the plain steps that they took. What the
-    controller is told of the time scatters by 3 %."""
+    controller is told of the time scatters by 3 %. ``change``: what a step takes longer that is the first or
+    the second of its size."""
     prompt, reply = text["prompt"], text["reply"][:tokens]
     lookup = Lookup(max_depth=16)
     committed, last, at, cost = list(prompt[:-1]), prompt[-1], 0, 0.0
+    rows, same = 0, 0
     lookup.observe(committed, 0, len(committed))
     controller.begin()
     while at < len(reply):
@@ -49,7 +57,8 @@ def answer(
         while accepted < len(drafts) and drafts[accepted] == reply[at + accepted]:
             accepted += 1
         emitted = reply[at : at + accepted + 1]
-        took = verify(costs, len(drafts))
+        rows, same = len(drafts) + 1, same + 1 if rows == len(drafts) + 1 else 0
+        took = verify(costs, len(drafts)) + (change if same < 2 else 0.0)
         ms, draft_ms = PLAIN_MS * took * rng.gauss(1, 0.03), 0.06 if depth else 0.0
         judged = min(len(drafts), accepted + 1)
         controller.observe(
@@ -61,12 +70,14 @@ def answer(
     return len(reply), cost
 
 
-def speeds(controller: DepthController, tokens: int, costs: tuple[float, ...], seed: int) -> dict[str, float]:
+def speeds(
+    controller: DepthController, tokens: int, costs: tuple[float, ...], seed: int, change: float = 0.0
+) -> dict[str, float]:
     """Tokens per plain step by kind of text; the kinds take turns, as in a bench."""
     rng = random.Random(seed)
     totals: dict[str, list[float]] = {}
     for text in sorted(range(30), key=lambda i: (i % 6, i // 6)):
-        emitted, cost = answer(controller, TEXTS[text], tokens, costs, rng)
+        emitted, cost = answer(controller, TEXTS[text], tokens, costs, rng, change)
         total = totals.setdefault(TEXTS[text]["kind"], [0, 0])
         total[0] += emitted
         total[1] += cost
@@ -77,7 +88,7 @@ def speeds(controller: DepthController, tokens: int, costs: tuple[float, ...], s
 @pytest.mark.parametrize("machine", COSTS)
 def test_auto_reaches_the_better_of_plain_and_the_best_fixed_depth(machine: str, tokens: int) -> None:
     """From a cold start, on five kinds of text from stories to copying: at least 0.97 of plain decoding or of
-    the fixed depth that is best for the kind in hindsight, whichever is faster; 0.96 on each kind alone."""
+    the fixed depth that is best for the kind in hindsight, whichever is faster."""
     costs = COSTS[machine]
     fixed = [speeds(FixedDepth(depth), tokens, costs, 0) for depth in (1, 2, 3, 4, 6, 8)]
     auto = [speeds(AutoDepth(None), tokens, costs, seed) for seed in range(1, 6)]
@@ -85,14 +96,29 @@ def test_auto_reaches_the_better_of_plain_and_the_best_fixed_depth(machine: str,
     for kind in ("chat", "code", "list", "rewrite", "story"):
         better = max(1.0, *(speed[kind] for speed in fixed))
         shares[kind] = statistics.mean(speed[kind] for speed in auto) / better
-    assert min(shares.values()) >= 0.96, shares
-    assert statistics.geometric_mean(shares.values()) >= 0.97, shares
+    assert min(shares.values()) >= 0.97, shares
+    assert statistics.geometric_mean(shares.values()) >= 0.985, shares
     assert max(speed["rewrite"] for speed in fixed) > 1.2, "copying must pay, or this shows nothing"
+
+
+@pytest.mark.parametrize("change", [0.1, 0.5, 1.0])
+def test_auto_reckons_with_what_another_batch_size_costs(change: float) -> None:
+    """A GPU with a small model, on which the first two steps of another size take up to a plain step longer
+    each, so that a single draft costs up to four: over all kinds at least 0.95 of the better of plain
+    decoding and the best fixed depth, and no kind much slower than plain decoding."""
+    costs = COSTS["a GPU"]
+    fixed = [speeds(FixedDepth(depth), 128, costs, 0, change) for depth in (1, 2, 3, 4, 6, 8)]
+    plain = speeds(FixedDepth(0), 128, costs, 0, change)
+    auto = [speeds(AutoDepth(None), 128, costs, seed, change) for seed in range(1, 6)]
+    mean = {kind: statistics.mean(speed[kind] for speed in auto) for kind in plain}
+    better = {kind: max(plain[kind], *(speed[kind] for speed in fixed)) for kind in plain}
+    assert statistics.geometric_mean(mean[kind] / better[kind] for kind in plain) >= 0.95, (mean, better)
+    assert min(mean[kind] / plain[kind] for kind in plain) >= 0.97, (mean, plain)
 
 
 def test_a_longer_match_makes_lookup_surer() -> None:
     """1 - 1.2/3 = 0.6 after the shortest match that is looked up, 1 - 1.2/12 = 0.9 after twelve tokens; half
-    as doubtful, 1 - 0.6/4 = 0.85, in what was given."""
+    as doubtful, 1 - 0.6/4 = 0.85, in what was given. So it begins in a text."""
     assert confidence(3) == pytest.approx(0.6)
     assert confidence(12) == pytest.approx(0.9)
     asked: list[tuple[int, float]] = []
@@ -101,7 +127,32 @@ def test_a_longer_match_makes_lookup_surer() -> None:
     lookup.observe(text, 0, len(text))
     policy = Policy(0, lambda token: False, lambda position, sure: asked.append((position, sure)) or True)
     assert lookup.draft(text, 4, 3, policy).tokens == [5, 6, 7]
-    assert asked == [(1, confidence(4)), (2, confidence(5)), (3, confidence(6))]
+    assert asked == [(n, pytest.approx(confidence(n + 3))) for n in (1, 2, 3)]
     asked.clear()
     lookup.draft(text, 4, 1, replace(policy, given=len(text)))
     assert asked == [(1, pytest.approx(0.85))]
+
+
+def test_lookup_learns_from_copies_that_were_never_verified() -> None:
+    """Every draft is refused. The token after 1 2 3 is 4 as before, then 4 again, then another one. Beside
+    the start of 0.6, which counts as six outcomes, each outcome weighs 49/50 of the one after it."""
+    lookup, asked, after_three = Lookup(max_depth=4), [], []
+    refuse = Policy(0, lambda token: False, lambda position, sure: asked.append(sure) and False)
+    text = [1, 2, 3, 4, 5]
+    lookup.observe(text, 0, len(text))
+    for other, follows in ((6, 4), (7, 4), (8, 9), (10, 9)):
+        for token in (other, 1, 2, 3, follows):
+            lookup.draft(text, token, 4, refuse)
+            lookup.observe([token], len(text), 1)
+            text.append(token)
+            if token == 3:
+                after_three.append(asked[-1])
+    start, weight = 6 * 0.6, 6
+    assert after_three == pytest.approx(
+        [
+            start / weight,
+            (start + 1) / (weight + 1),
+            (start + 1 + 49 / 50) / (weight + 1 + 49 / 50),
+            (start + (1 + 49 / 50) * 49 / 50) / (weight + 1 + (1 + 49 / 50) * 49 / 50),
+        ]
+    )

@@ -1,5 +1,5 @@
-"""What AutoDepth knows besides costs: acceptance by position and by the drafter's confidence, the loss against
-plain decoding so far, and what a step's drafts are worth as a stake out of it. Pure: no clock, no model."""
+"""What AutoDepth knows besides costs: acceptance by position and by the drafter's confidence, the loss
+against plain decoding so far, and what drafts are worth as a stake out of it. Pure: no clock, no model."""
 
 from __future__ import annotations
 

@@ -107,6 +107,8 @@ def run(settings: Settings, shot: Shot) -> int:
     except (LoadError, ModelFileError) as error:
         print(f"ds4chat: {error}", file=sys.stderr)
         return RUN_ERROR
+    if loaded.strict_note:
+        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
     checked: list[Checked] = []
     code = 0
     try:

@@ -6,10 +6,12 @@ Nothing heavy is imported before it is known to be needed: ``--version`` and ``-
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from ds4chat.settings.differences import help_text
 from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.schema import Option
 from ds4chat.settings.shot import BenchOptions, Shot
-from ds4chat.settings.validate import nearest
+from ds4chat.settings.validate import nearest, printable
 
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -28,7 +30,7 @@ BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
 PARALLEL = Option(
-    "parallel", "int", 1, "Prompts answered at once in one batched context; MTP is off.", "", low=1, high=256
+    "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
 )
 
 USAGE = """\
@@ -37,28 +39,34 @@ ds4chat [options]                 chat
        ds4chat COMMAND [options]         one of the commands below"""
 
 DESCRIPTION = """\
-A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does, token by token, and lets you
-tune it while it runs.
+A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
+token by token, and lets you tune it while it runs.
 
 Commands (ds4chat COMMAND -h says more):
   inspect FILE [SUPPORT]        what a GGUF is, and whether two of them pair
-  bench                         measure plain decoding, every depth and auto; say whether MTP pays
+  bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
-  convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp, losslessly
-  logs                          list, show, search, export and import conversations
-  config                        where the settings are, what they are, and whether the file is right"""
+  convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
+  logs                          list, show, search, export, import conversations
+  config                        show, check and write the settings"""
 
 PRECEDENCE = """\
-Precedence: built-in defaults < config file < environment < command line; DS4_MTP_MIN_MARGIN wins over all.
-Every option has the same name in the settings file: ds4chat config defaults prints it."""
+Precedence: built-in defaults < config file < environment < command line;
+DS4_MTP_MIN_MARGIN wins over all. Every option has the same name in the settings
+file: ds4chat config defaults prints it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ds4chat with these arguments (default: the process's); the exit code. Raises nothing."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _open_closed_streams()
     _never_fail_to_encode()
     try:
-        code = _dispatch(arguments, own_process=argv is None)
+        try:
+            code = _dispatch(arguments, own_process=argv is None)
+        except SystemExit as leave:  # argparse has shown a help or the version
+            code = leave.code if isinstance(leave.code, int) else 0
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -69,11 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone. What is left in the buffer has nowhere to go, and must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else 0
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _tell(f"{place}{error.strerror or error}.", RUN_ERROR)
+        return _tell(_system_error(error), RUN_ERROR)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, and the trace in a file
         return _tell(_record(error), RUN_ERROR)
 
@@ -135,7 +140,8 @@ def chat_parser() -> Parser:
         shot,
         "--prompts-file",
         metavar="FILE",
-        help="Answer every prompt of FILE: one a line, or JSON strings, one a line, in a .jsonl file.",
+        help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
+        "file.",
     )
     parser.put(
         shot,
@@ -168,8 +174,8 @@ def bench_parser() -> Parser:
     parser = Parser(
         prog="ds4chat bench",
         usage="ds4chat bench -m FILE [--mtp [FILE]] [options]",
-        description="Measure plain decoding, every depth and auto on several kinds of text, and say whether\n"
-        "MTP pays on this machine and what to set.",
+        description="Measure plain decoding, every depth and auto on several kinds of text, and say\n"
+        "whether MTP pays on this machine and what to set.",
     )
     bench = parser.add_argument_group("Bench")
     parser.put(bench, "--json", action="store_true", help="The result as JSON on stdout.")
@@ -199,7 +205,7 @@ def check_parser() -> Parser:
     parser = Parser(
         prog="ds4chat check",
         usage="ds4chat check -m FILE [--mtp [FILE]] [-p TEXT] [options]",
-        description="Decode a reply with MTP, replay it without, and show both streams' first difference.",
+        description="Decode a reply with MTP, replay it without, and show the first difference.",
     )
     _add_prompt(parser, parser.add_argument_group("Prompt"))
     _add_settings(parser)
@@ -211,8 +217,8 @@ def inspect_parser() -> Parser:
     parser = Parser(
         prog="ds4chat inspect",
         usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]",
-        description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with it.\n"
-        "Reads headers only.",
+        description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
+        'it; "embedded" is the NextN block inside FILE. Reads headers only.',
     )
     parser.put(parser.about, "--demo", action="store_true", help="Inspect the demo's files.")
     parser.put(parser.about, "--json", action="store_true", help="JSON on stdout instead of text.")
@@ -224,8 +230,8 @@ def convert_parser() -> Parser:
     parser = Parser(
         prog="ds4chat convert-mtp",
         usage="ds4chat convert-mtp MAIN SUPPORT OUT [--force]",
-        description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in the\n"
-        "layout that llama.cpp takes. No value changes.",
+        description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
+        "the layout that llama.cpp takes. No value changes.",
     )
     parser.put(
         parser.about, "--force", action="store_true", help="Put OUT in the place of a file of that name."
@@ -308,6 +314,9 @@ def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, 
     loaded = _settings(given)
     _report(loaded, given.config)
     _need_model(loaded)
+    from ds4chat.settings.logfile import log_to_file
+
+    log_to_file(loaded.settings)
     return given, loaded
 
 
@@ -315,8 +324,6 @@ def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, 
 
 
 def _settings(given: argparse.Namespace) -> Loaded:
-    if given.settings.get("demo") and given.settings.get("model"):
-        raise UsageError("--demo and -m each name the model: leave one of them out.")
     return load(given.settings, Path(given.config) if given.config else None)
 
 
@@ -359,7 +366,7 @@ def _report(loaded: Loaded, named: str | None) -> None:
     if loaded.problems and named:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
-        print(f"ds4chat: {sentence}", file=sys.stderr)
+        print(f"ds4chat: {printable(str(sentence))}", file=sys.stderr)
 
 
 def _need_model(loaded: Loaded) -> None:
@@ -381,9 +388,32 @@ def _never_fail_to_encode() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _open_closed_streams() -> None:
+    """What was closed by who started this is the null device: else the next file that is opened, a model or
+    the database, would get the number of a stream and what is written to it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+def _system_error(error: OSError) -> str:
+    """The sentence for an error of the system that no part of ds4chat had one for."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return f"{error.filename}: {reason}. Change that, or name another place."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"The output could not be written: {reason}. Make room, or send it elsewhere."
+    return f"Something could not be read or written: {reason}. Change that and run the command again."
+
+
 def _tell(text: str, code: int) -> int:
-    for line in text.splitlines():
-        print(f"ds4chat: {line}", file=sys.stderr)
+    with suppress(OSError):  # stderr may be full as well
+        for line in text.splitlines():
+            print(f"ds4chat: {printable(line)}", file=sys.stderr)
     return code
 
 

@@ -135,6 +135,8 @@ def run(settings: Settings, shot: Shot) -> int:
         return RUN_ERROR
     if loaded.off_reason and (settings.mtp or settings.lookup):
         print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
+    if loaded.strict_note:
+        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
     printer.finish(loaded)
     assert printer.ended is not None
     if shot.json:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option
-from ds4chat.settings.validate import SettingError, check, nearest
+from ds4chat.settings.validate import SettingError, check, listed, nearest, printable
 
 USAGE_ERROR = 2
 
@@ -71,7 +71,13 @@ class Parser(argparse.ArgumentParser):
         for word in rest:
             if word.startswith("-") and len(word) > 1:
                 raise UsageError(self.unknown(word))
+        if namespace.settings.get("demo") and namespace.settings.get("model"):
+            raise UsageError("--demo and -m each name the model: leave one of them out.")
         return namespace, rest + words
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help or the version. Raises OSError, which argparse would keep quiet about."""
+        print(message, end="", file=file)
 
     def unknown(self, word: str) -> str:
         """The sentence for an option that does not exist, with the nearest one that does."""
@@ -95,7 +101,9 @@ class Parser(argparse.ArgumentParser):
         metavar = action.metavar if action and isinstance(action.metavar, str) else "a value"
         if what.startswith("expected one argument"):
             dash = f" (one that begins with a dash is written {names.split('/')[-1]}={metavar})"
-            return f"{names} needs {metavar}{dash}."
+            return f"{names} needs {metavar}{dash if metavar in ('FILE', 'TEXT') else ''}."
+        if action and action.choices and (wrong := re.match(r"invalid choice: '(.*)' \(choose", what)):
+            return f"{names} {printable(wrong[1])} is not known: it takes {listed(tuple(action.choices))}."
         if what.startswith("ignored explicit argument"):
             return f"{names} takes no value."
         return f"{names}: {what}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from ds4chat.settings.load import Loaded, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import SaveError, document, save
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.settings.validate import nearest
+from ds4chat.settings.validate import nearest, printable
 
 ACTIONS = {
-    "path": "Print the path of the settings file; with config, data, cache or log: of that folder.",
+    "path": "Print the path of the settings file, or of one of the folders.",
     "show": "Print every setting in force and where it comes from.",
     "defaults": "Print the settings file with nothing changed, every key documented.",
     "check": "Say what is wrong with a settings file, yours or FILE.",
-    "write": "Write the settings file, or with --force write it anew; options given with it are put in.",
+    "write": "Write the settings file, with the options given put in.",
 }
 FOLDERS = ("config", "data", "cache", "log")
 RUN_ERROR = 1
@@ -29,13 +30,12 @@ def parser() -> Parser:
     actions = "\n".join(f"  {name:10}{text}" for name, text in ACTIONS.items())
     made = Parser(
         prog="ds4chat config",
-        usage="ds4chat config path [FOLDER] | show | defaults | check [FILE] | write   [options]",
+        usage="ds4chat config path [config|data|cache|log]\n"
+        "       ds4chat config show | defaults | check [FILE] | write   [options]",
         description=f"Settings of ds4chat.\n\n{actions}",
     )
     made.put(made.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
-    made.put(
-        made.about, "--force", action="store_true", help="write: put a new file in the place of the old."
-    )
+    made.put(made.about, "--force", action="store_true", help="write: write a file that exists anew.")
     add_settings(made)
     return made
 
@@ -49,8 +49,7 @@ def run(argv: Sequence[str]) -> int:
         hint = f" Did you mean {close}?" if close else ""
         said = f'"{action}" is not one of them.' if action else "It needs one of them."
         raise UsageError(f"ds4chat config takes path, show, defaults, check or write. {said}{hint}")
-    if len(rest) > (action in ("path", "check")):
-        raise UsageError(f'ds4chat config {action} takes no further word "{rest[-1]}".')
+    _refuse_others(given, action, rest)
     path = Path(given.config) if given.config else None
     match action:
         case "path":
@@ -64,6 +63,20 @@ def run(argv: Sequence[str]) -> int:
             return _check(Path(rest[0]) if rest else path)
         case _:
             return _write(given.settings, path or config_file(), force=given.force)
+
+
+def _refuse_others(given: Namespace, action: str, rest: Sequence[str]) -> None:
+    """Raises UsageError for a word or an option that means nothing to this action."""
+    if len(rest) > (action in ("path", "check")):
+        raise UsageError(f'ds4chat config {action} takes no further word "{rest[-1]}".')
+    if given.settings and action not in ("show", "write"):
+        raise UsageError(f"--{next(iter(given.settings))} goes with show and write, not with {action}.")
+    if given.force and action != "write":
+        raise UsageError(f"--force goes with write, not with {action}.")
+    if given.config and (rest or action == "defaults"):
+        raise UsageError(
+            f"--config means nothing to ds4chat config {' '.join([action, *rest])}: leave it out."
+        )
 
 
 def _path(name: str, path: Path | None) -> int:
@@ -103,7 +116,7 @@ def _check(path: Path | None) -> int:
     file = path or config_file()
     read = read_file(file, must_exist=path is not None)
     for sentence in (*read.problems, *read.warnings):
-        print(sentence)
+        print(printable(str(sentence)))
     if read.problems:
         return RUN_ERROR
     exists = file.exists()
@@ -114,10 +127,14 @@ def _check(path: Path | None) -> int:
 
 
 def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
+    read = read_file(path)
     if path.exists() and not force:
-        raise UsageError(f"{path} exists already: with --force it is written anew and its values are kept.")
+        lost = f", all but what is wrong in it. {read.problems[0]}" if read.problems else "."
+        raise UsageError(
+            f"{path} exists already: with --force it is written anew and its values are kept{lost}"
+        )
     # What the environment says today is not for the file to keep.
-    merged, _, _ = merge(read_file(path).values, {}, settings)
+    merged, _, _ = merge(read.values, {}, settings)
     try:
         save(merged, path, force=force)
     except SaveError as error:

@@ -62,7 +62,7 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
 """What the option or variable is, and how it differs."""
 
 
-def help_text(width: int = 98) -> str:
+def help_text(width: int = 79) -> str:
     """The differences as the section of a help text."""
     lines = ["Where ds4chat and ds4 differ:"]
     for names, text in DIFFERENCES:

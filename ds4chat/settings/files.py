@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], *, 
     Raises OSError, or what making a part raises, and then leaves ``path`` as it was and nothing beside it. A
     process that is killed meanwhile leaves ``.NAME.PID.xxxxxxxx`` beside it.
     """
+    if path.exists() and not path.is_file():
+        # The rename would put a file in the place of a device, such as /dev/null.
+        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
     temporary = Path(name)
     try:

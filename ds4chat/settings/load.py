@@ -138,10 +138,14 @@ def _read(path: Path, must_exist: bool) -> FileRead:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return FileRead(problems=[Problem("The file does not exist.")])
+        return FileRead(
+            problems=[Problem("The file does not exist: name another, or make it with ds4chat config write.")]
+        )
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return FileRead(problems=[Problem(f"The file cannot be read: {reason}.")])
+        return FileRead(
+            problems=[Problem(f"The file cannot be read: {reason}. Change that, or name another.")]
+        )
     if len(data) > MAX_BYTES:
         return FileRead(problems=[Problem("The file is larger than 1 MiB and is no settings file.")])
     return parse(data, path.parent)
@@ -154,7 +158,10 @@ def parse(data: bytes, folder: Path) -> FileRead:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        message = f"This is not UTF-8 text: byte {error.start} (0x{data[error.start]:02x}) is out of place."
+        message = (
+            f"This is not UTF-8 text: byte {error.start} (0x{data[error.start]:02x}) is out of place. "
+            "Save it as UTF-8."
+        )
         return FileRead(problems=[Problem(message, line)])
     try:
         document = tomllib.loads(text)
@@ -220,13 +227,14 @@ def _anchored(option: Option, value: Any, folder: Path) -> Any:
 
 
 def _syntax_problem(message: str, text: str) -> Problem:
+    what = _AT_END.sub("", _AT_LINE.sub("", message))
+    hint = "text goes between quotes" if what == "Invalid value" else "mend it there"
     place = _AT_LINE.search(message)
     if place:
-        line, column = int(place[1]), place[2]
-        return Problem(f"This is not TOML: {_AT_LINE.sub('', message)} at column {column}.", line)
+        return Problem(f"This is not TOML: {what} at column {place[2]}; {hint}.", int(place[1]))
     if _AT_END.search(message):
-        return Problem(f"This is not TOML: {_AT_END.sub('', message)} at its end.", text.count("\n") + 1)
-    return Problem(f"This is not TOML: {message}.")
+        return Problem(f"This is not TOML: {what} at its end; {hint}.", text.count("\n") + 1)
+    return Problem(f"This is not TOML: {what}; {hint}.")
 
 
 def _choose(

@@ -31,8 +31,8 @@ def log_to_file(settings: Settings) -> None:
             path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8"
         )
     except (OSError, paths.FolderError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        print(f"ds4chat: no log is kept: {path}: {reason}. --log-file names another.", file=sys.stderr)
+        reason = str(error) if isinstance(error, paths.FolderError) else f"{path}: {error.strerror or error}."
+        print(f"ds4chat: no log is kept: {reason} --log-file FILE names another place.", file=sys.stderr)
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(handler)

@@ -44,7 +44,7 @@ def states_folder() -> Path:
 
 def made(path: Path) -> Path:
     """``path``, made if it was missing and then readable by its owner alone. Raises FolderError."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +52,12 @@ def made(path: Path) -> Path:
         # The mode given to mkdir is cut by the umask, and never widened by it; chmod makes it exact.
         path.chmod(OWNER_ONLY)
     except OSError as error:
+        there = next(p for p in (path, *path.parents) if os.path.exists(p))
+        if not there.is_dir():
+            raise FolderError(
+                f"{there} is no folder, and ds4chat keeps its files in {path}. Move it away, or set "
+                f"{HOME_VARIABLE} to a folder that can be written."
+            ) from None
         reason = error.strerror or str(error)
         raise FolderError(
             f"The folder {path} cannot be made: {reason}. Make it yourself, or set {HOME_VARIABLE} to a "

@@ -85,7 +85,7 @@ def _argument(text: str, place: str = "The prompt given with -p") -> str:
         text.encode()
     except UnicodeEncodeError as error:
         offset = len(text[: error.start].encode())
-        raise UsageError(f"{place} is not valid UTF-8 at byte {offset}.") from None
+        raise UsageError(f"{place} is not valid UTF-8 at byte {offset}: convert it to UTF-8.") from None
     return text
 
 
@@ -102,7 +102,7 @@ def _file_text(file: str) -> str:
         raise UsageError(f"{file} does not exist: name a text file with the prompt.") from None
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UsageError(f"{file} cannot be read: {reason}.") from None
+        raise UsageError(f"{file} cannot be read: {reason}. Change that, or name another file.") from None
     return _decoded(data, file)
 
 

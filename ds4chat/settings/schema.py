@@ -94,7 +94,11 @@ class Settings:
         "support model.",
     )
     demo: bool = option(
-        False, "bool", "models", "Use the demo model that the extra 'demo' installs; no download."
+        False,
+        "bool",
+        "models",
+        "Use the demo model that the extra 'demo' installs, with its own support model unless mtp names "
+        "another; no download.",
     )
     mtp_convert: bool = option(
         False,

@@ -20,7 +20,9 @@ LARGEST_INT = 2**31 - 1
 
 ON = ("on", "true", "yes", "1")
 OFF = ("off", "false", "no", "0")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_BEYOND = 10**20
+"""Stands for numbers of more digits than Python converts: out of every range."""
 _SHOWN = 60
 
 
@@ -38,9 +40,9 @@ def check(option: Option, raw: object, source: Source = "cli") -> Any:
         case "bool":
             return _bool(raw, said)
         case "int":
-            return _ranged(_int(raw, said), option, said)
+            return _ranged(_int(raw, said, option), option, said)
         case "float":
-            return _ranged(_float(raw, said), option, said)
+            return _ranged(_float(raw, said, option), option, said)
         case "depth":
             return _depth(raw, option, said)
         case "choice":
@@ -76,7 +78,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def range_of(option: Option) -> str:
     """What the option takes, as the end of a sentence: ``1 to 16, or auto``."""
     if option.kind in ("choice", "names"):
-        return _listed(option.choices)
+        return listed(option.choices)
     if option.low is None and option.high is None:
         return {"bool": "on or off", "int": "a whole number", "float": "a number"}.get(option.kind, "text")
     low = "" if option.low is None else _number(option.low)
@@ -95,15 +97,18 @@ def _bool(raw: object, said: str) -> bool:
     raise SettingError(f"{said} is neither on nor off: it takes on or off.")
 
 
-def _int(raw: object, said: str) -> int:
+def _int(raw: object, said: str, option: Option) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str) and _WHOLE.fullmatch(raw.strip()):
-        return int(raw)
-    raise SettingError(f"{said} is not a whole number.")
+        try:
+            return int(raw)
+        except ValueError:
+            return -_BEYOND if "-" in raw else _BEYOND
+    raise SettingError(f"{said} is not a whole number: it takes {range_of(option)}.")
 
 
-def _float(raw: object, said: str) -> float:
+def _float(raw: object, said: str, option: Option) -> float:
     value = math.nan
     if isinstance(raw, (int, float)) and not isinstance(raw, bool):
         try:
@@ -116,8 +121,8 @@ def _float(raw: object, said: str) -> float:
         except ValueError:
             value = math.nan
     if math.isfinite(value):
-        return value
-    raise SettingError(f"{said} is not a finite number.")
+        return value + 0.0  # no -0.0
+    raise SettingError(f"{said} is not a finite number: it takes {range_of(option)}.")
 
 
 def _ranged(value: Any, option: Option, said: str) -> Any:
@@ -139,7 +144,7 @@ def _depth(raw: object, option: Option, said: str) -> int | str:
     if isinstance(raw, str) and raw.strip().lower() == "auto":
         return "auto"
     try:
-        value = _int(raw, said)
+        value = _int(raw, said, option)
     except SettingError:
         raise SettingError(
             f"{said} is neither a whole number nor auto: it takes {range_of(option)}."
@@ -156,7 +161,7 @@ def _choice(raw: object, choices: tuple[str, ...], said: str) -> str:
         return word
     close = nearest(word, choices)
     hint = f" Did you mean {close}?" if close else ""
-    raise SettingError(f"{said} is not known: it takes {_listed(choices)}.{hint}")
+    raise SettingError(f"{said} is not known: it takes {listed(choices)}.{hint}")
 
 
 def _names(raw: object, choices: tuple[str, ...], said: str) -> str:
@@ -166,7 +171,7 @@ def _names(raw: object, choices: tuple[str, ...], said: str) -> str:
             close = nearest(str(word), choices)
             hint = f" Did you mean {close}?" if close else ""
             raise SettingError(
-                f"{said} names {_shown(str(word))}, which is not known: it takes {_listed(choices)}.{hint}"
+                f"{said} names {_shown(str(word))}, which is not known: it takes {listed(choices)}.{hint}"
             )
     return " ".join(dict.fromkeys(words))
 
@@ -179,7 +184,7 @@ def _text(raw: object, said: str) -> str:
     try:
         raw.encode()
     except UnicodeEncodeError:
-        raise SettingError(f"{_shown(ascii(said))} is not valid UTF-8.") from None
+        raise SettingError(f"{said} is not valid UTF-8: convert the text, or rename the file.") from None
     return raw
 
 
@@ -231,10 +236,12 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     if key in BY_KEY:
         return f"{key} is no option of speculation or sampling, and a preset holds only those."
     close = nearest(key, known)
-    return f"{key} is not a known key" + (f"; did you mean {close}?" if close else ".")
+    hint = f"did you mean {close}?" if close else "ds4chat config defaults lists them."
+    return f"{_shown(key)} is not a known key; {hint}"
 
 
-def _listed(words: tuple[str, ...]) -> str:
+def listed(words: tuple[str, ...]) -> str:
+    """The words as the end of a sentence: ``md, json or jsonl``."""
     return ", ".join(words[:-1]) + f" or {words[-1]}"
 
 
@@ -242,7 +249,12 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
+def printable(text: str) -> str:
+    """``text`` on one line and safe for a terminal: what cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _shown(text: str) -> str:
-    """``text`` on one line, safe for a terminal, and not longer than a sentence can bear."""
-    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """``text`` printable and not longer than a sentence can bear."""
+    plain = printable(text)
     return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"

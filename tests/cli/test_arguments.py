@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,13 +74,14 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
     ("argv", "sentence"),
     [
         (["--mtp-draft", "17"], "--mtp-draft 17 is out of range: it takes 1 to 16, or auto."),
-        (["-n", "x"], "-n x is not a whole number."),
+        (["-n", "x"], "-n x is not a whole number: it takes -1 or more."),
+        (["-n"], "-n/--n-predict/--predict needs N."),
         (
             ["--mtp-margin", "2"],
             "--mtp-margin 2 is out of range: it is a probability ratio from 0 to 1; ds4's logit gap is "
             "--mtp-gate here.",
         ),
-        (["--mtp-margin", "nan"], "--mtp-margin nan is not a finite number."),
+        (["--mtp-margin", "nan"], "--mtp-margin nan is not a finite number: it takes 0 to 1."),
         (
             ["--mtp-drat", "3"],
             "--mtp-drat is not an option; did you mean --mtp-draft? ds4chat -h lists them.",
@@ -105,10 +107,19 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
             "--prompts-file brings its own prompts: leave -p and --prompt-file out.",
         ),
         (["--demo", "-m", "a", "-p", "b"], "--demo and -m each name the model: leave one of them out."),
+        (
+            ["config", "write", "--demo", "-m", "a"],
+            "--demo and -m each name the model: leave one of them out.",
+        ),
+        (
+            ["-m", "a\udcff.gguf", "-p", "b"],
+            "-m a\\udcff.gguf is not valid UTF-8: convert the text, or rename the file.",
+        ),
+        (["--x\x1b[31m"], "--x\\x1b[31m is not an option; ds4chat -h lists them."),
         (["-p", "a"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
         (["-p", ""], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", " \n"], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
-        (["-p", "a\udcff"], "The prompt given with -p is not valid UTF-8 at byte 1."),
+        (["-p", "a\udcff"], "The prompt given with -p is not valid UTF-8 at byte 1: convert it to UTF-8."),
         ([], "The chat needs a terminal, and there is none here: give a prompt with -p TEXT."),
         (
             ["hello"],
@@ -145,6 +156,16 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         ),
         (["config", "path", "x"], '"x" is no folder of ds4chat: it takes config, data, cache or log.'),
         (["config", "show", "x"], 'ds4chat config show takes no further word "x".'),
+        (["config", "defaults", "--temp", "1"], "--temp goes with show and write, not with defaults."),
+        (["config", "show", "--force"], "--force goes with write, not with show."),
+        (
+            ["config", "check", "a", "--config", "b"],
+            "--config means nothing to ds4chat config check a: leave it out.",
+        ),
+        (
+            ["logs", "export", "1", "--format", "xml"],
+            "--format xml is not known: it takes md, json or jsonl.",
+        ),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_refused_in_one_sentence(
@@ -169,6 +190,15 @@ def test_every_option_is_in_the_help_with_its_default_and_variable(
         assert all(flag in text for flag in (*option.flags, *option.off_flags))
     for names, difference in DIFFERENCES:
         assert f"{names} {difference}" in text
+
+
+@pytest.mark.parametrize("command", ["", "inspect", "bench", "check", "convert-mtp", "config"])
+def test_a_help_fits_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*command.split(), "-h"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench", "check", "convert-mtp", "config"])
@@ -294,7 +324,18 @@ def test_an_unforeseen_error_is_a_sentence_and_its_trace_is_kept(
     [
         (KeyboardInterrupt(), 130, ""),
         (UsageError("No."), 2, "ds4chat: No.\n"),
-        (OSError(28, "No space left on device", "/x"), 1, "ds4chat: /x: No space left on device.\n"),
+        (
+            OSError(28, "No space left on device", "/x\x1b"),
+            1,
+            "ds4chat: /x\\x1b: No space left on device. Change that, or name another place.\n",
+        ),
+        (
+            OSError(5, "Input/output error"),
+            1,
+            "ds4chat: Something could not be read or written: Input/output error. Change that and run the "
+            "command again.\n",
+        ),
+        (SystemExit(0), 0, ""),
     ],
 )
 def test_every_end_has_its_exit_code(
@@ -336,3 +377,31 @@ def test_ones_own_file_can_be_written_shown_and_checked(
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert cli.main(["config", "path"]) == 0
     assert capsys.readouterr().out == f"{file}\n"
+
+
+def test_a_file_with_problems_is_written_anew_only_with_force_and_that_is_said(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--force keeps what could be read of the file, so the refusal says that the rest would be lost."""
+    file = home / "config.toml"
+    file.write_text("mtp-draft = 17\ntemp = 0.5\n")
+    assert cli.main(["config", "write"]) == 2
+    assert capsys.readouterr().err == (
+        f"ds4chat: {file} exists already: with --force it is written anew and its values are kept, all but "
+        f"what is wrong in it. {file}, line 1: mtp-draft = 17 is out of range: it takes 1 to 16, or auto.\n"
+    )
+    assert file.read_text() == "mtp-draft = 17\ntemp = 0.5\n"
+    assert cli.main(["config", "write", "--force"]) == 0
+    assert "\ntemp = 0.5\n" in file.read_text()
+
+
+def test_a_device_is_never_written_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As root, the rename of a finished file would take the device's place."""
+    pipe = home / "pipe"
+    os.mkfifo(pipe)
+    assert cli.main(["config", "write", "--force", "--config", str(pipe)]) == 1
+    assert capsys.readouterr().err == (
+        f"ds4chat: The settings were not saved to {pipe}: It is no regular file. The file is as it was; make "
+        "its folder writable, or choose another file with --config FILE.\n"
+    )
+    assert pipe.is_fifo()

@@ -179,3 +179,27 @@ def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
     assert child.wait(60) in (0, 141)
     assert "Traceback" not in errors
     child.stderr.close()
+
+
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_strict_mode_says_how_it_verifies(pair: list[str], command: list[str]) -> None:
+    """This target's recurrent state rules batches out; stdout holds the reply alone."""
+    done = ds4chat(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "ds4chat: strict mode: verification is one token at a time: a recurrent state cannot be rolled back "
+        "to compare.\n"
+    )
+    if not command:
+        assert done.stdout == plain_text(6) + "\n"
+
+
+@pytest.mark.parametrize("command", [["-p", END_NOW], ["check", "-p", END_NOW], ["bench", "--quick"]])
+def test_what_llama_cpp_logs_goes_to_the_log_file(
+    pair: list[str], tmp_path: Path, command: list[str]
+) -> None:
+    """This model makes llama.cpp warn while it loads; without a context for it, bench ends there."""
+    args = [*pair[:4], "-c", "8", "-t", "1", "--log-file", tmp_path / "log"]
+    done = ds4chat(*command, *args, DS4CHAT_HOME=str(tmp_path / "home"))
+    assert "llama_" in (tmp_path / "log").read_text()
+    assert "llama_" not in done.stderr

@@ -174,6 +174,17 @@ def test_places_that_cannot_take_it(pair: tuple[Path, Path, Path], tmp_path: Pat
     assert "is a folder. Give the name of the file" in reason(lambda: convert_mtp(main, support, tmp_path))
 
 
+def test_a_device_is_never_replaced(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """As root, the rename of the finished file would take the place of /dev/null itself."""
+    main, support, _ = pair
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert reason(lambda: convert_mtp(main, support, pipe, force=True)) == (
+        f"{pipe} is not a regular file. Give the name of the file to write."
+    )
+    assert pipe.is_fifo()
+
+
 def test_full_disk_is_told_before_a_byte_is_written(
     pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,19 @@ def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(paths.FolderError, match="DS4CHAT_HOME"):
-        paths.data_dir({"DS4CHAT_HOME": str(tmp_path / "file" / "home")})
+    with pytest.raises(
+        paths.FolderError, match=r"cannot be made: .*\. Make it yourself, or set DS4CHAT_HOME"
+    ):
+        paths.data_dir({"DS4CHAT_HOME": str(tmp_path / ("x" * 300))})
+
+
+@pytest.mark.parametrize("below", ["", "home", "a/b"])
+def test_a_file_in_the_place_of_a_folder_is_called_that(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(paths.FolderError) as refused:
+        paths.data_dir({"DS4CHAT_HOME": str(file / below)})
+    assert str(refused.value) == (
+        f"{file} is no folder, and ds4chat keeps its files in {file / below}. Move it away, or set "
+        "DS4CHAT_HOME to a folder that can be written."
+    )

@@ -144,11 +144,19 @@ def test_a_bad_key_has_its_default_and_the_good_ones_their_values(tmp_path: Path
 @pytest.mark.parametrize(
     ("data", "line", "part"),
     [
-        (b"temp = 1\nmtp-draft = = 2\n", 2, "not TOML: Invalid value at column 13."),
+        (
+            b"temp = 1\nmtp-draft = = 2\n",
+            2,
+            "not TOML: Invalid value at column 13; text goes between quotes.",
+        ),
         (b'temp = 1\nsystem-prompt = "open\n', 2, "not TOML"),
-        (b"temp = 1\n\n[keys", 3, "not TOML"),
+        (b"temp = 1\n\n[keys", 3, "at its end; mend it there."),
         (b"temp = 1\ntemp = 2\n", 2, "not TOML"),
-        (b"temp = 1\ntheme = '\xff'\n", 2, "not UTF-8 text: byte 18 (0xff)"),
+        (
+            b"temp = 1\ntheme = '\xff'\n",
+            2,
+            "not UTF-8 text: byte 18 (0xff) is out of place. Save it as UTF-8.",
+        ),
         (b"seed = " + b"9" * 5000, None, "not TOML"),
         (b"theme = " + b"[" * 5000, None, "nested too deeply"),
     ],
@@ -170,7 +178,9 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
 
 def test_an_unknown_table_is_a_warning_and_an_unknown_key_a_problem(tmp_path: Path) -> None:
     result = loaded(tmp_path, "flavour = 1\n[preset.a]\ntemp = 1\n")
-    assert [p.message for p in result.problems] == ["flavour is not a known key."]
+    assert [p.message for p in result.problems] == [
+        "flavour is not a known key; ds4chat config defaults lists them."
+    ]
     assert result.warnings == [
         f"{tmp_path / 'config.toml'}: The table [preset] is not known here and is left alone; did you mean "
         "[presets]?"

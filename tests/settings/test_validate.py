@@ -21,6 +21,7 @@ from ds4chat.settings.validate import SettingError, check, range_of
         ("mtp-margin", "0.5", 0.5),
         ("mtp-margin", 1, 1.0),
         ("mtp-margin", "1e-3", 0.001),
+        ("mtp-draft", f"{'0' * 30}7", 7),
         ("mtp-strict", "on", True),
         ("mtp-strict", "No", False),
         ("mtp-strict", 1, True),
@@ -57,17 +58,24 @@ def test_a_value_is_taken_as_text_and_typed(key: str, raw: object, value: object
             "--mtp-margin 2 is out of range: it is a probability ratio from 0 to 1; ds4's logit gap is "
             "--mtp-gate here.",
         ),
-        ("mtp-margin", "nan", "--mtp-margin nan is not a finite number."),
-        ("temp", "inf", "--temp inf is not a finite number."),
-        ("temp", "1_0", "--temp 1_0 is not a finite number."),
-        ("temp", "", '--temp "" is not a finite number.'),
-        ("threads", "2.5", "--threads 2.5 is not a whole number."),
-        ("threads", True, "--threads True is not a whole number."),
+        ("mtp-margin", "nan", "--mtp-margin nan is not a finite number: it takes 0 to 1."),
+        ("temp", "inf", "--temp inf is not a finite number: it takes 0 to 10."),
+        ("temp", "1_0", "--temp 1_0 is not a finite number: it takes 0 to 10."),
+        ("temp", "", '--temp "" is not a finite number: it takes 0 to 10.'),
+        ("threads", "2.5", "--threads 2.5 is not a whole number: it takes 0 to 512."),
+        ("threads", True, "--threads True is not a whole number: it takes 0 to 512."),
         (
             "ctx-size",
             str(2**31),
             "--ctx-size 2147483648 is out of range: it takes 0 or more, 2147483647 at most.",
         ),
+        ("mtp-draft", "9" * 20, f"--mtp-draft {'9' * 20} is out of range: it takes 1 to 16, or auto."),
+        (
+            "mtp-draft",
+            f"-{'9' * 5000}",
+            f"--mtp-draft -{'9' * 58}… is out of range: it takes 1 to 16, or auto.",
+        ),
+        ("threads", 10**30, f"--threads {10**30} is out of range: it takes 0 to 512."),
         ("think", "maybe", "--think maybe is neither on nor off: it takes on or off."),
         (
             "split-mode",
@@ -114,7 +122,7 @@ def test_a_path_beginning_with_a_tilde_is_the_home_folders(monkeypatch: pytest.M
 
 
 def test_bytes_that_are_no_utf8_are_refused() -> None:
-    with pytest.raises(SettingError, match="not valid UTF-8"):
+    with pytest.raises(SettingError, match=r"^--system-prompt \\udcff is not valid UTF-8: convert the text"):
         check(BY_KEY["system-prompt"], b"\xff".decode(errors="surrogateescape"))
 
 
@@ -160,3 +168,7 @@ def test_a_preset_holds_only_speculation_and_sampling() -> None:
         check(presets, {"a": {"theme": "paper"}})
     with pytest.raises(SettingError, match="did you mean mtp-margin"):
         check(presets, {"a": {"mtp-margn": 1}})
+
+
+def test_a_number_has_no_sign_where_it_is_zero() -> None:
+    assert math.copysign(1.0, check(BY_KEY["mtp-margin"], "-0.0")) == 1.0

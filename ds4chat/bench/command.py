@@ -51,6 +51,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
 
         before = load_average()
         session, loaded = open_session(load_of(settings), loading, forgiving=False)
+        if server:
+            _check(server, session, loaded)
     except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
         progress.clear()
         print(f"ds4chat: {error}", file=sys.stderr)
@@ -128,6 +130,16 @@ def _measure(
         server=server.name if server else "",
     )
     return result, INTERRUPTED if measurement.stopped else code
+
+
+def _check(server: LlamaServer, session: Session, loaded: Loaded) -> None:
+    """Raise BenchError, with the session closed, where the server runs another model or is busy."""
+    target = loaded.target
+    try:
+        server.check(target.name, target.n_vocab, target.size_bytes)
+    except BenchError:
+        session.close()
+        raise
 
 
 def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float) -> Plan:

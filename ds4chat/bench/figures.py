@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.whatif import what_if
-from ds4chat.bench.runs import Measured, Run, pooled
+from ds4chat.bench.runs import Measured, Run, ServerRun, pooled
 from ds4chat.engine.costs import CostTable
 from ds4chat.engine.events import Depth, Step
 from ds4chat.engine.stats import Stats
@@ -74,6 +74,10 @@ class TextFigures:
     """Tokens per second of the server measured alongside."""
     server_ratio: Spread | None
     """Its speed over plain decoding's here."""
+    server_acceptance: float | None = None
+    """Of the server's own drafts; None where it made none."""
+    server_same: tuple[int, int] = (0, 0)
+    """Its replies whose tokens are those of plain decoding, of those whose tokens it named."""
     noise: tuple[float, ...] = ()
     """For each prompt that was decoded plainly twice, the slower time over the faster, minus 1."""
 
@@ -156,10 +160,20 @@ def figures(measured: Measured, names: Sequence[str]) -> list[TextFigures]:
                 server_ratio=Spread.of(
                     [r.tokens_per_s / plain[r.prompt].tokens_per_s for r in server if r.prompt in plain]
                 ),
+                server_acceptance=_server_acceptance(server),
+                server_same=(
+                    sum(r.ids == plain[r.prompt].ids for r in server if r.ids and r.prompt in plain),
+                    sum(bool(r.ids) and r.prompt in plain for r in server),
+                ),
                 noise=tuple(p.noise for p in plain.values() if p.noise is not None),
             )
         )
     return found
+
+
+def _server_acceptance(runs: Sequence[ServerRun]) -> float | None:
+    drafted = sum(run.drafted for run in runs)
+    return sum(run.accepted for run in runs) / drafted if drafted else None
 
 
 def _setting(

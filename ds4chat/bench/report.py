@@ -26,6 +26,8 @@ def report(result: Result) -> str:
         parts += [_text(text, result) for text in result.texts]
         if any(text.fixed for text in result.texts):
             parts += [_positions(result.texts), _legend(result)]
+        elif beside := _beside(result):
+            parts.append(wrapped(" ".join(beside)))
     parts.append(wrapped(result.advice.sentence))
     return "\n\n".join(parts)
 
@@ -88,7 +90,11 @@ def _text(text: TextFigures, result: Result) -> str:
     if text.prompts > 1:
         line("  quartiles", lambda s: _half_width(s.ratio if s.depth else None))
     line("  predicted", lambda s: _predicted(s, text))
-    line("accepted", lambda s: f"{s.stats.acceptance:.2f}" if s.stats.acceptance is not None else "")
+    line(
+        "accepted",
+        lambda s: f"{s.stats.acceptance:.2f}" if s.stats.acceptance is not None else "",
+        f"{text.server_acceptance:.2f}" if text.server_acceptance is not None else "",
+    )
     if text.fixed:
         line("tokens a pass", lambda s: f"{s.stats.tokens_per_step:.2f}" if s.stats.tokens_per_step else "")
     return "\n".join(lines)
@@ -143,11 +149,21 @@ def _legend(result: Result) -> str:
         sentences.append(
             f"Two plain runs of the same prompt differ by {statistics.median(noise):.0%} in the median."
         )
-    if result.server:
-        sentences.append(f"Server: {result.server}.")
+    sentences += _beside(result)
     if not result.complete:
         sentences.append("It ended before every kind of text was measured.")
     return wrapped(" ".join(sentences))
+
+
+def _beside(result: Result) -> list[str]:
+    """What is to be said of the server; nothing without one."""
+    if not any(text.server for text in result.texts):
+        return []
+    sentences = [f"Server: {result.server}."]
+    same, known = (sum(counts) for counts in zip(*(text.server_same for text in result.texts)))
+    if known and result.tuning.temp == 0:
+        sentences.append(f"{same} of its {known} replies have the tokens of plain decoding here.")
+    return sentences
 
 
 # ------------------------------------------------------------------------------------ the picture

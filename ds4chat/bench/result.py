@@ -120,7 +120,12 @@ def _text_json(text: TextFigures) -> dict[str, Any]:
         ),
         "noise": [round(value, 4) for value in text.noise],
         "server": (
-            {"tokens_per_s": _round(text.server.median), "ratio": _median(text.server_ratio)}
+            {
+                "tokens_per_s": _round(text.server.median),
+                "ratio": _median(text.server_ratio),
+                "acceptance": _round(text.server_acceptance),
+                "same_text": list(text.server_same),
+            }
             if text.server
             else None
         ),

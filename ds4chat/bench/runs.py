@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ds4chat.bench.errors import BenchError
+from ds4chat.bench.server import Reply
 from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, Step, Tuning
 from ds4chat.engine.session import Control, Session
 from ds4chat.engine.stats import Stats
@@ -37,8 +38,9 @@ RESERVE = 0.85
 class Server(Protocol):
     """Another program that answers the same prompts; server.LlamaServer is one."""
 
-    def tokens_per_s(self, prompt: Sequence[int], tokens: int) -> float:
-        """Decode speed of a greedy reply to these tokens, all of them read anew. Raises BenchError."""
+    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> Reply | None:
+        """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile.
+        Raises BenchError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class ServerRun:
     workload: str
     prompt: int
     tokens_per_s: float
+    ids: tuple[int, ...] = ()
+    """Its tokens; empty where they are not known."""
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,8 @@ class Measurement:
         for depth in self._plan.settings:
             rows = 1 if depth == "auto" else min(depth + 1, len(ms))
             self._token_ms += 1.2 * ms[rows - 1] / (1.5 if rows > 1 else 1.0)
+        if self._server:
+            self._token_ms += 1.2 * ms[0]
         self._block_ms = 10 * ms[0] * len(self._plan.settings)
 
     def _learn_pace(self, tokens: int, decode_ms: float, whole_ms: float) -> None:
@@ -233,6 +241,7 @@ class Measurement:
         """Replies that do not count: they fill the caches of the processor and the thread pools."""
         for depth in (0, *self._plan.depths[-1:]):
             self._reply(self._workloads[0], 0, depth, WARM_UP)
+        self._ask_server(self._workloads[0], 0, WARM_UP)
 
     def _block(self, number: int, of: int, workload: Workload, prompt: int, tokens: int) -> None:
         """One prompt under every setting."""
@@ -254,19 +263,34 @@ class Measurement:
             self.measured.runs += runs
         if len(runs) < len(settings):
             return
+        before_server = self._clock()
+        if self._server:
+            self._progress((number + 1) * len(settings), of * len(settings), f"{workload.name}, server")
+        reply = self._ask_server(workload, prompt, tokens)
+        if reply and reply.tokens_per_s:
+            self.measured.server.append(
+                ServerRun(workload.name, prompt, reply.tokens_per_s, reply.ids, reply.drafted, reply.accepted)
+            )
         longest = max((len(run.ids) for run in runs), default=0)
         if longest:
-            decode_ms = sum(run.decode_ms for run in runs)
-            self._learn_pace(longest, decode_ms, (self._clock() - started) * 1000)
-        if self._server and not self.stopped:
-            self._progress((number + 1) * len(settings), of * len(settings), f"{workload.name}, server")
-            try:
-                speed = self._server.tokens_per_s(self._prompt_tokens(workload.prompts[prompt]), tokens)
-            except BenchError as error:
-                self.measured.notices.append(f"{error} The bench went on without it.")
-                self._server = None
-                return
-            self.measured.server.append(ServerRun(workload.name, prompt, speed))
+            ended = self._clock()
+            decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
+            self._learn_pace(longest, decode_ms, (ended - started) * 1000)
+
+    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> Reply | None:
+        """The server's reply; None without a server, when it failed, and when there is no time for it."""
+        if not self._server or self.stopped or self._late:
+            return None
+        try:
+            return self._server.answer(
+                self._prompt_tokens(workload.prompts[prompt]),
+                tokens,
+                stop=lambda: self.stopped or self._late,
+            )
+        except BenchError as error:
+            self.measured.notices.append(f"{error} The bench went on without it.")
+            self._server = None
+            return None
 
     def _reply(self, workload: Workload, prompt: int, depth: Depth, tokens: int) -> Run | None:
         """One reply of a session that remembers nothing; None when it was broken off. Raises BenchError."""

@@ -112,6 +112,21 @@ def test_a_server_is_compared_with_plain_decoding_of_the_same_prompt() -> None:
     assert text.server_ratio is not None and text.server_ratio.median == pytest.approx(1.1)
 
 
+def test_a_servers_tokens_are_held_against_those_of_plain_decoding_where_it_names_them() -> None:
+    same = plain("a", 0, 40.0).ids
+    measured = Measured(
+        runs=[plain("a", at, 40.0) for at in range(3)],
+        server=[
+            ServerRun("a", 0, 60.0, same, drafted=4, accepted=3),
+            ServerRun("a", 1, 60.0, (*same[:-1], same[-1] + 1), drafted=4, accepted=2),
+            ServerRun("a", 2, 60.0),
+        ],
+    )
+    (text,) = figures(measured, ["a"])
+    assert text.server_same == (1, 2)
+    assert text.server_acceptance == 5 / 8
+
+
 def test_a_block_begins_and_ends_plainly_and_turns_what_is_between() -> None:
     settings: tuple[Depth, ...] = (0, 1, 2, "auto", 0)
     assert in_turn(settings, 0) == [0, 1, 2, "auto", 0]

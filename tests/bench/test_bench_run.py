@@ -1,22 +1,17 @@
-"""Bench and check on the real engine with constructed models, and a server beside them over a real socket."""
+"""Bench and check on the real engine with constructed models."""
 
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from engine_kit import load_of, opened
 
 from ds4chat import bench, check
 from ds4chat.bench.runs import FEWEST_TOKENS, QUICK, Measurement
-from ds4chat.bench.server import LlamaServer, ServerError
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import BenchOptions, Shot
@@ -159,82 +154,6 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
             clock=lambda: 2e6 if late else 0.0,
         ).run()
     assert {run.workload for run in measured.runs} == {"chat"}
-
-
-# ------------------------------------------------------------------------------------ the server
-
-
-class LlamaServerAnswers(BaseHTTPRequestHandler):
-    """Answers in the form of llama-server's /props and /completion."""
-
-    asked: ClassVar[list[dict[str, Any]]] = []
-    completion: ClassVar[dict[str, Any]] = {}
-
-    def do_GET(self) -> None:
-        self.answer({"model_path": "/models/tiny.gguf"} if self.path == "/props" else {})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(body)
-        self.answer(self.completion)
-
-    def answer(self, body: dict[str, Any]) -> None:
-        payload = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(payload)))
-        self.end_headers()
-        self.wfile.write(payload)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: stderr is ds4chat's."""
-
-
-@pytest.fixture
-def server_url() -> Iterator[str]:
-    LlamaServerAnswers.asked = []
-    LlamaServerAnswers.completion = {
-        "content": "x",
-        "timings": {"predicted_n": 8, "predicted_per_second": 50.0},
-    }
-    server = HTTPServer(("127.0.0.1", 0), LlamaServerAnswers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_compare_asks_greedily_for_the_same_tokens_and_takes_the_servers_timings(
-    tiny_dir: Path, server_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = settings_for(tiny_dir, "llama-draft")
-    assert bench.run(settings, BenchOptions(quick=True, json=True, compare=server_url)) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["server"] == f"tiny.gguf at {server_url}"
-    assert all(w["server"]["tokens_per_s"] == 50.0 for w in result["workloads"])
-    body = LlamaServerAnswers.asked[0]
-    assert body["temperature"] == 0 and body["cache_prompt"] is False
-    assert body["prompt"] and all(isinstance(token, int) for token in body["prompt"])
-
-
-def test_a_server_that_does_not_answer_is_said_so_before_anything_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert bench.run(Settings(model="missing.gguf"), BenchOptions(compare=url)) == 1
-    err = capsys.readouterr().err
-    assert f"No server answers at {url}" in err and "llama-server" in err
-    with pytest.raises(ServerError, match="no address"):
-        LlamaServer("localhost:8080")
-
-
-def test_an_answer_without_timings_is_not_taken_for_a_speed(server_url: str) -> None:
-    LlamaServerAnswers.completion = {"choices": []}
-    with pytest.raises(ServerError, match="without timings"):
-        LlamaServer(server_url).tokens_per_s([1, 2], 4)
 
 
 # ------------------------------------------------------------------------------------ check

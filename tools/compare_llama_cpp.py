@@ -16,88 +16,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
-CONTEXT = 2048
-LOOKUP = "lookup"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-RUN_S = 600
-"""Longest wait for one answer, in seconds."""
-START_S = 120
-"""Longest wait for a server to load its models, in seconds."""
+from llama_cpp_yardsticks import CONTEXT, LOOKUP, Answer, CompareError, Setup, yardstick
+
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-
-SPEC_TYPES = {
-    "draft-model": "draft-simple",
-    "eagle3": "draft-eagle3",
-    "nextn-embedded": "draft-mtp",
-    "nextn-support": "draft-mtp",
-    "gemma4-assistant": "draft-mtp",
-    LOOKUP: "ngram-simple",
-}
-"""llama.cpp's --spec-type of each of ds4chat's kinds of drafter."""
-
-XLLAMACPP = """
-import json, sys, time
-import xllamacpp as x
-o = json.loads(sys.argv[1])
-p = x.CommonParams()
-p.model.path, p.n_ctx, p.n_parallel, p.warmup = o["model"], o["ctx"], 1, True
-p.cpuparams.n_threads = p.cpuparams_batch.n_threads = o["threads"]
-p.hostnames, p.port, p.endpoint_slots = ["127.0.0.1"], o["port"], False
-s = p.speculative
-name = "COMMON_SPECULATIVE_TYPE_" + o["type"].upper().replace("-", "_")
-s.types = [getattr(x.common_speculative_type, name)]
-if o["support"]:
-    s.draft.mparams.path = o["support"]
-    s.draft.cpuparams.n_threads = s.draft.cpuparams_batch.n_threads = o["threads"]
-s.draft.n_max, s.draft.p_min = o["depth"], 0.0
-s.ngram_simple.size_n, s.ngram_simple.size_m = o["gram"], o["depth"]
-server = x.Server(p)
-sys.stdin.read()
-"""
-"""Serves until its standard input closes."""
-
-
-class CompareError(Exception):
-    """Nothing can be compared; the text is a sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What both sides run."""
-
-    model: str
-    support: str
-    """Path; empty for lookup."""
-    kind: str
-    """One of SPEC_TYPES."""
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One reply of one side. drafted and accepted are tokens; the speed leaves the prompt out."""
-
-    text: str
-    tokens: int
-    drafted: int
-    accepted: int
-    tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +73,15 @@ class Row:
         return {
             "depth": self.depth,
             "same_text": sum(p.same_text for p in self.pairs),
-            "ours": self._totals("ours"),
-            "theirs": self._totals("theirs"),
+            "ours": self.totals("ours"),
+            "theirs": self.totals("theirs"),
             "acceptance_difference": self.difference,
             "speed_ratio_median": statistics.median(self.ratios),
             "pairs": [asdict(pair) for pair in self.pairs],
         }
 
-    def _totals(self, side: str) -> dict[str, Any]:
+    def totals(self, side: str) -> dict[str, Any]:
+        """Counts and median speed of one side, "ours" or "theirs"."""
         answers = [getattr(p, side) for p in self.pairs]
         return {
             "tokens": sum(a.tokens for a in answers),
@@ -161,227 +90,6 @@ class Row:
             "acceptance": self.acceptance(side),
             "tokens_per_s_median": statistics.median(a.tokens_per_s for a in answers),
         }
-
-
-class Yardstick(Protocol):
-    """llama.cpp in one of its forms."""
-
-    name: str
-
-    def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
-        """The greedy reply to a prompt, given as text and as token ids. Raises CompareError."""
-
-
-# ------------------------------------------------------------------------------------ parsing
-
-_STEP = re.compile(r"accepted (\d+)/(\d+) draft tokens")
-_DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+[\d.]+ seconds, speed:\s+([\d.]+) t/s")
-
-
-def parse_simple(stdout: str, stderr: str, prompt: str, tokens: int) -> Answer:
-    """What llama-speculative-simple wrote: the prompt and text, and on stderr, at debug verbosity, each step.
-
-    It ends its reply only after more than ``tokens`` tokens, and drafts without limit where one or none is
-    left. Steps that begin there have no counterpart in ds4chat and are not counted. Raises CompareError when
-    it is not its form.
-    """
-    decoded = _DECODED.search(stderr)
-    steps = [(int(accepted), int(drafted)) for accepted, drafted in _STEP.findall(stderr)]
-    _, found, text = stdout.partition(prompt)
-    if not decoded or not steps or not found:
-        last = stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
-        raise CompareError(
-            f"llama-speculative-simple did not answer in the form of llama.cpp 0.5.0: {last[0]}. Run it by "
-            "hand with the same model and support file."
-        )
-    emitted = drafted = accepted = 0
-    for step_accepted, step_drafted in steps:
-        if emitted >= tokens - 1:
-            break
-        emitted += step_accepted + 1
-        drafted += step_drafted
-        accepted += step_accepted
-    return Answer(
-        text=text.rstrip("\n"),
-        tokens=int(decoded[1]),
-        drafted=drafted,
-        accepted=accepted,
-        tokens_per_s=float(decoded[2]),
-    )
-
-
-def parse_completion(body: dict[str, Any]) -> Answer:
-    """A llama-server's answer to /completion. Raises CompareError when it has no timings."""
-    try:
-        timings = body["timings"]
-        return Answer(
-            text=str(body["content"]),
-            tokens=int(timings["predicted_n"]),
-            drafted=int(timings.get("draft_n", 0)),
-            accepted=int(timings.get("draft_n_accepted", 0)),
-            tokens_per_s=float(timings["predicted_per_second"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        raise CompareError(
-            "The server answered without text and timings, so it is no llama-server of llama.cpp."
-        ) from None
-
-
-# ------------------------------------------------------------------------------------ llama.cpp
-
-
-def flags(setup: Setup, depth: int) -> list[str]:
-    """The options that llama-speculative-simple and llama-server share, as of llama.cpp 0.5.0."""
-    threads = str(setup.threads)
-    out = ["-m", setup.model, "-c", str(CONTEXT), "-t", threads, "-tb", threads]
-    out += ["--spec-type", SPEC_TYPES[setup.kind]]
-    if setup.kind == LOOKUP:
-        out += ["--spec-ngram-simple-size-n", str(gram(depth)), "--spec-ngram-simple-size-m", str(depth)]
-        return out
-    if setup.support and setup.kind != "nextn-embedded":
-        out += ["-md", setup.support]
-    return [
-        *out,
-        "-td",
-        threads,
-        "-tbd",
-        threads,
-        "--spec-draft-n-max",
-        str(depth),
-        "--spec-draft-p-min",
-        "0",
-    ]
-
-
-def gram(depth: int) -> int:
-    """Length of the n-gram that ngram-simple looks up: ds4chat's shortest, 3, but never above the depth,
-    because ngram-simple drops drafts that are shorter than its n-gram."""
-    return min(3, depth)
-
-
-class Simple:
-    """llama-speculative-simple, a process for each reply."""
-
-    def __init__(self, binary: str, setup: Setup) -> None:
-        self.name = Path(binary).name
-        self._binary = binary
-        self._setup = setup
-
-    def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
-        command = [self._binary, *flags(self._setup, depth), "-n", str(tokens), "--temp", "0"]
-        command += ["--color", "off", "-lv", "5", "--no-escape", "-p", prompt]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=RUN_S, stdin=subprocess.DEVNULL, check=False
-            )
-        except OSError as error:
-            raise CompareError(f"{self._binary} cannot be run: {error.strerror}. Check the path.") from None
-        except subprocess.TimeoutExpired:
-            raise CompareError(f"{self._binary} took longer than {RUN_S} s. Ask for fewer tokens.") from None
-        out, err = (part.decode("utf-8", "replace") for part in (done.stdout, done.stderr))
-        return parse_simple(out, err, prompt, tokens)
-
-
-class Server:
-    """A llama-server on this machine."""
-
-    def __init__(self, url: str) -> None:
-        if urlsplit(url).hostname not in LOOPBACK:
-            raise CompareError(f'"{url}" is not on this machine: speeds compare only there.')
-        self.name = self.url = url.rstrip("/")
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
-        return parse_completion(
-            self._ask(
-                "/completion",
-                {
-                    "prompt": list(ids),
-                    "n_predict": tokens,
-                    "temperature": 0,
-                    "cache_prompt": False,
-                },
-            )
-        )
-
-    def ready(self) -> bool:
-        """Its models are loaded."""
-        try:
-            return self._ask("/health", None).get("status") == "ok"
-        except CompareError:
-            return False
-
-    def _ask(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        request = urllib.request.Request(
-            self.url + path,
-            data=json.dumps(body).encode() if body is not None else None,
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with self._opener.open(request, timeout=RUN_S) as response:
-                answer = json.loads(response.read())
-        except (OSError, urllib.error.URLError, ValueError) as error:
-            raise CompareError(f"{self.url}{path} gave no answer: {error}. Is llama-server there?") from None
-        if not isinstance(answer, dict):
-            raise CompareError(f"{self.url}{path} did not answer as a llama-server does.")
-        return answer
-
-
-@contextmanager
-def started(command: Sequence[str], port: int) -> Iterator[Server]:
-    """A server started with this command, ended afterwards. Raises CompareError when it does not come up."""
-    with tempfile.TemporaryFile() as log:
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        except OSError as error:
-            raise CompareError(f"{command[0]} cannot be run: {error.strerror}. Check the path.") from None
-        try:
-            server = Server(f"http://127.0.0.1:{port}")
-            until = time.monotonic() + START_S
-            while not server.ready():
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    last = log.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-                    raise CompareError(f"{command[0]} did not start: {' '.join(last) or 'no word of why'}")
-                time.sleep(0.2)
-            yield server
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody holds now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-@contextmanager
-def yardstick(args: argparse.Namespace, setup: Setup, depth: int) -> Iterator[Yardstick]:
-    """llama.cpp as the arguments name it, ready for this depth. Raises CompareError."""
-    if args.simple:
-        yield Simple(args.simple, setup)
-    elif args.url:
-        yield Server(args.url)
-    else:
-        port = free_port()
-        if args.llama_server:
-            command = [args.llama_server, *flags(setup, depth), "-np", "1", "--port", str(port)]
-        else:
-            options = {
-                "model": setup.model,
-                "support": setup.support if setup.kind != "nextn-embedded" else "",
-                "type": SPEC_TYPES[setup.kind],
-                "depth": depth,
-                "gram": gram(depth),
-                "threads": setup.threads,
-                "ctx": CONTEXT,
-                "port": port,
-            }
-            command = [args.xllamacpp, "-c", XLLAMACPP, json.dumps(options)]
-        with started(command, port) as server:
-            yield server
 
 
 # ------------------------------------------------------------------------------------ ds4chat
@@ -403,8 +111,14 @@ class Ours:
         if loaded.drafter is None:
             self.close()
             raise CompareError(f"ds4chat does not speculate with this: {loaded.off_reason}")
-        self.kind = loaded.drafter.kind
-        self.threads = loaded.threads
+        self.setup = Setup(
+            model,
+            "" if lookup else support,
+            loaded.drafter.kind,
+            loaded.threads,
+            loaded.target.n_vocab,
+            loaded.target.size_bytes,
+        )
 
     def ids(self, prompt: str) -> list[int]:
         """Token ids of a prompt."""
@@ -447,12 +161,12 @@ class Ours:
 # ------------------------------------------------------------------------------------ the comparison
 
 
-def compare(args: argparse.Namespace, prompts: Sequence[str], ours: Ours, setup: Setup) -> list[Row]:
+def compare(args: argparse.Namespace, prompts: Sequence[str], ours: Ours) -> list[Row]:
     """Every depth's row. Raises CompareError."""
     rows = []
     for depth in args.depths:
         pairs = []
-        with yardstick(args, setup, depth) as theirs:
+        with yardstick(args, ours.setup, depth) as theirs:
             for number, prompt in enumerate(p for _ in range(args.repeats) for p in prompts):
                 ids = ours.ids(prompt)
                 if number % 2:
@@ -475,7 +189,7 @@ def table(rows: Sequence[Row]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        a, b = (row._totals(side) for side in ("ours", "theirs"))
+        a, b = row.totals("ours"), row.totals("theirs")
         ratios = row.ratios
         lines.append(
             f"| {row.depth} | {sum(p.same_text for p in row.pairs)} of {len(row.pairs)} "
@@ -556,15 +270,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise CompareError(str(error)) from None
         prompts = read_prompts(args.prompts, args.count, chatml=args.chatml)
         with contextlib.closing(Ours(model, support, args.threads)) as ours:
-            setup = Setup(model, "" if ours.kind == LOOKUP else support, ours.kind, ours.threads)
-            rows = compare(args, prompts, ours, setup)
+            rows = compare(args, prompts, ours)
+            setup = ours.setup
         print(table(rows))
+        if args.url and not any(row.totals("theirs")["drafted"] for row in rows):
+            print(
+                "The server drafted nothing, so only the texts compare: start it with the same support file "
+                "and its --spec-type.",
+                file=sys.stderr,
+            )
         if args.json:
             report = {**asdict(setup), "tokens": args.tokens, "rows": [row.as_json() for row in rows]}
             Path(args.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
     except (CompareError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Stopped: nothing was compared to its end.", file=sys.stderr)
+        return 130
     return 0
 
 

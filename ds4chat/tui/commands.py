@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-Completes = Literal["", "file", "switch", "depth", "format", "option", "mtp", "theme"]
+Completes = Literal["", "file", "model", "switch", "depth", "format", "option", "mtp", "theme"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ COMMANDS: tuple[Command, ...] = (
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
     Command("stop", "Stop the reply and keep what came, or stop the load of a model", action="chat.back"),
-    Command("model", "Choose the model; with a file, load it", "[FILE]", completes="file"),
+    Command("model", "Choose the model; with a file, load it", "[FILE]", completes="model"),
     Command(
         "mtp",
         "Speculation on, off (paused); or load another drafter: FILE, embedded, lookup, none",
@@ -65,7 +65,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
     Command("think", "Let the model think first"),
     Command("nothink", "Have the model answer at once"),
-    Command("read", "Put a text file into the prompt", "FILE", completes="file"),
+    Command("read", "Put a text file into the prompt; @FILE in a prompt does the same", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
     Command(

@@ -15,6 +15,9 @@ from ds4chat.tui.screens.help import own_keys
 if TYPE_CHECKING:
     from ds4chat.tui.app import ChatApp
 
+BY_NAME_FIRST = 1000.0
+"""Added to the score of a command whose name begins with what is typed: more than any match has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -36,9 +39,12 @@ class PaletteCommands(Provider):
     async def search(self, query: str) -> Hits:
         """The entries whose name or words match, with the letters that do marked."""
         matcher = self.matcher(query)
+        named = "/" + query.strip().lower().removeprefix("/")
         for offer in self._offers():
             score = max(matcher.match(offer.does), matcher.match(offer.called))
             if score > 0:
+                # Who types the beginning of a name wants that command, not one that mentions the word.
+                score += BY_NAME_FIRST if offer.called.lower().startswith(named) else 0
                 shown = matcher.highlight(offer.does)
                 yield Hit(score, shown, offer.run, offer.does, _plain(offer.called))
 

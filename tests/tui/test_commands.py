@@ -84,5 +84,30 @@ def test_files_complete_after_read_and_at(tmp_path: Path, monkeypatch: pytest.Mo
     assert [s.label for s in suggest("/read .h")] == [".hidden"]
 
 
+def test_a_mention_of_a_path_with_blanks_goes_between_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my file.py").write_text("x")
+    (tmp_path / "my folder").mkdir()
+    (tmp_path / "my folder" / "in it.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("see @my")] == ['"my folder/', '"my file.py"']
+    (found,) = suggest('see @"my folder/in i')
+    assert (found.insert, found.start) == ('"my folder/in it.txt"', len("see @"))
+    assert suggest('see @"my file.py"') == []
+    assert [s.insert for s in suggest("/read my f")] == ["my folder/", "my file.py"]
+
+
+def test_only_models_complete_where_a_model_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.gguf", "B.GGUF", "notes.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("/model ")] == ["models/", "a.gguf", "B.GGUF"]
+    assert [s.insert for s in suggest("/mtp ./")] == ["./models/", "./a.gguf", "./B.GGUF"]
+
+
 def test_ordinary_text_completes_nothing() -> None:
     assert suggest("hello there") == []

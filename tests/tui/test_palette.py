@@ -60,6 +60,14 @@ async def test_a_command_is_found_by_name_and_by_what_it_does(words: str, opened
         assert any("Choose the colours" in text for text in texts(await open_palette(chat, words)))
 
 
+@pytest.mark.parametrize("words", ["them", "/the", "mod", "ex"])
+async def test_a_name_that_begins_so_comes_before_words_that_have_it(words: str, opened: Open) -> None:
+    """ "them" is also in what /help does, and "mod" in what many do."""
+    async with opened() as chat:
+        first = texts(await open_palette(chat, words))[0]
+        assert f"/{words.strip('/')}" in first
+
+
 async def test_a_command_that_needs_more_begins_in_the_prompt_and_the_draft_is_kept(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("half a thought")

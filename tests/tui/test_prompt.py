@@ -157,6 +157,12 @@ def test_marks_expand_and_a_typed_one_stays() -> None:
     assert folds.expand(f"see {mark} and ⟦paste 9 · 3 lines⟧") == "see long\ntext and ⟦paste 9 · 3 lines⟧"
 
 
+def test_files_do_not_count_as_pastes_and_tell_their_own_lines() -> None:
+    folds = Folds()
+    assert folds.add("a.txt:\n```\none\ntwo\n```\n", "a.txt", 2) == "⟦a.txt · 2 lines⟧"
+    assert folds.add("x\ny") == "⟦paste 1 · 2 lines⟧"
+
+
 def test_two_files_of_one_name_have_marks_of_their_own() -> None:
     folds = Folds()
     first, second = folds.add("a", "x.txt"), folds.add("b", "x.txt")
@@ -174,6 +180,22 @@ def test_mentions_of_files_are_written_out_and_other_words_stay(
     monkeypatch.chdir(tmp_path)
     assert with_mentions("read @a.txt, @nobody me@a.txt") == "read @a.txt, @nobody me@a.txt"
     assert with_mentions("read @a.txt now") == "read a.txt:\n```\ninside\n```\n now"
+    (tmp_path / "a b.txt").write_text("inside")
+    assert with_mentions('read @"a b.txt", now') == "read a b.txt:\n```\ninside\n```\n, now"
+    assert with_mentions('say @"a c.txt" now') == 'say @"a c.txt" now'
+
+
+async def test_a_path_with_blanks_completes_in_the_prompt(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my file.txt").write_text("inside")
+    monkeypatch.chdir(tmp_path)
+    _, pilot, field = running
+    await pilot.press(*"see @my")
+    await pilot.pause()
+    await pilot.press("tab")
+    await pilot.pause()
+    assert field.text == 'see @"my file.txt"'
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ class ChatCommands:
         self._screen.set_thinking(False)
 
     def _read(self, argument: str) -> None:
-        self._screen.prompt.text_field.insert_folded(
-            quoted(argument, read_text(argument)), Path(argument).name
-        )
+        text = read_text(argument)
+        lines = text.rstrip().count("\n") + 1
+        self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
 
     def _check(self, argument: str) -> None:
         reply = self._screen.chat.replay()

@@ -103,8 +103,7 @@ class PromptArea(Vertical):
         if before == self._dismissed:
             return
         self._dismissed = None
-        last_word = before[max(before.rfind(" "), before.rfind("\n")) + 1 :]
-        wanted = before.startswith("/") or last_word.startswith("@")
+        wanted = before.startswith("/") or "@" in before[before.rfind("\n") + 1 :]
         found = suggest(before, self.themes()) if wanted else []
         if any(s.final and before[s.start :] == s.insert for s in found):
             # Written in full: Enter must send it, not take another one that has it as a part.

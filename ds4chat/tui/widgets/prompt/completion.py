@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ds4chat.settings.schema import OPTIONS
@@ -12,6 +13,7 @@ from ds4chat.tui.commands import BY_NAME, COMMANDS, Completes
 
 MOST = 200
 """Suggestions offered; the rest comes with more letters."""
+BEGUN_MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]*)|(?P<plain>[^\s"]*))$')
 MOST_ENTRIES = 5000
 """Entries of a folder that are looked at."""
 
@@ -40,9 +42,20 @@ def suggest(before: str, themes: Iterable[str] = ()) -> list[Suggestion]:
         if command is None:
             return []
         return _argument(command.completes, argument, len(before) - len(argument), themes)
-    start = max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1
-    word = before[start:]
-    return _paths(word[1:], start + 1) if word.startswith("@") else []
+    mention = BEGUN_MENTION.search(before)
+    return _mentions(mention) if mention is not None else []
+
+
+def _mentions(begun: re.Match[str]) -> list[Suggestion]:
+    """Files for a mention; a path with blanks goes between quotes, closed behind a file."""
+    quoted, plain = begun["quoted"], begun["plain"]
+    found = _paths(quoted if quoted is not None else plain, begun.start() + 1)
+    return [
+        replace(s, insert=f'"{s.insert}' + ('"' if s.final else ""))
+        if quoted is not None or any(map(str.isspace, s.insert))
+        else s
+        for s in found
+    ]
 
 
 def _commands(typed: str) -> list[Suggestion]:
@@ -86,13 +99,14 @@ def _argument(completes: Completes, typed: str, start: int, themes: Iterable[str
     found = [Suggestion(word, text, word, start) for word, text in words.items() if word.startswith(typed)]
     if [s.label for s in found] == [typed]:
         found = []
-    if completes == "file" or (completes == "mtp" and ("/" in typed or "." in typed)):
-        found += _paths(typed, start)
+    if completes in ("file", "model") or (completes == "mtp" and ("/" in typed or "." in typed)):
+        found += _paths(typed, start, "" if completes == "file" else ".gguf")
     return found
 
 
-def _paths(typed: str, start: int) -> list[Suggestion]:
-    """Entries of the folder that a path begins with; folders end with a slash and go on completing."""
+def _paths(typed: str, start: int, ending: str = "") -> list[Suggestion]:
+    """Entries of the folder that a path begins with: files with this ending, and folders, which end with a
+    slash and go on completing."""
     folder, _, leaf = typed.rpartition("/")
     shown = f"{folder}/" if folder or typed.startswith("/") else ""
     place = Path(shown or ".").expanduser()
@@ -107,6 +121,8 @@ def _paths(typed: str, start: int) -> list[Suggestion]:
                 if hidden or not name.lower().startswith(leaf.lower()) or not name.isprintable():
                     continue
                 is_folder = entry.is_dir()
+                if not is_folder and not name.lower().endswith(ending):
+                    continue
                 insert = f"{shown}{name}" + ("/" if is_folder else "")
                 found.append(Suggestion(name + ("/" if is_folder else ""), "", insert, start, not is_folder))
     except OSError:

@@ -11,7 +11,8 @@ from ds4chat.tui.widgets.transcript.safe import clean_input
 LARGEST = 1 << 20
 """Bytes of a file that is put into a prompt: more than any local model's context holds."""
 
-MENTION = re.compile(r"(?<!\S)@(\S+)")
+MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+"""A path after an @; one with blanks in it stands between quotes."""
 
 
 class FileError(Exception):
@@ -54,10 +55,10 @@ class Folds:
         self._texts: dict[str, str] = {}
         self._count = 0
 
-    def add(self, text: str, name: str = "") -> str:
-        """The mark for a text."""
-        self._count += 1
-        lines = text.count("\n") + 1
+    def add(self, text: str, name: str = "", lines: int = 0) -> str:
+        """The mark for a text, or for a file of this name, whose own ``lines`` it tells."""
+        self._count += not name
+        lines = lines or text.count("\n") + 1
         label = name.translate(_PLAIN) or f"paste {self._count}"
         mark = f"⟦{label} · {lines} line{'s' if lines != 1 else ''}⟧"
         while mark in self._texts:
@@ -89,7 +90,7 @@ def with_mentions(text: str) -> str:
     read; an ``@word`` that is no file stays."""
 
     def replace(match: re.Match[str]) -> str:
-        name = match.group(1)
+        name = match.group(1) or match.group(2)
         return quoted(name, read_text(name)) if Path(name).expanduser().is_file() else match.group()
 
     return MENTION.sub(replace, text)

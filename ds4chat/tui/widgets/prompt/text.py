@@ -91,10 +91,10 @@ class PromptText(TextArea):
         self.load_text(text)
         self.move_cursor(self.document.end)
 
-    def insert_folded(self, text: str, name: str = "") -> None:
-        """Insert a text as one mark."""
+    def insert_folded(self, text: str, name: str = "", lines: int = 0) -> None:
+        """Insert a text as one mark. ``name``, ``lines``: those of the file in it."""
         start, end = self.selection
-        self._replace_via_keyboard(self.folds.add(text, name), start, end)
+        self._replace_via_keyboard(self.folds.add(text, name, lines), start, end)
 
     def get_line(self, line_index: int) -> Text:
         line = super().get_line(line_index)

@@ -23,7 +23,8 @@ OUTCOMES = {
     "plain": "no draft asked for",
     "fallback": "decoded one token instead",
 }
-LABEL = 9
+LABEL = 7
+"""Least cells of the labels at the left; a long reply has wider ones."""
 
 
 def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
@@ -41,21 +42,27 @@ def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
         else:
             parts += [_draft(judged), _rows(judged)]
         parts.append(_step(place))
-    return [line for label, spans in parts for line in _wrapped(label, spans, width)]
+    longest = (
+        f"{len(reply.tokens)}/{len(reply.tokens)}",
+        f"step {reply.steps[-1].index if reply.steps else 0}",
+    )
+    column = max(LABEL, *map(len, longest))
+    return [line for label, spans in parts for line in _wrapped(label, spans, column + 3, width)]
 
 
 Part = tuple[str, list[Span]]
 
 
-def _wrapped(label: str, spans: list[Span], width: int) -> list[Line]:
-    """The spans after a label, two cells apart, going on in the next line where one does not fit."""
-    lines: list[list[Span]] = [[(f" {label:<{LABEL}}", "muted")]]
-    used = LABEL + 1
+def _wrapped(label: str, spans: list[Span], column: int, width: int) -> list[Line]:
+    """The spans from a column on, after a label, two cells apart, going on in the next line where one does
+    not fit."""
+    lines: list[list[Span]] = [[(f" {label}".ljust(column), "muted")]]
+    used = column
     for text, role in spans:
         size = cell_len(text) + 2
-        if used + size - 2 > width and used > LABEL + 1:
-            lines.append([(" " * (LABEL + 1), "")])
-            used = LABEL + 1
+        if used + size - 2 > width and used > column:
+            lines.append([(" " * column, "")])
+            used = column
         lines[-1] += [(text, role), ("  ", "")]
         used += size
     return [tuple(line) for line in lines]
@@ -69,7 +76,8 @@ def _what(reply: Reply, number: int, token: Token) -> Part:
     spans = [(_quoted(token.text), "strong"), (f"id {token.id}", "muted")]
     if not token.text:
         spans.append(("a part of the next character", "muted"))
-    return f"{number + 1}/{len(reply.tokens)}", [*spans, (token.origin, "mark"), (why, "")]
+    last = str(len(reply.tokens))
+    return f"{number + 1:>{len(last)}}/{last}", [*spans, (token.origin, "mark"), (why, "")]
 
 
 def _draft(judged: Judged) -> Part:

@@ -267,7 +267,7 @@ async def test_read_puts_a_file_into_the_prompt_as_one_mark(opened: Open, tmp_pa
     (tmp_path / "notes.txt").write_text("alpha\nbeta\n")
     async with opened() as chat:
         await chat.type(f"/read {tmp_path}/notes.txt", "enter")
-        assert chat.prompt.startswith("⟦notes.txt · ")
+        assert chat.prompt == "⟦notes.txt · 2 lines⟧"
         await chat.press("enter")
         assert "alpha\nbeta" in chat.engine.generates[0].messages[-1].content
 

@@ -84,7 +84,7 @@ class ChatScreen(TuningScreen):
         self._pace = Pace()
         self._panels_wide = True
         self._panels_narrow = False
-        self._quit_asked = False
+        self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
@@ -231,6 +231,8 @@ class ChatScreen(TuningScreen):
         self._card.hide()
         running = self.chat.reply
         self.transcript.show_turns(turn for turn in self.chat.conversation.turns if turn is not running)
+        if running is None:
+            self.dock_view.show_reply(self.chat.conversation.last_reply, self.chat.session)
         self.show_welcome()
         self.show_status()
 
@@ -489,12 +491,8 @@ class ChatScreen(TuningScreen):
             self.notify("Copied.")
         elif self.chat.reply is not None:
             self.stop_reply()
-        elif self._quit_asked:
+        elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
             self.app.exit()
         else:
-            self._quit_asked = True
+            self._quit_asked_at = monotonic()
             self.legend_row.say("Ctrl+C again leaves")
-            self.set_timer(QUIT_SECONDS, self._forget_quit)
-
-    def _forget_quit(self) -> None:
-        self._quit_asked = False

@@ -308,6 +308,10 @@ class ConfidencePanel(Panel):
         """Keep the rows of new steps for the next ``draw``."""
         self._pending += [Row(step.reply, step.index, judged) for step in steps for judged in step.judged]
 
+    def has(self, reply: int) -> bool:
+        """Rows of the reply with this number were taken and are still kept."""
+        return any(row.reply == reply for rows in (self._pending, self.log_view.rows) for row in rows)
+
     def reset(self) -> None:
         """A new reply: the rows of the earlier ones stay, they are a log."""
 

@@ -13,6 +13,7 @@ from textual.timer import Timer
 
 from ds4chat.engine.events import Ended, Loaded, Step, Tuning
 from ds4chat.engine.stats import Stats
+from ds4chat.tui.conversation import Reply
 from ds4chat.tui.pace import APART
 from ds4chat.tui.widgets.panels.acceptance import AcceptancePanel
 from ds4chat.tui.widgets.panels.confidence import ConfidencePanel
@@ -116,6 +117,19 @@ class PanelDock(VerticalScroll):
         for panel in self._by_name.values():
             panel.reset()
         self._draw_soon()
+
+    def show_reply(self, reply: Reply | None, session: Stats) -> None:
+        """The figures of the reply that another conversation ends with, or nothing; the confidence log goes
+        on with its rows if it has none of them."""
+        self.reset_reply()
+        if reply is None:
+            return
+        self.acceptance.take(reply.steps, reply.stats, session)
+        self.timings.take(reply.steps, reply.stats, session)
+        if not self.confidence.has(reply.number):
+            self.confidence.take(reply.steps, reply.stats, session)
+        if reply.ended is not None:
+            self.show_end(reply.ended, reply.stats)
 
     # -- folding
 

@@ -34,6 +34,12 @@ def test_a_wide_line_has_everything() -> None:
     ]
 
 
+def test_a_long_name_takes_the_room_that_a_wide_line_has() -> None:
+    named = replace(READY, model="A rather long name of a model, and more")
+    assert "A rather long name of a mod…  eagle3" in lines(named, 140)[0]
+    assert "A rather long name of a model, and more  eagle3" in lines(named, 160)[0]
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_parts_give_way_before_the_line_is_too_long(width: int) -> None:
     (line,) = lines(READY, width)

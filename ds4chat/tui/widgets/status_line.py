@@ -26,6 +26,8 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "failed": ("✕ not loaded", "bad"),
     "died": ("✕ engine died", "bad"),
 }
+VERY_WIDE = 150
+"""Cells from which a long name has room beside all figures."""
 STATE_WIDTH = 10
 NEARLY_FULL = 0.9
 WHY_ROWS = 2
@@ -49,7 +51,7 @@ def status_lines(status: Status, width: int) -> list[Line]:
     """One line of figures, and below it the reason while speculation is off."""
     inner = max(10, width - 2)
     line: list[Span] = [(" ", "")]
-    for number, part in enumerate(_fitting(_parts(status), inner)):
+    for number, part in enumerate(_fitting(_parts(status, inner), inner)):
         line += [("  ", "")] if number else []
         line += part.spans
     lines: list[Line] = [tuple(line)]
@@ -81,7 +83,7 @@ class _Part(NamedTuple):
         return sum(cell_len(text) for text, _ in self.spans)
 
 
-def _parts(status: Status) -> list[_Part]:
+def _parts(status: Status, width: int) -> list[_Part]:
     text, role = STATES[status.state]
     parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)])]
     progress = status.progress
@@ -95,7 +97,7 @@ def _parts(status: Status) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
     if status.model:
-        parts.append(_Part(6, [(_short(status.model, 28), "strong")]))
+        parts.append(_Part(6, [(_short(status.model, 28 if width < VERY_WIDE else 44), "strong")]))
     if status.queued:
         parts.append(_Part(2, [(f"{status.queued} queued", "mark")]))
     return parts if status.loaded is None else parts + _figures(status, status.loaded)

@@ -65,7 +65,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
     Command("think", "Let the model think first"),
     Command("nothink", "Have the model answer at once"),
-    Command("read", "Put a text file into the prompt; @FILE in a prompt does the same", "FILE", completes="file"),
+    Command("read", "Put a text file into the prompt; @FILE in it does the same", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
     Command(

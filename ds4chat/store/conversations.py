@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Conversation, Message, ModelIdentity, Node, Role, clean, title_of
-from ds4chat.store.errors import StoreError
+from ds4chat.store.entities import (
+    ROLES,
+    STATES,
+    Conversation,
+    Message,
+    ModelIdentity,
+    Node,
+    Role,
+    clean,
+    sound,
+    time_of_day,
+    title_of,
+)
+from ds4chat.store.errors import StoreError, damaged_value
 
 PREVIEW_LENGTH = 200
 LONGEST_WORD = 4096
@@ -39,7 +51,7 @@ class Conversations:
         values: list[Any] = [deleted]
         if model:
             where.append(_MODEL_FILTER)
-            values += [f"%{escape_like(model)}%"] * 2
+            values += [f"%{escape_like(clean(model))}%"] * 2
         with self._database.read() as connection:
             rows = connection.execute(
                 f"{_LIST} WHERE {' AND '.join(where)} "
@@ -92,7 +104,8 @@ class Conversations:
                 "WHERE conversation = ? ORDER BY id",
                 (PREVIEW_LENGTH, conversation),
             )
-            return [Node(*row) for row in rows]
+            kinds = (int, int | None, str, str, int, str)
+            return [Node(*sound(row, kinds)) for row in rows]
 
     def siblings(self, message: int) -> list[int]:
         """The messages in the same place, this one included, oldest first: what one can switch between."""
@@ -111,7 +124,7 @@ class Conversations:
                 f"SELECT {_columns('o')} FROM models o JOIN messages m ON m.model = o.id "
                 "GROUP BY o.id ORDER BY max(m.id) DESC"
             )
-            return [ModelIdentity(*row) for row in rows]
+            return [ModelIdentity(*sound(row, (str, str, str, str, int, int))) for row in rows]
 
     # -- writing
 
@@ -279,7 +292,8 @@ class Conversations:
         ).fetchone()
         if row is None:
             raise StoreError(f"There is no conversation {conversation}.", "gone")
-        return {"title": row[0], "active_leaf": row[1]}
+        title, leaf = sound(row, (str, int | None))
+        return {"title": title, "active_leaf": leaf}
 
     def _message_row(self, connection: sqlite3.Connection, message: int) -> dict[str, Any]:
         row = connection.execute(
@@ -287,7 +301,8 @@ class Conversations:
         ).fetchone()
         if row is None:
             raise StoreError(f"There is no message {message}.", "gone")
-        return {"conversation": row[0], "parent": row[1], "role": row[2]}
+        conversation, parent, role = sound(row, (int, int | None, str))
+        return {"conversation": conversation, "parent": parent, "role": role}
 
     def _system_at(self, connection: sqlite3.Connection, message: int | None) -> str:
         """The system prompt in force at a message: the last one on the path to it; empty without one."""
@@ -309,10 +324,11 @@ class Conversations:
     def _conversations(self, connection: sqlite3.Connection, rows: list[Any]) -> list[Conversation]:
         models: dict[int, list[str]] = {}
         marks = ", ".join(str(int(row[0])) for row in rows)
-        for conversation, name, path in connection.execute(
+        for found in connection.execute(
             "SELECT m.conversation, o.name, o.path FROM messages m JOIN models o ON o.id = m.model "
             f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
         ):
+            conversation, name, path = sound(found, (int, str, str))
             shown = name or Path(path).stem
             if shown not in models.setdefault(conversation, []):
                 models[conversation].append(shown)
@@ -320,8 +336,8 @@ class Conversations:
             Conversation(
                 id=id_,
                 title=title,
-                created_ms=made,
-                updated_ms=updated,
+                created_ms=time_of_day(made),
+                updated_ms=time_of_day(updated),
                 pinned=bool(pinned),
                 deleted_ms=deleted,
                 active_leaf=leaf,
@@ -330,7 +346,9 @@ class Conversations:
                 models=tuple(models.get(id_, ())),
                 preview=preview or "",
             )
-            for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in rows
+            for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in (
+                sound(row, _LIST_KINDS) for row in rows
+            )
         ]
 
     def _messages(
@@ -348,6 +366,19 @@ _MESSAGE_FIELDS = (
     *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
     *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
 )
+_NO_INTEGERS: dict[str, Any] = {
+    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail"), str),
+    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms"), float),
+    "parent": int | None,
+    "finish_reason": str | None,
+}
+_IDENTITY_KINDS = (*[str | None] * 4, int | None, int | None)
+_MESSAGE_KINDS = (
+    *(_NO_INTEGERS.get(name, int) for name in _MESSAGE_FIELDS),
+    *_IDENTITY_KINDS,
+    *_IDENTITY_KINDS,
+)
+_LIST_KINDS = (int, str, int, int, int, *[int | None] * 3, int, str | None)
 _OWN = ("id", "conversation", "parent", "text", "state")
 """Fields that a copy of a message has of its own."""
 _COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
@@ -369,13 +400,19 @@ _MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_colum
 
 
 def _message(connection: sqlite3.Connection, row: Any) -> Message:
-    id_, text, state = row[0], row[4], row[5]
+    sound(row, _MESSAGE_KINDS)
+    id_, role, text, state = row[0], row[3], row[4], row[5]
+    if role not in ROLES or state not in STATES:
+        raise damaged_value()
     if state == "streaming":
         text = text_of(connection, id_)
     size = len(_IDENTITY)
     model, support = row[-2 * size : -size], row[-size:]
     values = dict(zip(_MESSAGE_FIELDS, row))
     values["text"] = text
+    values["created_ms"], values["updated_ms"] = map(
+        time_of_day, (values["created_ms"], values["updated_ms"])
+    )
     values["model"] = ModelIdentity(*model) if model[0] is not None else None
     values["support"] = ModelIdentity(*support) if support[0] is not None else None
     return Message(**values)
@@ -383,9 +420,12 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
 
 def text_of(connection: sqlite3.Connection, message: int) -> str:
     """A message's text, with the pieces of a reply that is still being written."""
-    row = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-    pieces = connection.execute("SELECT text FROM pieces WHERE message = ? ORDER BY number", (message,))
-    return "".join([str(row[0]), *(piece for (piece,) in pieces)])
+    parts = connection.execute(
+        "SELECT 0, 0, text FROM messages WHERE id = ?1 "
+        "UNION ALL SELECT 1, number, text FROM pieces WHERE message = ?1 ORDER BY 1, 2",
+        (message,),
+    )
+    return "".join(sound(part, (int, int, str))[2] for part in parts)
 
 
 def settle_text(connection: sqlite3.Connection, message: int, tail: str = "") -> None:

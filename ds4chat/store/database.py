@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4chat.store.errors import StoreError, from_sqlite, from_system, shown_path
+from ds4chat.store.errors import DATABASE_ERRORS, StoreError, from_sqlite, from_system, shown_path
 from ds4chat.store.schema import APPLICATION_ID, STEPS, VERSION
 
 FOLDER_MODE = 0o700
@@ -69,7 +69,7 @@ class Database:
                 finally:
                     self._depth = 0
                     self._roll_back()
-            except sqlite3.Error as error:
+            except DATABASE_ERRORS as error:
                 raise from_sqlite(error, self.path) from error
 
     def _prepare(self, durable: bool | None) -> None:
@@ -125,7 +125,7 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
         if version < VERSION:
             _migrate(database)
         return database
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         if connection is not None:
             connection.close()
         raise from_sqlite(error, path) from error

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ds4chat.engine.events import FinishReason
 from ds4chat.store.conversations import LONGEST_WORD
-from ds4chat.store.entities import Role
+from ds4chat.store.entities import LATEST_MS, Role
 
 FORMAT = "ds4chat-conversation"
 VERSION = 1
@@ -22,8 +22,6 @@ VERSION = 1
 MOST_BYTES = 256 << 20
 MOST_MESSAGES = 100_000
 MOST_MODELS = 10_000
-LATEST_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 
 Millis = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo
+from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
 State = Literal["complete", "streaming", "stopped", "failed", "crashed"]
@@ -18,6 +20,11 @@ ROLES: tuple[Role, ...] = get_args(Role)
 STATES: tuple[State, ...] = get_args(State)
 
 TITLE_LENGTH = 80
+LATEST_MS = 253_402_128_000_000
+"""The latest time of day that is kept: near the end of the year 9999, and a date in every time zone."""
+
+Kinds = tuple[Any, ...]
+"""Of each value in a row the type, or several joined by ``|``."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -136,6 +143,19 @@ class Node:
     state: State
     created_ms: int
     preview: str
+
+
+def sound(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
+    """The row of a database as it is. Raises StoreError where a value is of another kind than was written: in
+    a damaged file, text may be bytes and a number text."""
+    if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
+        raise damaged_value()
+    return row
+
+
+def time_of_day(ms: int) -> int:
+    """A stored time, within those that are dates everywhere."""
+    return min(max(ms, 0), LATEST_MS)
 
 
 def clean(text: str) -> str:

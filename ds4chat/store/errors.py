@@ -26,7 +26,12 @@ class StoreError(Exception):
         self.kind: Trouble = kind
 
 
-def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What Python's sqlite3 raises. The second comes of a damaged schema: SQLite quotes it in its message, which
+is then no UTF-8."""
+
+
+def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) -> StoreError:
     """What an error of SQLite means, as a sentence."""
     # Extended codes hold the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -47,15 +52,28 @@ def from_sqlite(error: sqlite3.Error, path: Path | None) -> StoreError:
             "folder that is.",
             "read-only",
         )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(error):
+    if isinstance(error, UnicodeDecodeError):
+        code, why = sqlite3.SQLITE_CORRUPT, "text in it is no UTF-8"
+    else:
+        why = str(error)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in why:
         return StoreError(
-            f"{place} is damaged ({error}). It was left as it is: put a backup in its place, or move it away "
+            f"{place} is damaged ({why}). It was left as it is: put a backup in its place, or move it away "
             'to begin a new one. The program sqlite3 can save what is readable with its command ".recover".',
             "corrupt",
         )
     if isinstance(error, sqlite3.IntegrityError):
         return StoreError("The conversation or message was deleted meanwhile.", "gone")
     return StoreError(f"{place} cannot be used: {error}. Check the disk, then start ds4chat again.")
+
+
+def damaged_value() -> StoreError:
+    """What a value of a kind that was never written means."""
+    return StoreError(
+        "The database is damaged: it holds a value that ds4chat never wrote there. It was left as it is: put "
+        'a backup in its place. The program sqlite3 can save what is readable with its command ".recover".',
+        "corrupt",
+    )
 
 
 def _has_no_room(path: Path | None) -> bool:

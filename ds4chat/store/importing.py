@@ -135,7 +135,11 @@ def _insert_message(
     message: MessageDocument,
     models: list[int | None],
 ) -> int:
-    steps = msgspec.json.decode(message.steps, type=list[Step])
+    try:
+        steps = msgspec.json.decode(message.steps, type=list[Step])
+    except UnicodeDecodeError:
+        # Within the transaction this would be taken for an error of the database.
+        raise _Refused(f"the steps of message {message.id} hold text that is no UTF-8") from None
     _check_steps(message, steps)
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "

@@ -19,7 +19,7 @@ from itertools import islice
 
 from ds4chat.store.conversations import escape_like
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, clean
+from ds4chat.store.entities import Role, clean, sound, time_of_day
 
 SNIPPET_LENGTH = 160
 MOST_TERMS = 32
@@ -90,7 +90,10 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
         (*values, limit),
     )
     patterns = [_literal_pattern(term) for term in terms]
-    return [Hit(id_, title, None, None, updated, *_snippet(title, patterns)) for id_, title, updated in rows]
+    return [
+        Hit(id_, title, None, None, time_of_day(updated), *_snippet(title, patterns))
+        for id_, title, updated in (sound(row, (int, str, int)) for row in rows)
+    ]
 
 
 def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
@@ -116,9 +119,13 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     # FTS5's own highlight would search the whole index again for every message shown.
     patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
-    for conversation, title, message, role, created_ms, _ in rows[:limit]:
-        (text,) = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-        hits.append(Hit(conversation, title, message, role, created_ms, *_snippet(text, patterns)))
+    for row in rows[:limit]:
+        conversation, title, message, role, created_ms, _ = sound(row, (int, str, int, str, int, int | float))
+        found = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
+        (text,) = sound(found, (str,))
+        hits.append(
+            Hit(conversation, title, message, role, time_of_day(created_ms), *_snippet(text, patterns))
+        )
     return hits
 
 
@@ -132,7 +139,7 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
             "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
             "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
         )
-        values += [f"%{escape_like(model)}%"] * 2
+        values += [f"%{escape_like(clean(model))}%"] * 2
     return " AND ".join(where), values
 
 

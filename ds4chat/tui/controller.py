@@ -417,6 +417,7 @@ class Chat:
         if self.reply is None or event.reply != self.reply.number:
             return
         self._watchdog.sign("reading")
+        self.reply.prefill = event
         self.reply.stats.fold(event)
         self.progress = Progress(
             "reading", event.done / event.total if event.total else 0, event.done, event.total

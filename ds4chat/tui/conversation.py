@@ -67,6 +67,8 @@ class Reply:
     """Empty for a reply from the store whose steps were not read."""
     tail: str = ""
     """Text after the last token's."""
+    prefill: Prefill | None = None
+    """How far its prompt was read; None before that begins, and for a reply from the store."""
     ended: Ended | None = None
     trouble: str = ""
     """A sentence that says why it is not complete."""

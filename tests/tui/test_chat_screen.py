@@ -326,6 +326,7 @@ async def test_the_token_cursor_shows_the_row(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("one", "enter")
         await chat.press("f4")
+        assert "← ↑ ↓ → move · Esc leaves" in chat.shown()
         assert "22/22" in chat.shown() and "bonus" in chat.shown()
         await chat.press("left", "left")
         shown = chat.shown()

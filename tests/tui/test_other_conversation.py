@@ -5,6 +5,7 @@ from __future__ import annotations
 from chat_kit import PIECES, ended, steps_of
 from tui.chat_stage import Chat, Open
 
+from ds4chat.engine.events import Prefill
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
 from ds4chat.tui.widgets.panels.lines import LinesView
 
@@ -57,3 +58,10 @@ async def test_going_back_to_an_earlier_reply_does_not_repeat_its_rows(opened: O
         shown = figures(chat)
         assert "rate       80.0 %" in shown
         assert len(chat.screen.dock_view.confidence.log_view.rows) == 30
+
+
+async def test_the_panels_know_the_prefill_of_the_running_reply(opened: Open) -> None:
+    async with opened(size=WIDE, answer=False) as chat:
+        await chat.type("one", "enter")
+        await chat.push(Prefill(1, 40, 40, 0, 80.0), *steps_of(1, PIECES))
+        assert "prefill   500.0 tok/s  first   105.0 ms" in figures(chat)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_panels.panel_stage import LOADED, OFF, Stage, step
 
-from ds4chat.engine.events import Ended, Tuning
+from ds4chat.engine.events import Ended, Prefill, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.themes import load_themes
@@ -59,6 +59,25 @@ async def test_acceptance_shows_the_counters_by_hand() -> None:
     assert "20.0 tok/s plain: median pass at load" in text
     assert speedup(stats, LOADED) == 9 / 160 * 1000 / 20
     assert speedup(stats, dataclasses.replace(LOADED, plain_ms=0.0)) is None
+
+
+async def test_the_prefill_is_shown_while_the_reply_is_written_and_goes_with_it() -> None:
+    """40 tokens of which 10 were reused: 30 in 150 ms are 200 a second. The first of the steps took 40 ms."""
+    app = Stage()
+    async with app.run_test(size=(60, 70)) as pilot:
+
+        async def figures() -> str:
+            await settle(pilot)
+            return " ".join(shown(app, "timings-lines").split())
+
+        app.dock.show_prefill(Prefill(1, 40, 40, 10, 150.0))
+        app.dock.show_step_batch(STEPS, folded(), folded())
+        assert "prefill 200.0 tok/s first 190.0 ms" in await figures()
+        app.dock.reset_reply()
+        assert "prefill – tok/s first – ms" in await figures()
+        app.dock.show_prefill(Prefill(2, 40, 40, 40, 0.0))
+        app.dock.show_step_batch(STEPS, folded(), folded())
+        assert "prefill – tok/s first 40.0 ms" in await figures()
 
 
 async def test_timings_show_last_mean_share_and_speeds() -> None:

@@ -18,6 +18,7 @@ from ds4chat.tui.widgets.panels.figures import (
     ratio,
     stacked,
     token_text,
+    whole_percent,
 )
 from ds4chat.tui.widgets.panels.history import History
 
@@ -160,3 +161,14 @@ def test_changes_name_every_field_that_differs() -> None:
     assert changes(before, before) == ""
     now = Tuning(depth="auto", margin=0.8, strict=True, seed=3)
     assert changes(before, now) == "depth 2→auto, margin 1.00→0.80, strict off→on"
+
+
+def test_a_whole_percentage_is_all_or_nothing_only_where_it_is() -> None:
+    """3,448 of 3,453 are 99.86 %: a hundred would hide the five."""
+    assert [whole_percent(share) for share in (0.0, 1 / 3453, 0.605, 3448 / 3453, 1.0)] == [
+        "  0%",
+        "  1%",
+        " 60%",
+        " 99%",
+        "100%",
+    ]

@@ -177,6 +177,7 @@ class ChatScreen(TuningScreen):
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
+            self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
             if frame.grown.lossy and not self._approximate_seen:
                 self._approximate_seen = True
@@ -441,8 +442,9 @@ class ChatScreen(TuningScreen):
             self.action_toggle_view()
         if self.transcript.enter_cursor():
             self.transcript.focus()
+            self.legend_row.say("← ↑ ↓ → move · Esc leaves")
         else:
-            self.notify("There is no token in sight.")
+            self.notify("No token is in sight: scroll to a reply, or send a prompt.")
 
     def _leave_cursor(self) -> None:
         self.transcript.leave_cursor()

@@ -13,6 +13,7 @@ from rich.text import Text
 from ds4chat.store import Conversation, Hit, Message, Node
 from ds4chat.store.harmless import harmless, one_line
 from ds4chat.tui.screens.history_changes import UNTITLED
+from ds4chat.tui.widgets.panels.figures import whole_percent
 
 DAY_MS = 24 * 3600 * 1000
 PREVIEW_MESSAGES = 12
@@ -81,7 +82,7 @@ def preview(found: Conversation, path: Sequence[Message], looks: Looks, focus: i
     facts = [amount(found.messages, "message"), *map(one_line, found.models)]
     judged, accepted = sum(m.judged for m in path), sum(m.accepted for m in path)
     if judged:
-        facts.append(f"{accepted / judged:.0%} of {judged:,} drafts accepted")
+        facts.append(f"{whole_percent(accepted / judged).strip()} of {judged:,} drafts accepted")
     text.append("\n" + " · ".join(facts) + "\n", looks.muted)
     at = next((i for i, message in enumerate(path) if message.id == focus), len(path) - 1)
     first = max(0, min(at - PREVIEW_MESSAGES // 2, len(path) - PREVIEW_MESSAGES))

@@ -12,7 +12,7 @@ from ds4chat.engine.events import Loaded, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import EngineState, Progress
 from ds4chat.tui.widgets.panels.acceptance import speedup
-from ds4chat.tui.widgets.panels.figures import decimal, rate_bar
+from ds4chat.tui.widgets.panels.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, Span, style_sheet
 
 STATES: dict[EngineState, tuple[str, str]] = {
@@ -116,7 +116,7 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     if factor is not None:
         parts.append(_Part(3, [(f"{factor:4.2f}×", "good" if factor >= 1 else "bad"), (" plain", "muted")]))
     if stats.acceptance is not None:
-        parts.append(_Part(4, [(f"{stats.acceptance:4.0%}", "strong"), (" accepted", "muted")]))
+        parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
     full = stats.context_used > NEARLY_FULL * loaded.n_ctx
     used = f"{stats.context_used:,}/{loaded.n_ctx:,}"
     parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")]))

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.timer import Timer
 
-from ds4chat.engine.events import Ended, Loaded, Step, Tuning
+from ds4chat.engine.events import Ended, Loaded, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.pace import APART
@@ -93,6 +93,10 @@ class PanelDock(VerticalScroll):
         for panel in self._by_name.values():
             panel.take(steps, stats, session)
         self._draw_soon()
+
+    def show_prefill(self, prefill: Prefill | None) -> None:
+        """How the reading of the running reply's prompt went; drawn with the next steps."""
+        self.timings.prefill = prefill
 
     def show_end(self, ended: Ended, stats: Stats) -> None:
         """A reply is over; its totals now have the prefill and the time to the first token."""

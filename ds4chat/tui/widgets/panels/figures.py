@@ -39,6 +39,11 @@ def percent(share: float | None) -> str:
     return NONE.rjust(5) + "  " if share is None else f"{decimal(share * 100, 5)} %"
 
 
+def whole_percent(share: float) -> str:
+    """A share 0..1 in four cells without decimals: ``' 61%'``; 0 and 100 only where it is all or nothing."""
+    return f"{min(99, max(1, round(share * 100))) if 0 < share < 1 else round(share * 100):>3}%"
+
+
 def ratio(value: float | None, width: int = 5) -> str:
     """A factor in ``width`` + 1 cells: ``' 1.24×'``."""
     return NONE.rjust(width) + " " if value is None else f"{decimal(value, width, 2)}×"

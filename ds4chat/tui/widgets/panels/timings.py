@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from ds4chat.engine.events import Ended, Loaded, Phases, Step, Tuning
+from ds4chat.engine.events import Ended, Loaded, Phases, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.widgets.panels.charts import curve_lines, stacked_line
 from ds4chat.tui.widgets.panels.figures import decimal, percent
@@ -37,15 +37,14 @@ def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
     return lines
 
 
-def speed_lines(stats: Stats, ended: bool) -> list[Line]:
-    """Prefill and decode speed and the time to the first token."""
-    first = decimal(stats.first_token_ms if ended else None, 8)
+def speed_lines(stats: Stats, prefill_rate: float | None, first_ms: float | None) -> list[Line]:
+    """Prefill and decode speed in tokens a second, and the time to the first token."""
     return [
         (
             ("prefill", "muted"),
-            (decimal(stats.prefill_tokens_per_s, 8), "strong"),
+            (decimal(prefill_rate, 8), "strong"),
             (" tok/s  first", "muted"),
-            (first, "strong"),
+            (decimal(first_ms, 8), "strong"),
             (" ms", "muted"),
         ),
         (("decode ", "muted"), (decimal(stats.decode_tokens_per_s, 8), "strong"), (" tok/s", "muted")),
@@ -66,6 +65,9 @@ class TimingsPanel(Panel):
         self._last_tuning: Tuning | None = None
         self._stats = Stats()
         self._ended = False
+        self._first_step_ms: float | None = None
+        self.prefill: Prefill | None = None
+        """How the prompt of the running reply was read: what is known of it before the reply's end."""
 
     def compose_body(self) -> ComposeResult:
         yield self._view
@@ -86,10 +88,12 @@ class TimingsPanel(Panel):
             self._last_tuning = step.tuning
             self._history.add(step.ms.total, 1, changed)
             self._last = step.ms
+            if self._first_step_ms is None:
+                self._first_step_ms = step.ms.total
         self._stats = stats
 
     def end(self, ended: Ended, stats: Stats) -> None:
-        """The reply is over, and its prefill figures are known."""
+        """The reply is over, and its prefill figures are known as the engine measured them."""
         self._stats, self._ended = stats, True
 
     def reset(self) -> None:
@@ -98,14 +102,27 @@ class TimingsPanel(Panel):
         self._last = None
         self._stats = Stats()
         self._ended = False
+        self._first_step_ms = self.prefill = None
 
     def draw(self) -> None:
         """Show what was taken."""
         width = self._view.size.width or 38
         lines = phase_lines(self._last, self._stats)
         lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
-        lines += speed_lines(self._stats, self._ended)
+        lines += speed_lines(self._stats, *self._begin())
         lines += curve_lines(self._history, width, "verify", unit="ms", compact=self.compact)
         self._view.set_lines(lines)
         mean = self._stats.ms["total"] / self._stats.steps if self._stats.steps else None
         self.title_bar.show(headline="" if mean is None else f"{mean:.1f} ms/step")
+
+    def _begin(self) -> tuple[float | None, float | None]:
+        """Prefill speed and time to the first token: at the end as measured, before that what the prefill and
+        the first step took, which leaves out the writing of the prompt."""
+        prefill = self.prefill
+        if self._ended:
+            return self._stats.prefill_tokens_per_s, self._stats.first_token_ms
+        if prefill is None or self._first_step_ms is None:
+            return None, None
+        fresh = prefill.done - prefill.reused
+        rate = fresh / prefill.ms * 1000 if fresh and prefill.ms else None
+        return rate, prefill.ms + self._first_step_ms

@@ -7,6 +7,7 @@ import textwrap
 from ds4chat.engine.events import Loaded, Replayed
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.widgets.panels.acceptance import speedup
+from ds4chat.tui.widgets.panels.figures import whole_percent
 
 Span = tuple[str, str]
 
@@ -50,7 +51,7 @@ def summary_lines(reply: Reply, loaded: Loaded | None, width: int) -> list[tuple
     if factor:
         parts.append((f"{factor:.2f}× plain", "note"))
     if stats.acceptance is not None:
-        parts.append((f"{stats.acceptance:.0%} accepted", "note"))
+        parts.append((f"{whole_percent(stats.acceptance).strip()} accepted", "note"))
     if stats.lossy:
         parts.append((f"{stats.lossy} by ratio alone", "approximate"))
     if not parts:

@@ -124,7 +124,7 @@ def test_export_and_import_on_the_command_line(
         (("search",), "needs the TEXT"),
         (("export", "1"), "needs --format"),
         (("export", "1", "-o", "talk.txt"), "needs --format"),
-        (("export", "1", "--format", "pdf"), "invalid choice"),
+        (("export", "1", "--format", "pdf"), "takes md, json or jsonl"),
         (("import",), "takes one FILE"),
         (("list", "--jsn"), "is not an option"),
     ],

@@ -171,7 +171,7 @@ class AutoDepth:
         """Steps of that size in a row."""
         self._after_draft = False
         """The steps of that size came after one of another, and not after a prompt."""
-        self._unbooked: list[tuple[int, int, float]] = []
+        self._unbooked: deque[tuple[int, int, float]] = deque(maxlen=16)
         """Rows, steps of the same size before it, and milliseconds of verifications that came right after a
         change of size, while it is not known what that costs."""
         self._failed_replies = 0

@@ -32,6 +32,8 @@ class Database:
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self.path = path
         """None: in memory."""
+        self._place = path.absolute() if path else None
+        self._file = _identity(self._place) if self._place else None
         self._connection = connection
         self._lock = threading.RLock()
         self._depth = 0
@@ -59,6 +61,8 @@ class Database:
             if self._depth:
                 yield self._connection
                 return
+            if durable is not None:
+                self._check_place()
             try:
                 self._prepare(durable)
                 self._connection.execute(begin)
@@ -71,6 +75,25 @@ class Database:
                     self._roll_back()
             except DATABASE_ERRORS as error:
                 raise from_sqlite(error, self.path) from error
+
+    def _check_place(self) -> None:
+        """Raise StoreError where another file, or none, has the database's name: SQLite would not notice, and
+        write on into a file that nobody finds any more."""
+        if self._place is None or self._file is None:
+            return
+        try:
+            found = _identity(self._place)
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        except OSError:
+            return  # it cannot be asked; what is written says more
+        if found != self._file:
+            raise StoreError(
+                f"The database {shown_path(self._place)} was moved, replaced or deleted while ds4chat used "
+                "it. Put it back; or write this conversation to another place with /export FILE, then start "
+                "ds4chat again.",
+                "moved",
+            )
 
     def _prepare(self, durable: bool | None) -> None:
         if durable is not None and durable != self._durable:
@@ -86,6 +109,12 @@ class Database:
         """Close the connection; the last one of all processes folds the log into the file."""
         with self._lock:
             self._connection.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file has a name. Raises OSError."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def in_memory() -> Database:

@@ -9,9 +9,9 @@ import sqlite3
 from pathlib import Path
 from typing import Literal
 
-Trouble = Literal["newer", "read-only", "full", "locked", "corrupt", "gone", "input", "other"]
-"""newer: written by a later ds4chat. gone: what was asked for does not exist. input: a file to be imported,
-or a place to export to, is not usable."""
+Trouble = Literal["newer", "read-only", "full", "locked", "corrupt", "moved", "gone", "input", "other"]
+"""newer: written by a later ds4chat. moved: the file is no longer in its place. gone: what was asked for does
+not exist. input: a file to be imported, or a place to export to, is not usable."""
 
 _ROOM = 64 << 10
 """Bytes that the smallest write may need, log and index files included."""

@@ -474,6 +474,49 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     assert other.records.steps(found[2].id, reply.number) == reply.steps
 
 
+def test_a_database_that_is_moved_away_is_said_and_nothing_is_lost_once_it_is_back(
+    store: Store, path: Path, tmp_path: Path
+) -> None:
+    """SQLite itself would write on into a file that nobody finds any more."""
+    engine = ReplayEngine(answer=False)
+    chat = Chat(engine, StoreRecorder(store), Tuning(depth=2))
+    chat.load(Load("/models/tiny.gguf"))
+    said: list[str] = []
+
+    def exchange(prompt: str) -> None:
+        def asked_for() -> bool:
+            said.extend(notice.message for notice in chat.frame().notices)
+            return chat.state == "reading"
+
+        chat.submit(prompt)
+        until(asked_for, "the engine to be asked")
+        number = engine.generates[-1].reply
+        engine.push(*steps_of(number, PIECES), ended(number))
+        chat.frame()
+
+    frames_until(chat, lambda: chat.state == "ready", "the model")
+    exchange("One")
+    settle(chat)
+    away = tmp_path / "away"
+    away.mkdir()
+    names = [file.name for file in tmp_path.glob("conversations.db*")]
+    for name in names:
+        (tmp_path / name).rename(away / name)
+    path.write_bytes(b"another file")
+    exchange("Two")
+    (sentence,) = said
+    assert "was moved, replaced or deleted while ds4chat used it. Put it back; or" in sentence
+    assert path.read_bytes() == b"another file"
+    path.unlink()
+    exchange("Three")
+    for name in names:
+        (away / name).rename(tmp_path / name)
+    settle(chat)
+    assert [notice.message for notice in chat.frame().notices] == [RECOVERED]
+    shown = [m.text for m in store.conversations.path(chat.conversation.key or 0)]
+    assert shown == ["One", TEXT, "Two", TEXT, "Three", TEXT]
+
+
 def test_a_conversation_that_is_gone_is_said_once_and_the_engine_asked_all_the_same(
     store: Store, path: Path
 ) -> None:

@@ -473,3 +473,20 @@ async def test_a_what_if_value_is_dragged_and_turned(name: str, dragged: Scenari
         await wheel(pilot, slider, -step, grip)
         await pilot.pause()
         assert panel.scenario == turned
+
+
+async def test_the_foot_names_the_keys_of_the_view_in_sight_and_how_to_leave() -> None:
+    app = Stage(source)
+    async with app.run_test(size=NARROW) as pilot:
+        await settled(pilot)
+        for key, keys in (
+            ("1", "/ filter · ←→ sort · r reverse · Enter text · e export · Esc closes"),
+            ("2", "h another chart · / filter · e export · Esc closes"),
+            ("3", "↑↓ choose · ←→ change · Del as recorded · a applies · Esc closes"),
+        ):
+            await pilot.press(key)
+            await settled(pilot)
+            assert keys in shown(app)
+        await pilot.resize_terminal(*WIDE)
+        await settled(pilot)
+        assert "e export · h chart · w what if · Esc closes" in shown(app)

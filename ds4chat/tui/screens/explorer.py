@@ -24,7 +24,7 @@ from ds4chat.tui.widgets.explorer import charts
 from ds4chat.tui.widgets.explorer.filter_line import FilterLine
 from ds4chat.tui.widgets.explorer.listing import Column, Listing
 from ds4chat.tui.widgets.explorer.table import LABELS, RowTable, TableHead, detail_line
-from ds4chat.tui.widgets.explorer.views import VIEWS, ViewBar
+from ds4chat.tui.widgets.explorer.views import VIEWS, ViewBar, hint
 from ds4chat.tui.widgets.explorer.whatif import WhatIfPanel
 from ds4chat.tui.widgets.panels.charts import changes
 from ds4chat.tui.widgets.panels.lines import BLANK, LinesView
@@ -41,10 +41,6 @@ class ExplorerScreen(Sheet[None]):
 
     CSS_PATH: ClassVar[StyleSheets] = ["sheet.tcss", "explorer.tcss"]
     TITLE_TEXT = "Confidence explorer"
-    HINT = (
-        "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] text · "
-        "[b]h[/b] chart · [b]w[/b] what if · [b]e[/b] export"
-    )
     HELP_GROUP = "Confidence explorer"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
@@ -110,6 +106,7 @@ class ExplorerScreen(Sheet[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= WIDE, "-wide")
+        self._show_view(self._view)
         self.call_after_refresh(self._draw_charts)
 
     # -- the rows
@@ -317,6 +314,7 @@ class ExplorerScreen(Sheet[None]):
         for name in VIEWS:
             self.set_class(name == view, f"-{name}")
         self._bar.show(view)
+        self.query_one(".sheet-hint", Static).update(hint(view, wide=self.has_class("-wide")))
 
     # -- export
 

@@ -8,7 +8,19 @@ from textual.message import Message
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, Span
 
 VIEWS = ("rows", "charts", "what-if")
+KEYS = {
+    "rows": "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] text · [b]e[/b] export",
+    "charts": "[b]h[/b] another chart · [b]/[/b] filter · [b]e[/b] export",
+    "what-if": "[b]↑↓[/b] choose · [b]←→[/b] change · [b]Del[/b] as recorded · [b]a[/b] applies",
+}
+"""Markup of the keys that matter in each view."""
 _GAP = 3
+
+
+def hint(view: str, *, wide: bool) -> str:
+    """Markup of the line at the foot: the keys of the view in sight; beside the rows, those of all."""
+    keys = f"{KEYS['rows']} · [b]h[/b] chart · [b]w[/b] what if" if wide else KEYS[view]
+    return f"{keys} · [b]Esc[/b] closes"
 
 
 class ViewBar(LinesView):

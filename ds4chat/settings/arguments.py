@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option
-from ds4chat.settings.validate import SettingError, check, listed, nearest, printable
+from ds4chat.settings.validate import SettingError, check, listed, nearest, printable, range_of
 
 USAGE_ERROR = 2
 
@@ -188,8 +188,8 @@ def help_of(option: Option) -> str:
     facts: list[str] = []
     if option.choices and not _is_short(option):
         facts.append(", ".join(option.choices))
-    if option.low is not None and option.kind != "depth" and option.high is not None:
-        facts.append(f"{option.low:g} to {option.high:.10g}")
+    if option.kind in ("int", "float"):
+        facts.append(range_of(option))
     if option.default != "":
         default = {True: "on", False: "off"}[option.default] if option.kind == "bool" else option.default
         facts.append(f"default {default}")

@@ -15,6 +15,7 @@ from ds4chat.settings.arguments import UsageError
 from ds4chat.settings.differences import DIFFERENCES
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.shot import BenchOptions, Shot
+from ds4chat.settings.validate import range_of
 
 
 def read(*argv: str) -> dict[str, Any]:
@@ -188,6 +189,8 @@ def test_every_option_is_in_the_help_with_its_default_and_variable(
         assert f"--{option.key}" in text
         assert option.env in text
         assert all(flag in text for flag in (*option.flags, *option.off_flags))
+        if option.kind in ("int", "float"):
+            assert f"{option.help} [{range_of(option)}; default {option.default}" in text
     for names, difference in DIFFERENCES:
         assert f"{names} {difference}" in text
 

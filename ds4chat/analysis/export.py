@@ -40,7 +40,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
-    """One dict a row, its keys in the order of COLUMNS. What has no value is None, as in JSON."""
+    """One dict a row, its keys in the order of COLUMNS; all rows, or those at ``indices`` in that order.
+
+    Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. What has no
+    value is None, as in JSON.
+    """
     for row in np.arange(len(rows)) if indices is None else indices:
         step = rows.step[row]
         values: dict[str, Any] = {
@@ -71,7 +75,8 @@ def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]
 
 
 def write_jsonl(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write one JSON object a line; returns how many. ASCII: a lone surrogate in a text survives too."""
+    """Write one JSON object a line, of all rows or those at ``indices``; returns how many. ASCII: a lone
+    surrogate in a text survives too. Raises OSError."""
     count = 0
     for values in records(rows, indices):
         file.write(json.dumps(values, allow_nan=False) + "\n")
@@ -80,7 +85,8 @@ def write_jsonl(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
 
 
 def write_csv(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write a header and one line a row; returns how many rows. Open ``file`` with newline="".
+    """Write a header and one line a row, of all rows or those at ``indices``; returns how many rows. Open
+    ``file`` with newline="". Raises OSError.
 
     Texts are model output: one that a spreadsheet would take for a formula gets an apostrophe in front, as
     OWASP recommends. JSON Lines holds the texts as they are.

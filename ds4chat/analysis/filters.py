@@ -25,7 +25,9 @@ class Filter:
     positions: frozenset[int] = frozenset()
     """Empty is any."""
     ratio: tuple[float, float] | None = None
+    """Low and high, within 0..1; so is draft_prob."""
     gap: tuple[float, float] | None = None
+    """Low and high in logits; so is draft_gap."""
     draft_gap: tuple[float, float] | None = None
     draft_prob: tuple[float, float] | None = None
     text: str = ""
@@ -42,7 +44,8 @@ class Texts:
         self._distinct = list(numbers)
 
     def containing(self, text: str) -> Bools:
-        """The rows in whose draft or target text ``text`` occurs."""
+        """For each row, whether ``text`` occurs in its draft's or target's text: shape (rows,). Case counts
+        only if ``text`` has a capital."""
         if text == text.lower():
             found = [text in distinct.lower() for distinct in self._distinct]
         else:
@@ -77,7 +80,7 @@ def select(rows: Rows, wanted: Filter, texts: Texts | None = None) -> Ints:
 
 
 def order(rows: Rows, indices: Ints, key: SortKey, descending: bool = False) -> Ints:
-    """``indices`` sorted by a column. Equal rows keep their order; rows without a value come last."""
+    """``indices`` of rows, sorted by a column. Equal rows keep their order; rows without a value come last."""
     if key == "order":
         return np.sort(indices)[::-1] if descending else np.sort(indices)
     values = np.asarray(getattr(rows, key)[indices], np.float64)

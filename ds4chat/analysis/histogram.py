@@ -17,10 +17,10 @@ _PROBABILITIES = ("ratio", "draft_prob")
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts by bin: bin i holds edges[i] <= x < edges[i + 1], the last one its upper edge too."""
+    """Counts by bin, shape (bins,). Bin i holds edges[i] <= x < edges[i + 1], the last its upper edge too."""
 
     edges: Floats
-    """bins + 1 values."""
+    """bins + 1 values, in the column's unit: a probability, or logits."""
     accepted: Ints
     rejected: Ints
     missing: int
@@ -57,6 +57,7 @@ class Reliability:
     edges: Floats
     """bins + 1 values over 0..1."""
     count: Ints
+    """Drafts in the bin; as all that follows but the last, shape (bins,)."""
     mean_prob: Floats
     """Mean probability in the bin; NaN where it is empty."""
     acceptance: Floats
@@ -69,7 +70,11 @@ class Reliability:
 
 
 def reliability(rows: Rows, bins: int = 10, z: float = 1.96) -> Reliability:
-    """The reliability curve of the drafter's probabilities; Wilson intervals at ``z`` standard errors."""
+    """The reliability curve of the drafter's probabilities; Wilson intervals at ``z`` standard errors.
+
+    Bins of equal width and the calibration error as in Guo et al., "On Calibration of Modern Neural Networks"
+    (ICML 2017). Rows without a probability are left out. Raises ValueError for fewer than one bin.
+    """
     if bins < 1:
         raise ValueError(f"A curve of {bins} bins is out of range: it takes 1 or more.")
     present = ~np.isnan(rows.draft_prob)

@@ -68,7 +68,8 @@ class MissingDrafts:
 
 
 def refused_steps(rows: Rows) -> Bools:
-    """For each step, whether its gate refused a draft behind the judged ones, none of which was rejected.
+    """For each step, whether its gate refused a draft behind the judged ones, none of which was rejected:
+    shape (steps,).
 
     A drafter without logits has no gaps, and stops where it has nothing to propose.
     """

@@ -53,22 +53,26 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns. The first block has one entry a judged draft, in order; the second, whose names begin with
-    ``step_``, one entry a step. ``step`` leads from the first to the second."""
+    """Columns. The first block has one entry a judged draft, in order: shape (rows,). The second, whose names
+    begin with ``step_``, has one a step: shape (steps,). ``step`` leads from the first to the second."""
 
     step: Ints
     """Index into the ``step_`` columns."""
     position: Ints
     """1 is the step's first draft."""
     draft: Ints
+    """Token ids."""
     target: Ints
+    """Token ids: the target's own choice at the draft's place."""
     accepted: Bools
     ratio: Floats
+    """The draft's probability over the likeliest token's, by the target: 0..1."""
     gap: Floats
+    """Logits by which the target's best token leads its second."""
     draft_gap: Floats
-    """NaN where the drafter has no logits."""
+    """Logits by which the drafter's best token leads its second; NaN where the drafter has no logits."""
     draft_prob: Floats
-    """NaN where the drafter has no probabilities."""
+    """The drafter's own probability of its draft, 0..1; NaN where the drafter has no probabilities."""
     draft_text: tuple[str, ...]
     target_text: tuple[str, ...]
 
@@ -99,22 +103,22 @@ class Rows:
 
     @property
     def match(self) -> Bools:
-        """Rows whose draft is the target's own choice."""
+        """For each row, whether its draft is the target's own choice: shape (rows,)."""
         return np.equal(self.draft, self.target)
 
     @property
     def margin(self) -> Floats:
-        """For each row, the margin in force."""
+        """For each row, the margin in force, a probability ratio: shape (rows,)."""
         return self.step_margin[self.step]
 
     @property
     def gate(self) -> Floats:
-        """For each row, the gate in force."""
+        """For each row, the gate in force, in logits: shape (rows,)."""
         return self.step_gate[self.step]
 
     @property
     def outcome(self) -> Ints:
-        """For each row, its step's outcome as an index into engine.stats.OUTCOMES."""
+        """For each row, its step's outcome as an index into engine.stats.OUTCOMES: shape (rows,)."""
         return self.step_outcome[self.step]
 
     def take(self, indices: Ints) -> Rows:

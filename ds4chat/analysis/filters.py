@@ -80,7 +80,7 @@ def select(rows: Rows, wanted: Filter, texts: Texts | None = None) -> Ints:
 
 
 def order(rows: Rows, indices: Ints, key: SortKey, descending: bool = False) -> Ints:
-    """``indices`` of rows, sorted by a column. Equal rows keep their order; rows without a value come last."""
+    """``indices`` of rows, by a column. Equal rows keep their order; rows without a value come last."""
     if key == "order":
         return np.sort(indices)[::-1] if descending else np.sort(indices)
     values = np.asarray(getattr(rows, key)[indices], np.float64)

@@ -250,13 +250,25 @@ class Conversations:
         self._change(conversation, "deleted_ms = ?", None)
 
     def purge(self, before_ms: int) -> int:
-        """Remove for good what was deleted before that time and is not being written; returns how many."""
+        """Remove for good what was deleted before that time and is not being written; returns how many. Its
+        prompts leave the history of prompts too, and the index of words is written anew without it."""
         with self._database.write() as connection:
-            return connection.execute(
-                "DELETE FROM conversations WHERE deleted_ms < ? AND id NOT IN "
+            rows = connection.execute(
+                "SELECT id FROM conversations WHERE deleted_ms < ? AND id NOT IN "
                 "(SELECT conversation FROM messages WHERE state = 'streaming')",
                 (before_ms,),
-            ).rowcount
+            )
+            gone = ", ".join(str(int(id_)) for (id_,) in rows)
+            if not gone:
+                return 0
+            asked = "SELECT text FROM messages WHERE role = 'user' AND conversation"
+            connection.execute(
+                f"DELETE FROM prompts WHERE text IN ({asked} IN ({gone})) "
+                f"AND text NOT IN ({asked} NOT IN ({gone}))"
+            )
+            count = connection.execute(f"DELETE FROM conversations WHERE id IN ({gone})").rowcount
+            connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+            return count
 
     # -- parts
 

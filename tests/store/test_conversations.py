@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from store.replies import ended, step
 
-from ds4chat.store import ModelIdentity, Store, StoreError
+from ds4chat.store import ModelIdentity, Store, StoreError, open_store
 from ds4chat.store.entities import TITLE_LENGTH
 from ds4chat.store.history import MOST_MODELS, MOST_PROMPTS
 from ds4chat.store.recording import Request
@@ -160,6 +161,25 @@ def test_delete_is_undone_by_restore_and_final_only_after_a_purge(store: Store) 
     assert store.conversations.purge(store.conversations.now_ms()) == 1
     with pytest.raises(StoreError, match="There is no conversation"):
         store.conversations.get(conversation)
+
+
+def test_nothing_of_what_was_purged_can_be_read_in_the_files(tmp_path: Path) -> None:
+    """Neither in the index of words nor in the history of prompts; what was asked elsewhere too stays there."""
+    path = tmp_path / "c.db"
+    store = open_store(path)
+    kept, gone = store.conversations.create("kept"), store.conversations.create("zygomorphic")
+    for conversation, text in ((kept, "common"), (gone, "common"), (gone, "xylophone"), (gone, "vuvuzela")):
+        store.conversations.add(conversation, None, "user", text)
+        store.history.add_prompt(text)
+    store.history.add_prompt("unsent")
+    store.conversations.delete(gone)
+    assert store.conversations.purge(store.conversations.now_ms() + 1) == 1
+    assert store.history.prompts() == ["common", "unsent"]
+    assert [hit.conversation for hit in store.search("common")] == [kept]
+    store.close()
+    content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"common" in content
+    assert [word for word in (b"zygomorphic", b"ylophone", b"uvuzela") if word in content] == []
 
 
 def test_a_path_longer_than_sqlites_recursion_is_read_and_purged(store: Store) -> None:

@@ -136,7 +136,15 @@ def test_deleting_a_conversation_removes_saved_states(
     (folder / "a.state").write_bytes(b"tokens")
     other = folder.parent / "costs.json"
     other.write_bytes(b"{}")
+    delete = store.conversations.delete
+
+    def killed_before(conversation: int) -> None:
+        assert list(folder.iterdir()) == []
+        delete(conversation)
+
+    monkeypatch.setattr(store.conversations, "delete", killed_before)
     changes.delete(store, key)
+    assert store.conversations.get(key).deleted_ms is not None
     assert list(folder.iterdir()) == []
     assert other.exists()
 

@@ -79,6 +79,9 @@ def rename(store: Store, key: int, name: str) -> Change:
 def delete(store: Store, key: int) -> Change:
     """Take it out of the list. The engine's saved states go too: which of them holds its text is not known
     here, and each can be made again."""
+    # Before, so that a chat that dies in between leaves no text of a conversation that is deleted; and after,
+    # in case another chat was going on with it.
+    remove_files(states_folder())
     store.conversations.delete(key)
     remove_files(states_folder())
     return Change(f"Deleted “{title(store, key)}”. u brings it back.", deleted=key)

@@ -114,6 +114,25 @@ async def test_the_prompt_grows_to_a_third_of_the_screen(running: Running) -> No
     assert field.outer_size.height <= 10
 
 
+@pytest.mark.parametrize(
+    ("slowly", "at_once", "sent"),
+    [("/draft ", "17", "/draft 17"), ("", "/expor", ""), ("/", "stop", "/stop")],
+)
+async def test_enter_right_after_the_last_letter_takes_no_completion_of_less_text(
+    running: Running, slowly: str, at_once: str, sent: str
+) -> None:
+    """While the screen is busy, Enter comes before what the last letters complete was looked up."""
+    app, pilot, field = running
+    field.insert(slowly)
+    await pilot.pause()
+    for letter in at_once:
+        field.post_message(events.Key(letter if letter.isalnum() else "x", letter))
+    field.post_message(events.Key("enter", None))
+    await pilot.pause()
+    assert "".join(app.sent) == sent
+    assert field.text == ("" if sent else "/export "), "what is begun is written out"
+
+
 async def test_a_long_paste_is_one_mark_taken_away_by_one_backspace(running: Running) -> None:
     app, pilot, field = running
     text = "\n".join(f"line {n}" for n in range(42))

@@ -58,6 +58,7 @@ class PromptArea(Vertical):
         self.queue_view = QueueView(id="queue")
         self.queue_view.display = False
         self.text_field = PromptText(self.menu, PromptHistory(prompts), id="prompt")
+        self.text_field.look_again = self.offer
         self.themes: Callable[[], Iterable[str]] = tuple
         """Gives the names that complete /theme."""
         self._dismissed: str | None = None
@@ -99,8 +100,12 @@ class PromptArea(Vertical):
     def text_changed(self, event: TextArea.Changed) -> None:
         """Offer what may complete the text."""
         event.stop()
+        self.offer()
+
+    def offer(self) -> None:
+        """Offer what may complete the text as it now stands."""
         before = self.text_field.before_cursor
-        if before == self._dismissed:
+        if before in (self._dismissed, self.menu.completed):
             return
         self._dismissed = None
         wanted = before.startswith("/") or "@" in before[before.rfind("\n") + 1 :]
@@ -108,7 +113,7 @@ class PromptArea(Vertical):
         if any(s.final and before[s.start :] == s.insert for s in found):
             # Written in full: Enter must send it, not take another one that has it as a part.
             found = []
-        self.menu.offer(found)
+        self.menu.offer(found, before)
 
     @on(CompletionMenu.Picked)
     def completion_clicked(self, event: CompletionMenu.Picked) -> None:

@@ -27,6 +27,8 @@ class CompletionMenu(LinesView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._suggestions: Sequence[Suggestion] = ()
+        self.completed = ""
+        """The text that the suggestions complete."""
         self._chosen = 0
         self._first = 0
         self.display = False
@@ -41,8 +43,9 @@ class CompletionMenu(LinesView):
         """The suggestion that Tab and Enter take."""
         return self._suggestions[self._chosen] if self._suggestions else None
 
-    def offer(self, suggestions: Sequence[Suggestion]) -> None:
-        """Show these; none closes the list."""
+    def offer(self, suggestions: Sequence[Suggestion], text: str = "") -> None:
+        """Show these, which complete ``text``; none closes the list."""
+        self.completed = text
         if suggestions == self._suggestions:
             return
         self._suggestions = suggestions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -19,6 +20,7 @@ from ds4chat.tui.widgets.transcript.safe import clean_input
 FOLD_LINES = 10
 """A paste of more lines is folded to one mark."""
 FOLD_CHARACTERS = 4000
+MENU_KEYS = ("enter", "tab", "up", "down")
 
 
 class PromptText(TextArea):
@@ -72,6 +74,9 @@ class PromptText(TextArea):
         )
         self.cursor_blink = False
         self._menu = menu
+        self.look_again: Callable[[], None] = lambda: None
+        """Brings the completions up to the text: a key may come before the change that the last one made was
+        looked at."""
         self.history_list = history
         self.folds = Folds()
         self.last_sent = ("", "")
@@ -106,6 +111,8 @@ class PromptText(TextArea):
     # -- keys
 
     async def _on_key(self, event: events.Key) -> None:
+        if event.key in MENU_KEYS:
+            self.look_again()
         if not (self._menu.is_open and self._menu_key(event.key)):
             name = self._action_of(event.key)
             if name == "prompt.send":

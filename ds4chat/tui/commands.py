@@ -128,7 +128,8 @@ def parse(text: str) -> Parsed:
         raise CommandError(f"There is no command /{head}. {hint} To send it as text, begin with a blank.")
     argument = argument.strip()
     if command.needs_argument and not argument:
-        raise CommandError(f"/{command.name} takes {command.argument}: {command.usage}.")
+        does = command.help[0].lower() + command.help[1:]
+        raise CommandError(f"/{command.name} needs {command.argument} after it: {does}.")
     if argument and not command.argument:
         raise CommandError(
             f"/{command.name} takes nothing after it: send /{command.name} alone. To send the line as text, "

@@ -27,7 +27,7 @@ def test_an_unknown_command_names_the_nearest() -> None:
 
 
 def test_a_command_without_its_argument_says_what_it_takes() -> None:
-    with pytest.raises(CommandError, match=r"/read takes FILE"):
+    with pytest.raises(CommandError, match=r"/read needs FILE after it: put a text file into the prompt"):
         parse("/read")
 
 

@@ -83,6 +83,16 @@ async def test_what_wins_over_the_file_is_said_beside_the_setting(tmp_path: Path
             assert "wins" not in await help_on(key)
 
 
+async def test_what_the_demo_brings_is_not_called_a_default(tmp_path: Path) -> None:
+    given = load({"demo": True}, None, {})
+    screen = SettingsScreen(given.settings, tmp_path / "c.toml", given.sources, from_sources=given.settings)
+    app = Host(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert rows(app)["mtp-draft"].split() == ["mtp-draft", "2", "demo"]
+        assert rows(app)["demo"].split() == ["demo", "on", "command", "line"]
+
+
 async def test_words_given_stand_in_the_filter(tmp_path: Path) -> None:
     app = Host(SettingsScreen(Settings(), tmp_path / "c.toml", wanted="repeat penalty"))
     async with app.run_test(size=(80, 24)) as pilot:

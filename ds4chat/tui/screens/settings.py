@@ -177,6 +177,8 @@ class SettingsScreen(Sheet[Settings | None]):
         given = option.default if known == "default" else value
         if self._from_sources is not None:
             given = getattr(self._from_sources, option.attribute)
+            if known == "default" and given != option.default and self._from_sources.demo:
+                known = "demo"  # the demo brings its own where nothing else is said
         return known if value == given else "set in chat"
 
     def _what_wins(self, option: Option) -> str:

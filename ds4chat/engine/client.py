@@ -8,12 +8,14 @@ that cannot be written, the engine runs without one.
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -46,7 +48,8 @@ class EngineClient:
         self.log_path = log_path
         self._events: deque[Event] = deque()
         self._process: subprocess.Popen[bytes] | None = None
-        self._sending = threading.Lock()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """Frames for the process, and None for the end of its commands."""
         self._reply: int | None = None
         self._closing = False
         self._log_start: int | None = None
@@ -84,24 +87,23 @@ class EngineClient:
             if log is not None:
                 log.close()
         self._process = process
-        assert process.stdout is not None
+        self._outbox.put(None)  # to the writer of a process that died
+        self._outbox = queue.SimpleQueue()
+        assert process.stdin is not None and process.stdout is not None
+        threading.Thread(
+            target=_write, args=(process.stdin, self._outbox), name="commands", daemon=True
+        ).start()
         threading.Thread(
             target=self._read, args=(process, process.stdout), name="events", daemon=True
         ).start()
 
     def send(self, command: Command) -> None:
-        """Send one command. To a process that is gone it is not sent; its EngineDied says so."""
+        """Send one command, without waiting for an engine that does not read. To a process that is gone it
+        is not sent; its EngineDied says so."""
         if isinstance(command, Generate):
             self._reply = command.reply
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        try:
-            with self._sending:
-                process.stdin.write(encode(command))
-                process.stdin.flush()
-        except (OSError, ValueError):
-            pass  # the reader sees the same end and makes the EngineDied
+        if self._process is not None:
+            self._outbox.put(encode(command))
 
     def drain(self) -> list[Event]:
         """Every event since the last call, in order; never waits."""
@@ -143,16 +145,14 @@ class EngineClient:
         if process is None:
             return
         self.send(Quit(seconds))
-        try:
-            if process.stdin:
-                process.stdin.close()  # the child leaves at the end of its commands, whatever it does
-        except OSError:
-            pass
+        self._outbox.put(None)  # the child leaves at the end of its commands, whatever it does
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            # What waits for a disk that does not answer is killed only when it does: not waited for.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
 
     def _read(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
         broken = ""
@@ -236,3 +236,14 @@ class EngineClient:
         except OSError:
             return []
         return [line for line in text.splitlines() if line.strip()][-LOG_TAIL:]
+
+
+def _write(stream: IO[bytes], outbox: queue.SimpleQueue[bytes | None]) -> None:
+    """Send frames as they come, and end the stream with them. A process that is gone gets none; the reader
+    of its events sees the same end and makes the EngineDied."""
+    with suppress(OSError, ValueError):
+        while (frame := outbox.get()) is not None:
+            stream.write(frame)
+            stream.flush()
+    with suppress(OSError):
+        stream.close()

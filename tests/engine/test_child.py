@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,44 @@ def test_a_support_file_that_does_not_fit_leaves_the_target_usable(
     client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=5))
     _, seen = expect(client, Ended)
     assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+
+
+def test_a_long_prompt_to_an_engine_that_does_not_read_keeps_nobody_waiting(
+    client: EngineClient, tiny_dir: Path
+) -> None:
+    """Longer than a pipe holds, and sent from the thread of the screen."""
+    client.send(load_of(tiny_dir, "llama-draft"))
+    expect(client, Loaded)
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGSTOP)
+    prompt = "sun sea fog " * 100_000
+    sender = threading.Thread(target=lambda: client.send(Generate(5, prompt=prompt)), daemon=True)
+    sender.start()
+    sender.join(30)
+    assert not sender.is_alive()
+    os.kill(client.pid, signal.SIGCONT)
+    ended, _ = expect(client, Ended)
+    assert isinstance(ended, Ended)
+    assert (ended.reply, ended.finish_reason) == (5, "context")
+    client.send(Generate(6, prompt=END_NOW, max_tokens=4))
+    _, seen = expect(client, Ended)
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 4)
+
+
+def test_closing_does_not_wait_for_an_engine_that_cannot_be_killed(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits for a network drive that is gone."""
+    process = client._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "kill", lambda: None)
+        closer = threading.Thread(target=lambda: client.close(0.1), daemon=True)
+        closer.start()
+        closer.join(30)
+        assert not closer.is_alive()
+    assert client.alive
 
 
 def test_close_leaves_no_process(tmp_path: Path, tiny_dir: Path) -> None:

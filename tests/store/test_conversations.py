@@ -164,7 +164,7 @@ def test_delete_is_undone_by_restore_and_final_only_after_a_purge(store: Store) 
 
 
 def test_nothing_of_what_was_purged_can_be_read_in_the_files(tmp_path: Path) -> None:
-    """Neither in the index of words nor in the history of prompts; what was asked elsewhere too stays there."""
+    """Neither in the index of words nor in the history of prompts; what was asked elsewhere too stays."""
     path = tmp_path / "c.db"
     store = open_store(path)
     kept, gone = store.conversations.create("kept"), store.conversations.create("zygomorphic")

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from engine_kit import Bench, load_of
 from faults.fault_kit import Victim, one_line, stored
 
+from ds4chat.engine import saved_state
+from ds4chat.engine.opening import open_session
 from ds4chat.store.schema import VERSION
 
 NARROW = 100
@@ -85,6 +90,32 @@ def test_a_chat_in_a_read_only_folder_works_in_memory(
     chat.enter("/quit")
     assert chat.leave() == 0
     assert os.listdir(home) == []
+
+
+@pytest.mark.parametrize("room", [2 << 10, 300 << 10], ids=["no room at all", "less than it needs"])
+def test_a_state_that_does_not_fit_on_the_disk_costs_the_file_alone(
+    tiny_dir: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Nothing half-written takes what room there is, and the conversation goes on."""
+    home = mounted("size=1m")
+    monkeypatch.setenv("DS4CHAT_HOME", str(home))
+    monkeypatch.setattr(saved_state, "WORTH", 0.0)
+    load = replace(load_of(tiny_dir, "llama-draft", ctx=4096), keep_states=True)
+    session, loaded = open_session(load, lambda event: None, forgiving=False, resuming=True)
+    try:
+        bench = Bench(session, loaded)
+        fill(home)
+        os.truncate(home / "filler", (home / "filler").stat().st_size - room)
+        first = bench.ask(" sun sea fog hut" * 600 + " end now", 5)
+        assert session.target.state_size() > room
+        session.keep()
+        again = bench.ask(" sun sea fog hut" * 600 + " end now", 5)
+        session.keep()
+    finally:
+        session.close()
+    assert again.ids == first.ids
+    left = [path.name for path in (home / "states").iterdir()] if (home / "states").exists() else []
+    assert left == []
 
 
 def test_a_database_of_a_newer_version_is_left_alone(victim: Callable[..., Victim], home: Path) -> None:

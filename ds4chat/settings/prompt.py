@@ -128,10 +128,13 @@ def _trimmed(text: str, raw: bool) -> str:
 
 
 def _say_what_is_waited_for() -> None:
-    """A pipe that nobody writes to looks like a hang: say that it is the pipe."""
-    if os.name != "posix" or not sys.stderr.isatty():
+    """A pipe that nobody writes to or closes looks like a hang: say that it is the pipe."""
+    if os.name != "posix":
         return
     import select
 
     if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
-        print("ds4chat: reading the prompt from standard input; end it with ctrl+d.", file=sys.stderr)
+        print(
+            "ds4chat: reading the prompt from standard input until it ends; </dev/null gives none.",
+            file=sys.stderr,
+        )

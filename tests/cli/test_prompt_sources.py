@@ -104,3 +104,21 @@ def test_a_reader_that_leaves_early_ends_it_quietly() -> None:
     errors = process.stderr.read()
     process.stderr.close()
     assert (process.wait(timeout=60), errors) == (141, b"")
+
+
+def test_a_pipe_that_nobody_closes_is_named_and_not_waited_for_in_silence() -> None:
+    """As when a service starts it and keeps its standard input open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ds4chat", "-m", "absent.gguf", "-p", "hi"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said == "ds4chat: reading the prompt from standard input until it ends; </dev/null gives none.\n"
+    process.stdin.close()
+    assert "absent.gguf does not exist" in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1

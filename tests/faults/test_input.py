@@ -196,5 +196,5 @@ def test_a_screen_that_is_very_small_still_chats(victim: Callable[..., Victim], 
     chat.until("all done")
     chat.type("\x03")
     chat.until("again")
-    chat.type("\x03")
+    chat.type("\x03\x03")  # where the machine is busy, the first may come too late for the one before
     assert chat.leave() == 0

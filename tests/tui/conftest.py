@@ -22,12 +22,17 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
 
     @asynccontextmanager
     async def open_chat(
-        *, size: tuple[int, int] = (80, 24), answer: bool = True, load: object = None, **settings: object
+        *,
+        size: tuple[int, int] = (80, 24),
+        answer: bool = True,
+        load: object = None,
+        notices: bool = False,
+        **settings: object,
     ) -> AsyncIterator[Chat]:
         engine = ReplayEngine(answer=answer, load=load)  # type: ignore[arg-type]
         chosen = Settings(**{"model": "/models/tiny.gguf", "mtp_draft": 2, **settings})  # type: ignore[arg-type]
         app = ChatApp(chosen, engine)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=notices) as pilot:
             await pilot.pause()
             chat = Chat(app, pilot, engine)
             await chat.settle()

@@ -237,6 +237,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
         print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
         code = RUN_ERROR
     except KeyboardInterrupt:
+        print("ds4chat: Stopped. The answers above are complete; run it again for the rest.", file=sys.stderr)
         code = INTERRUPTED
     finally:
         session.close()

@@ -58,10 +58,13 @@ def prompts_of(file: str) -> tuple[str, ...]:
     """The prompts of a file: one a line, blank lines aside; in a .jsonl file each line is a JSON string or an
     object with a "prompt". Raises UsageError."""
     text = _file_text(file)
+    as_json = file.lower().endswith(".jsonl")
     prompts: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            prompts.append(_json_prompt(line, f"{file}, line {number}") if file.endswith(".jsonl") else line)
+            prompts.append(
+                _json_prompt(line, f"{file}, line {number}") if as_json else line.removesuffix("\r")
+            )
     if not prompts:
         raise UsageError(f"{file} holds no prompt: write one a line.")
     return tuple(prompts)
@@ -115,7 +118,8 @@ def _read(file: BinaryIO) -> bytes:
 
 def _decoded(data: bytes, place: str) -> str:
     try:
-        return data.decode("utf-8")
+        # Editors on Windows put a byte-order mark before the text.
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{place} is not valid UTF-8: byte {error.start} (0x{data[error.start]:02x}) is out of place. "

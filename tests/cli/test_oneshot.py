@@ -203,3 +203,19 @@ def test_what_llama_cpp_logs_goes_to_the_log_file(
     done = ds4chat(*command, *args, DS4CHAT_HOME=str(tmp_path / "home"))
     assert "llama_" in (tmp_path / "log").read_text()
     assert "llama_" not in done.stderr
+
+
+def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], tmp_path: Path) -> None:
+    """The model ends its reply to the first prompt at once, and that to the second one never."""
+    (tmp_path / "prompts.txt").write_text(f"\u00e9\n{END_NOW}\n", encoding="utf-8")
+    args = [*pair[:2], "-c", "100000", "-t", "1", "--raw", "--prompts-file", str(tmp_path / "prompts.txt")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    first = child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    rest, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert (first, rest) == ("\n", "")
+    assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import tiny
 
+from ds4chat.settings.prompt import prompts_of
+
 PROMPT_OF = """
 import json, sys
 from ds4chat.settings.arguments import UsageError
@@ -47,6 +49,22 @@ def test_a_raw_prompt_stays_as_it_stands(tmp_path: Path) -> None:
     assert prompt(file=str(tmp_path / "p"), raw=True) == "\r\n a\r\n"
     assert prompt(file=str(tmp_path / "p")) == "\r\n a"
     assert prompt(stdin=b" \n", raw=True) == " \n"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes("\ufeffhi\r\n".encode())
+    assert prompt(file=str(tmp_path / "p")) == "hi"
+    assert prompt(file=str(tmp_path / "p"), raw=True) == "hi\r\n"
+    assert prompt(stdin="\ufeffhi".encode()) == "hi"
+
+
+def test_prompts_of_a_file_made_on_windows(tmp_path: Path) -> None:
+    """Its mark, its line ends and its capitals belong to no prompt."""
+    lines, objects = tmp_path / "p.txt", tmp_path / "P.JSONL"
+    lines.write_bytes("\ufeffone\r\n\r\ntwo \r\n".encode())
+    objects.write_bytes('\ufeff"one"\r\n{"prompt": "two"}\r\n'.encode())
+    assert prompts_of(str(lines)) == ("one", "two ")
+    assert prompts_of(str(objects)) == ("one", "two")
 
 
 def test_a_prompt_file_is_the_whole_prompt_and_a_dash_is_the_pipe(tmp_path: Path) -> None:

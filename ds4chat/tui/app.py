@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.screen import Screen
+from textual.widgets import Input
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings import paths
@@ -111,6 +112,15 @@ class ChatApp(App[int]):
             keep_accepted=settings.mtp_keep_accepted,
         )
         self.chat_screen = ChatScreen(self.chat, settings)
+
+    def on_key(self, event: events.Key) -> None:
+        """A letter typed right after the key that opened a field goes into the field. It was sent to what had
+        the focus before, where it may be the key of a command: in the history, d deletes."""
+        field = self.focused
+        # A field keeps the letters that are sent to itself.
+        if isinstance(field, Input) and event.is_printable and event.character:
+            event.prevent_default()
+            field.insert_text_at_cursor(event.character)
 
     # -- start
 

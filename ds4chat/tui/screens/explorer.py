@@ -323,7 +323,7 @@ class ExplorerScreen(Sheet[None]):
         if self.source is not None:
             self._overwrite = ""
             self._export.display = True
-            self._export.focus()
+            self.set_focus(self._export)
             self._say(f"{len(self.table.listing):,} rows into a .csv or .jsonl file, in this order")
 
     @on(Input.Submitted, "#explorer-export")
@@ -365,7 +365,7 @@ class ExplorerScreen(Sheet[None]):
 
     def action_filter(self) -> None:
         """To the filter line."""
-        self.filter_line.field.focus()
+        self.set_focus(self.filter_line.field)
 
     def action_close(self) -> None:
         """Leave the file name, then the filter, then the screen."""

@@ -273,7 +273,7 @@ class HistoryScreen(Sheet[Chosen | None]):
 
     def action_search(self) -> None:
         """Go to the search field."""
-        self.query_one("#history-search", Input).focus()
+        self.set_focus(self.query_one("#history-search", Input))
 
     @on(Input.Changed, "#history-search")
     def search_changed(self, event: Input.Changed) -> None:
@@ -389,7 +389,7 @@ class HistoryScreen(Sheet[Chosen | None]):
         title = next((found.title for found in self._found if found.id == key), "")
         field.value = title if what == "rename" else ""
         field.display = True
-        field.focus()
+        self.set_focus(field)
 
     @on(Input.Submitted, "#history-ask")
     def answered(self, event: Input.Submitted) -> None:

@@ -114,7 +114,7 @@ class LogScreen(Sheet[None]):
         """Open the search field."""
         field = self.query_one(Input)
         field.display = True
-        field.focus()
+        self.set_focus(field)
 
     def action_hit(self, by: int) -> None:
         """Go to another hit."""

@@ -282,7 +282,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self.query_one(".sheet-hint", Static).update(TARGET_HINT)
         field = self.query_one(Input)
         field.display = True
-        field.focus()
+        self.set_focus(field)
         self._show_targets()
 
     def on_key(self, event: events.Key) -> None:

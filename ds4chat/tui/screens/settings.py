@@ -271,7 +271,7 @@ class SettingsScreen(Sheet[Settings | None]):
             field = self.query_one("#settings-value", Input)
             field.value = f"{value:g}" if isinstance(value, float) else str(value)
             self.query_one("#settings-edit").display = True
-            field.focus()
+            self.set_focus(field)
             self._hint(EDIT_HINT)
 
     @on(Input.Changed, "#settings-value")
@@ -321,7 +321,7 @@ class SettingsScreen(Sheet[Settings | None]):
         """Open the filter."""
         field = self.query_one("#settings-filter", Input)
         field.display = True
-        field.focus()
+        self.set_focus(field)
         self._hint(FILTER_HINT)
 
     @on(Input.Changed, "#settings-filter")

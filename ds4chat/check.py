@@ -7,7 +7,6 @@ a batch rounds) or a fault.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Control, Session
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
+from ds4chat.oneshot import json_line
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import Shot
 from ds4chat.workloads import workloads
@@ -129,7 +129,7 @@ def run(settings: Settings, shot: Shot) -> int:
     finally:
         session.close()
     if shot.json:
-        print(json.dumps(_as_json(checked, loaded, settings), ensure_ascii=False))
+        print(json_line(_as_json(checked, loaded, settings)))
     elif len(checked) > 1:
         print(_summary(checked))
     return code or int(any(not (c.replayed.equal or c.tie) for c in checked))

@@ -142,7 +142,7 @@ def run(settings: Settings, shot: Shot) -> int:
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
         answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
-        print(json.dumps(answered, ensure_ascii=False))
+        print(json_line(answered))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -230,7 +230,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
                 code = RUN_ERROR
             if shot.json:
                 answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
-                print(json.dumps(answered, ensure_ascii=False), flush=True)
+                print(json_line(answered), flush=True)
             else:
                 print("".join(printer.text), flush=True)
     except LlamaError as error:
@@ -242,6 +242,12 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     finally:
         session.close()
     return code
+
+
+def json_line(value: object) -> str:
+    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(value, ensure_ascii=not unicode)
 
 
 def as_json(

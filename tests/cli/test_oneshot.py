@@ -219,3 +219,14 @@ def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], t
     assert child.returncode == 130
     assert (first, rest) == ("\n", "")
     assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"
+
+
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_json_holds_every_text_whatever_the_character_set(command: list[str]) -> None:
+    """The demo's model copies the prompt's accent; ASCII has no letter for it, and JSON has an escape."""
+    args = [*command, "--demo", "-p", "Repeat: café", "-n", "8", "--json", "-t", "1"]
+    narrow, wide = (ds4chat(*args, PYTHONIOENCODING=encoding) for encoding in ("ascii", "utf-8"))
+    assert narrow.stdout.isascii()
+    assert "é" in wide.stdout
+    texts = [json.dumps(json.loads(done.stdout), ensure_ascii=False) for done in (narrow, wide)]
+    assert [text.count("é") for text in texts] == [wide.stdout.count("é")] * 2

@@ -20,6 +20,7 @@ from ds4chat.guard import supervised
 from ds4chat.settings.arguments import USAGE_ERROR, Parser, UsageError, add_settings, checked
 from ds4chat.settings.differences import help_text
 from ds4chat.settings.load import Loaded, load
+from ds4chat.settings.paths import FolderError
 from ds4chat.settings.schema import Option
 from ds4chat.settings.shot import BenchOptions, Shot
 from ds4chat.settings.validate import nearest, printable
@@ -77,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone. What is left in the buffer has nowhere to go, and must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except FolderError as error:
+        return _tell(str(error), RUN_ERROR)
     except OSError as error:
         return _tell(_system_error(error), RUN_ERROR)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, and the trace in a file
@@ -421,7 +424,7 @@ def _record(error: Exception) -> str:
     """Put an unforeseen error's trace into the log folder; the sentence for the user."""
     import traceback
 
-    from ds4chat.settings.paths import FolderError, log_dir
+    from ds4chat.settings.paths import log_dir
 
     said = f"{type(error).__name__}: {error}".rstrip(".")
     try:

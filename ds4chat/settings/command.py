@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def _good(loaded: Loaded, named: str | None) -> Loaded:
 def _show(loaded: Loaded) -> int:
     import tomli_w
 
-    state = "" if loaded.config_path.exists() else " (does not exist)"
+    state = "" if os.path.exists(loaded.config_path) else " (does not exist)"
     print(f"# config file: {loaded.config_path}{state}")
     for option in OPTIONS:
         value = getattr(loaded.settings, option.attribute)
@@ -119,7 +120,7 @@ def _check(path: Path | None) -> int:
         print(printable(str(sentence)))
     if read.problems:
         return RUN_ERROR
-    exists = file.exists()
+    exists = os.path.exists(file)
     print(
         f"{file}: no problems." if exists else f"{file} does not exist: all settings are at their defaults."
     )
@@ -128,7 +129,7 @@ def _check(path: Path | None) -> int:
 
 def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
     read = read_file(path)
-    if path.exists() and not force:
+    if os.path.exists(path) and not force:
         lost = f", all but what is wrong in it. {read.problems[0]}" if read.problems else "."
         raise UsageError(
             f"{path} exists already: with --force it is written anew and its values are kept{lost}"

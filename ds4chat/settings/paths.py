@@ -21,19 +21,26 @@ class FolderError(Exception):
 
 
 def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder for ``kind``: config, data, cache or log. Makes nothing."""
+    """The folder for ``kind``: config, data, cache or log. Makes nothing. Raises FolderError where this user
+    has no home."""
     home = (os.environ if environ is None else environ).get(HOME_VARIABLE, "")
     if home:
         return Path(home).expanduser().absolute()
     import platformdirs
 
     dirs = platformdirs.PlatformDirs(APP, appauthor=False)
-    paths = {
-        "config": dirs.user_config_path,
-        "data": dirs.user_data_path,
-        "cache": dirs.user_cache_path,
-        "log": dirs.user_log_path,
-    }
+    try:
+        paths = {
+            "config": dirs.user_config_path,
+            "data": dirs.user_data_path,
+            "cache": dirs.user_cache_path,
+            "log": dirs.user_log_path,
+        }
+    except RuntimeError:
+        raise FolderError(
+            f"This user has no home folder to keep files in: set {HOME_VARIABLE} to a folder that can be "
+            "written."
+        ) from None
     return paths[kind]
 
 

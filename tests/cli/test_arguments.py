@@ -408,3 +408,32 @@ def test_a_device_is_never_written_over(home: Path, capsys: pytest.CaptureFixtur
         "its folder writable, or choose another file with --config FILE.\n"
     )
     assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems ask elsewhere for the home folder")
+@pytest.mark.parametrize(
+    "argv",
+    [["config", "path"], ["config", "show"], ["logs", "list"], ["-m", "a", "-p", "b"], ["check", "-m", "a"]],
+)
+def test_a_user_without_a_home_is_told_the_way_out(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container that runs under a user number of no account."""
+
+    def no_account(number: int) -> None:
+        raise KeyError(number)
+
+    for name in (
+        "HOME",
+        "DS4CHAT_HOME",
+        *(f"XDG_{kind}_HOME" for kind in ("CONFIG", "DATA", "CACHE", "STATE")),
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_account)
+    assert cli.main(argv) == 1
+    assert capsys.readouterr() == (
+        "",
+        "ds4chat: This user has no home folder to keep files in: set DS4CHAT_HOME to a folder that can be "
+        "written.\n",
+    )
+    assert cli.main(["config", "defaults"]) == 0

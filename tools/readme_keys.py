@@ -7,11 +7,12 @@ chat does; a test compares.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ds4chat.tui.key_names import spelled
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- keys: begin -->\n", "<!-- keys: end -->\n"
@@ -25,26 +26,6 @@ PLACES = {
     "Confidence log": "In the Confidence panel",
     "Tuning": "In the Tuning panel and on the what-if values",
 }
-NAMES = {
-    "escape": "Esc",
-    "enter": "Enter",
-    "space": "Space",
-    "tab": "Tab",
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "home": "Home",
-    "end": "End",
-    "delete": "Del",
-    "backspace": "Backspace",
-    "minus": "-",
-    "plus": "+",
-    "equals_sign": "=",
-    "slash": "/",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +36,6 @@ class Row:
     keys: str
     does: str
     action: str
-
-
-def spelled(key: str) -> str:
-    """A key of a binding as people write it: ``ctrl+end`` is Ctrl+End, ``N`` is Shift+N."""
-    *modifiers, last = key.split("+") if key != "+" else ["+"]
-    if len(last) == 1 and last.isupper() and not modifiers:
-        modifiers = ["shift"]
-    last = NAMES.get(last, last.upper() if re.fullmatch(r"f\d+|[a-z]", last) else last)
-    return "+".join([*(m.capitalize() for m in modifiers), last])
 
 
 def _joined(keys: Iterable[str]) -> str:

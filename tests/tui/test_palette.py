@@ -42,7 +42,7 @@ async def test_every_command_and_every_key_without_one_is_there_once(opened: Ope
             for shown, binding in own_keys(node, chat.app):
                 if binding.id not in with_command and binding.id != "app.palette":
                     assert sum(binding.description in t and shown in t for t in listed) == 1, binding
-        assert any("/help [WORDS]  f1" in text for text in listed), "with the key that does the same"
+        assert any("/help [WORDS]  F1" in text for text in listed), "with the key that does the same"
 
 
 def test_the_key_that_a_command_names_is_an_action() -> None:

@@ -55,7 +55,8 @@ def test_the_list_is_the_same_every_time() -> None:
         ("shift+n", "Shift+N"),
         ("pageup", "PgUp"),
         ("equals_sign", "="),
-        ("k", "K"),
+        ("k", "k"),
+        ("ctrl+k", "Ctrl+K"),
     ],
 )
 def test_a_key_is_spelled_as_people_write_it(key: str, text: str) -> None:

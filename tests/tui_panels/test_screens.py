@@ -42,15 +42,15 @@ async def test_help_lists_the_bindings_that_are_in_force() -> None:
     async with app.run_test(size=(100, 60)) as pilot:
         await pilot.pause()
         rows = {row.action_id: row for row in collect_keys(app)}
-        assert rows["app.retry"].keys == "f5 ^r" and rows["app.retry"].group == "Everywhere"
+        assert rows["app.retry"].keys == "F5 Ctrl+R" and rows["app.retry"].group == "Everywhere"
         assert rows["app.retry"].does == "Ask again"
         assert "app.secret" not in rows
-        assert rows["tuning.undo"].keys == "u ^z" and rows["tuning.undo"].group == "Tuning"
+        assert rows["tuning.undo"].keys == "u Ctrl+Z" and rows["tuning.undo"].group == "Tuning"
         assert rows["tuning.less"].group == "Tuning"
         assert rows["confidence.follow"].group == "Confidence log"
         app.set_keymap({"app.retry": "f9", "tuning.undo": "x"})
         rows = {row.action_id: row for row in collect_keys(app)}
-        assert rows["app.retry"].keys == "f9" and rows["tuning.undo"].keys == "x"
+        assert rows["app.retry"].keys == "F9" and rows["tuning.undo"].keys == "x"
 
 
 async def test_every_key_of_the_panels_has_an_id_and_a_description() -> None:

@@ -18,6 +18,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from ds4chat.tui.key_names import spelled
 from ds4chat.tui.screens.sheet import Sheet, StyleSheets
 from ds4chat.tui.widgets.panels.lines import BLANK, Line, LinesView
 
@@ -42,7 +43,7 @@ def collect_keys(app: App[Any]) -> list[KeyRow]:
     without a description or a name of their own are Textual's (cursor keys of a text field) and left out.
     """
     return [
-        KeyRow(group, _shown(keys, app), binding.description, binding.id or "")
+        KeyRow(group, _shown(keys), binding.description, binding.id or "")
         for group, keys, binding in bound_keys(app)
     ]
 
@@ -66,11 +67,11 @@ def bound_keys(app: App[Any]) -> list[tuple[str, list[str], Binding]]:
 def own_keys(owner: DOMNode, app: App[Any]) -> list[tuple[str, Binding]]:
     """The keys in force, as shown, and the binding of each action that a node binds itself."""
     found = sorted(_bound(owner, app), key=lambda bound: _rank(bound[0]))
-    return [(_shown(keys, app), binding) for keys, binding in found]
+    return [(_shown(keys), binding) for keys, binding in found]
 
 
-def _shown(keys: Iterable[str], app: App[Any]) -> str:
-    return " ".join(app.get_key_display(Binding(key, "", "")) for key in dict.fromkeys(keys))
+def _shown(keys: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(map(spelled, keys)))
 
 
 def _rank(keys: Sequence[str]) -> tuple[int, int]:

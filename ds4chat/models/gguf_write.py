@@ -93,7 +93,8 @@ def write_gguf(
         sync_folder(out.parent)
     except OSError as error:
         raise ModelFileError(
-            f"{shown_path(out)} could not be written: {error.strerror}. Nothing was left behind."
+            f"{shown_path(out)} could not be written: {error.strerror}. Nothing was left behind; "
+            "change that, or write it elsewhere."
         ) from None
     finally:
         with contextlib.suppress(OSError):

@@ -218,8 +218,13 @@ def test_nothing_is_left_of_a_conversion_that_fails(
     main, support, out = pair
     out.write_bytes(b"precious")
     stopped(monkeypatch, error)
-    with pytest.raises((type(error), ModelFileError)):
+    with pytest.raises((type(error), ModelFileError)) as raised:
         convert_mtp(main, support, out, force=True)
+    if isinstance(error, OSError):
+        assert str(raised.value) == (
+            f"{out} could not be written: No space left on device. Nothing was left behind; change that, or "
+            "write it elsewhere."
+        )
     assert out.read_bytes() == b"precious"
     assert sorted(p.name for p in out.parent.iterdir()) == ["main.gguf", "mtp.gguf", "out.gguf"]
 

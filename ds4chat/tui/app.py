@@ -40,7 +40,7 @@ from ds4chat.tui.messages import (
     TokenPicked,
     TuningChanged,
 )
-from ds4chat.tui.output import drain_after_the_terminal
+from ds4chat.tui.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.palette import PaletteCommands
 from ds4chat.tui.screens.chat import ChatScreen
 from ds4chat.tui.screens.found_message import show_message
@@ -168,12 +168,14 @@ class ChatApp(App[int]):
                 return
 
     def _leave_by_force(self, code: int) -> None:
-        """The way out hangs, as it can when the terminal went away under a write: keep the reply and go. The
-        engine leaves by itself when this process is gone."""
+        """The way out hangs, as it can when the terminal went away under a write or the machine is very busy:
+        keep the reply and go. The engine leaves by itself when this process is gone."""
+        parting = ""
         try:
             self.chat.abandon()
-            self.chat.recorder.close()
+            parting = self.chat.recorder.close()
         finally:
+            give_terminal_back(self._driver, parting)
             os._exit(code)
 
     def _key_problems(self) -> list[str]:

@@ -1,13 +1,25 @@
-"""Keeps a chat whose terminal was closed from waiting for it for ever."""
+"""A terminal that is closed, or that does not take what is written: the chat waits for neither."""
 
 from __future__ import annotations
 
+import os
 import queue
+import select
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 LOOK_SECONDS = 0.2
+TAKE_SECONDS = 0.5
+"""How long a terminal may need to take a few bytes."""
+FIRST_STATE = (
+    # No marks around pastes, wrapped lines, no reports of its size, of the mouse or of the focus, keys as
+    # ever; the first screen and the cursor.
+    b"\x1b[?2004l\x1b[?7h\x1b[?2048l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[<u"
+    b"\x1b[?1049l\x1b[?25h"
+)
+"""What Textual's Linux driver writes when it stops in order."""
 
 
 def drain_after_the_terminal(driver: Any) -> None:
@@ -31,3 +43,21 @@ def _drain(driver: Any) -> None:
             writer._queue.get(timeout=LOOK_SECONDS)
         except queue.Empty:
             continue
+
+
+def give_terminal_back(driver: Any, parting: str) -> None:
+    """Put the terminal into the state that it had before the chat, and say ``parting`` if it is something;
+    past the driver, whose way waits for the event loop and for its own threads. For the moment before the
+    process ends by force. Raises nothing."""
+    attributes = getattr(driver, "attrs_before", None)
+    if attributes is None:  # it is not in use, or of a kind that has nothing to put back
+        return
+    import termios
+
+    with suppress(OSError, ValueError, termios.error):
+        termios.tcsetattr(driver.fileno, termios.TCSANOW, attributes)
+    with suppress(OSError, ValueError):
+        output = driver._file.fileno()
+        _, ready, _ = select.select([], [output], [], TAKE_SECONDS)
+        if ready:
+            os.write(output, FIRST_STATE + (f"{parting}\n" if parting else "").encode(errors="replace"))

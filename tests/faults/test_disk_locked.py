@@ -126,10 +126,20 @@ def test_told_to_leave_under_a_lock_that_ends_it_keeps_everything(
     assert text.startswith(before)
 
 
+@pytest.mark.parametrize("way", ["in order", "by force"])
 def test_told_to_leave_under_a_lock_that_stays_it_leaves_and_says_what_is_lost(
-    victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder]
+    victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder], tmp_path: Path, way: str
 ) -> None:
-    chat = victim(home, columns=NARROW)
+    (tmp_path / "sitecustomize.py").write_text(
+        "from ds4chat.tui import app, recorder\n"
+        + (
+            "app.LEAVE_SECONDS = 60.0\n"
+            if way == "in order"
+            else "app.ChatApp.exit = lambda self, *more: None\n"
+        )
+        + "recorder.LAST_WAIT = 1.0\n"
+    )
+    chat = victim(home, columns=NARROW, PYTHONPATH=str(tmp_path))
     chat.until("● ready")
     chat.writing()
     engine = chat.engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -122,7 +123,8 @@ def run(
         print(f"\nds4chat: stopped; {shown_path(out)} was not written.", file=sys.stderr)
         return 130
     size = shown_size(Path(out).stat().st_size)
-    print(f"{shown_path(out)}: {size}. Use it with: ds4chat -m {shown_path(main)} --mtp {shown_path(out)}")
+    files = [shlex.quote(shown_path(path)) for path in (main, out)]
+    print(f"{shown_path(out)}: {size}. Use it with: ds4chat -m {files[0]} --mtp {files[1]}")
     return 0
 
 

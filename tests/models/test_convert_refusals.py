@@ -258,6 +258,9 @@ def test_command(pair: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str
     captured = capfd.readouterr()
     assert captured.out.endswith(f"Use it with: ds4chat -m {main} --mtp {out}\n")
     assert captured.err == ""
+    spaced = out.with_name("a b.gguf")
+    assert convert.run(main, support, spaced) == 0
+    assert capfd.readouterr().out.endswith(f"Use it with: ds4chat -m {main} --mtp '{spaced}'\n")
     assert convert.run(main, support, out) == 1
     captured = capfd.readouterr()
     assert (

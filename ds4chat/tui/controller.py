@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
+from threading import RLock
 from time import monotonic
 from typing import Literal
 
@@ -40,7 +41,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
-from ds4chat.tui.engine_handle import Engine
+from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
 
 EngineState = Literal[
@@ -144,6 +145,7 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
+        self.alone = RLock()
 
     # -- the engine
 
@@ -295,6 +297,7 @@ class Chat:
         self._killed = True
         self.engine.kill()
 
+    @alone
     def abandon(self) -> None:
         """The chat is closed: take in what came, and end a running reply so that it is kept as stopped."""
         self.frame()
@@ -357,6 +360,7 @@ class Chat:
 
     # -- events
 
+    @alone
     def frame(self) -> Frame:
         """Take everything in that the engine sent since the last call."""
         frame = Frame(engine=self._changed)

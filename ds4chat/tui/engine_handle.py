@@ -1,10 +1,18 @@
-"""What the chat asks of the handle of an engine."""
+"""What the chat asks of the handle of an engine, and how it takes in what comes of it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from ds4chat.engine.events import Command, Event
+
+ALONE_SECONDS = 1.0
+"""How long a method waits for one that another thread is in: longer only where that one hangs."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -28,3 +36,20 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Have the process leave."""
+
+
+def alone(method: Callable[P, T]) -> Callable[P, T]:
+    """The method, kept from being run by two threads at once on one object, whose ``alone`` is an RLock. The
+    way out by force takes in what came while the thread of the screen may be about the same."""
+
+    @wraps(method)
+    def in_turn(*args: P.args, **values: P.kwargs) -> T:
+        owner: Any = args[0]
+        held = owner.alone.acquire(timeout=ALONE_SECONDS)
+        try:
+            return method(*args, **values)
+        finally:
+            if held:
+                owner.alone.release()
+
+    return in_turn

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_kit import PIECES, ReplayEngine, ended, steps_of
@@ -244,6 +245,37 @@ def test_closing_in_the_middle_keeps_the_reply_as_stopped(store: Store, path: Pa
         rows = connection.execute("SELECT state, text FROM messages WHERE role = 'assistant'").fetchall()
     assert rows == [("stopped", "".join(text for text, _ in PIECES[:4]))]
     assert not any(isinstance(command, Cancel) for command in engine.sent)
+
+
+def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that take in the same events would each have a part of the reply."""
+    chat = chat_on(store, path)
+    chat.submit("One")
+    asked(chat)
+    engine, recorder = chat.engine, chat.recorder
+    assert isinstance(engine, Probe)
+    engine.push(*steps_of(1, PIECES))
+    waits: list[bool] = []
+    took = recorder.took
+
+    def slow(*taken: Any) -> None:
+        forced.start()
+        forced.join(0.2)
+        waits.append(forced.is_alive())
+        took(*taken)
+
+    forced = threading.Thread(target=chat.abandon)
+    monkeypatch.setattr("ds4chat.tui.engine_handle.ALONE_SECONDS", PATIENCE)
+    monkeypatch.setattr(recorder, "took", slow)
+    chat.frame()
+    forced.join(PATIENCE)
+    assert waits == [True]
+    assert chat.recorder.close() == ""
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT state, text FROM messages WHERE role = 'assistant'").fetchall()
+    assert rows == [("stopped", TEXT)]
 
 
 def test_what_came_is_on_disk_within_a_second_without_a_further_event(store: Store, path: Path) -> None:

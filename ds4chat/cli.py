@@ -178,7 +178,8 @@ def bench_parser() -> Parser:
         prog="ds4chat bench",
         usage="ds4chat bench -m FILE [--mtp [FILE]] [options]",
         description="Measure plain decoding, every depth and auto on several kinds of text, and say\n"
-        "whether MTP pays on this machine and what to set.",
+        "whether MTP pays on this machine and what to set. A reply has at most 128 tokens\n"
+        "(64 with --quick), or as many as -n says; where time is short, fewer.",
     )
     bench = parser.add_argument_group("Bench")
     parser.put(bench, "--json", action="store_true", help="The result as JSON on stdout.")

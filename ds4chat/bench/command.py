@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -17,14 +16,17 @@ from ds4chat.bench.figures import figures
 from ds4chat.bench.progress import Progress
 from ds4chat.bench.report import plot, report
 from ds4chat.bench.result import Result, load_average, machine, peak_rss, save
-from ds4chat.bench.runs import FULL, QUICK, Measurement, Plan
+from ds4chat.bench.runs import FEWEST_TOKENS, FULL, QUICK, Measurement, Plan
 from ds4chat.bench.server import LlamaServer
 from ds4chat.engine.events import Event, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import LoadError, open_session
 from ds4chat.engine.session import Session
 from ds4chat.models.errors import ModelFileError
+from ds4chat.oneshot import json_line
 from ds4chat.settings import paths
+from ds4chat.settings.arguments import UsageError
+from ds4chat.settings.files import try_place
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import BenchOptions
 from ds4chat.workloads import workloads
@@ -35,7 +37,12 @@ INTERRUPTED = 130
 
 def run(settings: Settings, options: BenchOptions) -> int:
     """Measure and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C, with what there was by then
-    printed all the same."""
+    printed all the same. Raises UsageError for replies too short to take a speed from."""
+    if 0 <= settings.predict < FEWEST_TOKENS:
+        raise UsageError(
+            f"-n {settings.predict} is too short a reply to take a speed from: bench takes -n "
+            f"{FEWEST_TOKENS} or more."
+        )
     begun = time.monotonic()
     progress = Progress(sys.stderr)
     try:
@@ -69,7 +76,11 @@ def run(settings: Settings, options: BenchOptions) -> int:
         try:
             save(result.as_json(), target)
         except OSError as error:
-            print(f"ds4chat: {target} cannot be written: {error.strerror or error}.", file=sys.stderr)
+            print(
+                f"ds4chat: {target} cannot be written: {error.strerror or error}. The result stands on "
+                "stdout alone: keep it from there.",
+                file=sys.stderr,
+            )
             return RUN_ERROR
         print(f"ds4chat: saved to {target}", file=sys.stderr)
     return code
@@ -92,7 +103,7 @@ def _measure(
         session,
         tuning,
         texts,
-        plan_for(options, loaded, spent_s=time.monotonic() - begun),
+        plan_for(options, loaded, spent_s=time.monotonic() - begun, predict=settings.predict),
         system=settings.system_prompt,
         think=settings.think,
         server=server,
@@ -142,12 +153,15 @@ def _check(server: LlamaServer, session: Session, loaded: Loaded) -> None:
         raise
 
 
-def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float) -> Plan:
+def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float, predict: int = -1) -> Plan:
     """What to measure of this model: the depths that its drafter can reach, none without one.
 
-    spent_s: seconds since the command began; they come off the time that a quick bench has.
+    spent_s: seconds since the command began; they come off the time that a quick bench has. predict: most
+    tokens of a reply; -1 is the plan's own number.
     """
     plan = QUICK if options.quick else FULL
+    if predict >= 0:
+        plan = replace(plan, tokens=predict)
     most = loaded.drafter.max_depth if loaded.drafter else 0
     depths = tuple(depth for depth in plan.depths if depth <= most)
     if options.quick:
@@ -160,14 +174,18 @@ def _save_path(name: str | None) -> Path | None:
     FolderError."""
     if name is None:
         return None
-    if not name:
-        return paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
-    path = Path(name)
+    path = Path(name).absolute() if name else paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
     if path.is_dir():
         raise BenchError(f"{path} is a folder: --save takes a file.")
-    if not path.absolute().parent.is_dir():
-        raise BenchError(f"The folder {path.absolute().parent} does not exist. Make it, or save elsewhere.")
-    return path.absolute()
+    if not path.parent.is_dir():
+        raise BenchError(f"The folder {path.parent} does not exist. Make it, or save elsewhere.")
+    try:
+        try_place(path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be written: {error.strerror or error}. Name another file with --save FILE."
+        ) from None
+    return path
 
 
 @contextmanager
@@ -188,7 +206,7 @@ def _stopped_by_ctrl_c(measurement: Measurement) -> Iterator[None]:
 
 def _show(result: Result, options: BenchOptions) -> None:
     if options.json:
-        print(json.dumps(result.as_json(), ensure_ascii=False))
+        print(json_line(result.as_json()))
         return
     text = report(result)
     if options.plot and result.texts:

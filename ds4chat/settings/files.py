@@ -23,11 +23,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], *, 
     Raises OSError, or what making a part raises, and then leaves ``path`` as it was and nothing beside it. A
     process that is killed meanwhile leaves ``.NAME.PID.xxxxxxxx`` beside it.
     """
-    if path.exists() and not path.is_file():
-        # The rename would put a file in the place of a device, such as /dev/null.
-        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
-    temporary = Path(name)
+    descriptor, temporary = _beside(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
@@ -41,6 +37,22 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], *, 
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def try_place(path: Path) -> None:
+    """Raise the OSError with which write_atomically() would refuse ``path``; leaves everything as it was."""
+    descriptor, temporary = _beside(path)
+    os.close(descriptor)
+    temporary.unlink()
+
+
+def _beside(path: Path) -> tuple[int, Path]:
+    """A new file beside ``path``, to be renamed to it: its open descriptor and its path. Raises OSError."""
+    if path.exists() and not path.is_file():
+        # The rename would put a file in the place of a device, such as /dev/null.
+        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
+    return descriptor, Path(name)
 
 
 def remove_files(folder: Path) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 from engine_kit import load_of, opened
 
 from ds4chat import bench, check
-from ds4chat.bench.runs import FEWEST_TOKENS, QUICK, Measurement
+from ds4chat.bench import command
+from ds4chat.bench.command import plan_for
+from ds4chat.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.session import Session
+from ds4chat.settings.arguments import UsageError
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import BenchOptions, Shot
 from ds4chat.workloads import workloads
@@ -125,6 +134,74 @@ def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(
     assert "does not exist" in capsys.readouterr().err
     assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path))) == 1
     assert "is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write into")
+def test_a_folder_that_takes_no_file_is_refused_before_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    """The model does not exist: had anything been loaded first, that would be the sentence."""
+    assert bench.run(Settings(model="x"), BenchOptions(save="/proc/bench.json")) == 1
+    assert capsys.readouterr().err == (
+        "ds4chat: /proc/bench.json cannot be written: No such file or directory. Name another file with "
+        "--save FILE.\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes in folders")
+def test_a_pipe_is_refused_before_measuring_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert bench.run(Settings(model="x"), BenchOptions(save=str(pipe))) == 1
+    assert capsys.readouterr().err == (
+        f"ds4chat: {pipe} cannot be written: It is no regular file. Name another file with --save FILE.\n"
+    )
+    assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_trying_a_place_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "before.json"
+    file.write_text("kept")
+    assert bench.run(Settings(model="x"), BenchOptions(save=str(file))) == 1
+    assert "cannot be written" not in capsys.readouterr().err
+    assert file.read_text() == "kept" and [path.name for path in tmp_path.iterdir()] == ["before.json"]
+
+
+def test_the_reply_length_is_the_one_asked_for(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """-n N is the most tokens of a reply in the place of the plan's 128 or 64; below 16 it is refused, since
+    no speed is taken from so few."""
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):
+            assert plan_for(options, kit.loaded, spent_s=0).tokens == tokens
+            assert plan_for(options, kit.loaded, spent_s=0, predict=20).tokens == 20
+    with pytest.raises(UsageError, match=r"-n 15 is too short .* bench takes -n 16 or more"):
+        bench.run(Settings(model="x", predict=15), BenchOptions())
+    plans: list[Plan] = []
+
+    def noted(session: Session, tuning: Tuning, texts: Any, plan: Plan, **more: Any) -> Measurement:
+        plans.append(plan)
+        return Measurement(session, tuning, texts, plan, **more)
+
+    monkeypatch.setattr(command, "Measurement", noted)
+    settings = settings_for(tiny_dir, "llama-draft", mtp="", predict=16)
+    assert bench.run(settings, BenchOptions(quick=True, json=True)) == 0
+    assert [plan.tokens for plan in plans] == [16]
+    assert json.loads(capsys.readouterr().out)["complete"]
+
+
+def test_json_keeps_every_letter_where_stdout_is_not_utf8(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "Müller.gguf"
+    shutil.copy(tiny.build("llama", tiny_dir), model)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors="replace"))
+    settings = Settings(model=str(model), ctx_size=512, threads=1, predict=16)
+    assert bench.run(settings, BenchOptions(quick=True, json=True)) == 0
+    sys.stdout.flush()
+    assert json.loads(written.getvalue())["model"]["path"] == str(model)
 
 
 def test_a_short_budget_gives_every_kind_of_text_one_short_block(tiny_dir: Path) -> None:

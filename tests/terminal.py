@@ -80,8 +80,11 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE
         while self.child.isalive() and time.monotonic() < deadline:
             self.read()
-        self.read(0.2)
-        self.child.close(force=True)
+        taken = -1
+        while len(self.raw) > taken:  # what was drawn last comes in several pieces
+            taken = len(self.raw)
+            self.read(0.2)
+        self.close()
         status = self.child.exitstatus
         return int(status) if status is not None else -int(self.child.signalstatus or 0)
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 LOOK_SECONDS = 0.2
-TAKE_SECONDS = 0.5
-"""How long a terminal may need to take a few bytes."""
+TAKE_SECONDS = 5.0
+"""How long a terminal may need to take a few bytes, when much of what was drawn is still before it."""
 FIRST_STATE = (
     # No marks around pastes, wrapped lines, no reports of its size, of the mouse or of the focus, keys as
     # ever; the first screen and the cursor.

@@ -144,7 +144,7 @@ def chat_parser() -> Parser:
         "--prompts-file",
         metavar="FILE",
         help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
-        "file.",
+        "file. Each has a context of -c tokens, without -c of 4096 at most.",
     )
     parser.put(
         shot,

@@ -22,7 +22,7 @@ from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
 
-OFF_REASON = "several prompts are answered in one batch (--parallel), where drafts are not used"
+OFF_REASON = "the prompts of a file share one batched context (--parallel), where drafts are not used"
 
 BATCH = 512
 DEFAULT_CTX = 4096

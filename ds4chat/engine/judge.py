@@ -36,8 +36,8 @@ def top_gap(logits: Floats, best: int) -> float:
 
 
 def ratio(logits: Floats, draft: int, best: int) -> float:
-    """exp(l[draft] - l[best]): the draft's probability over the likeliest token's, 0..1; 0 where a damaged
-    model has made logits that are no numbers."""
+    """exp(l[draft] - l[best]) in a row (n_vocab,): the draft's probability over the likeliest token's, 0..1;
+    0 where a damaged model has made logits that are no numbers."""
     share = float(np.exp(float(logits[draft]) - float(logits[best])))
     return share if np.isfinite(share) else 0.0
 

@@ -152,6 +152,15 @@ def _reason(otherwise: str) -> str:
     return (first_error() or otherwise).rstrip(".")
 
 
+def _context_advice(reason: str) -> str:
+    """What to do where llama.cpp makes no context, by the reason that it logged."""
+    if "quantized V cache" in reason:
+        return "Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
+    if "does not divide" in reason:
+        return "Take a cache type that suits the model (-ctk f16 -ctv f16)."
+    return "Lower the context length (-c), or free memory."
+
+
 def missing_for_eagle3() -> bool:
     """True when this build of llama.cpp does not export the calls that EAGLE-3 needs."""
     return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
@@ -261,7 +270,10 @@ class Model:
         return raw.decode("utf-8", "replace") if raw else ""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of a text; special tokens are recognised in it when ``parse_special``."""
+        """Token ids of a text; special tokens are recognised in it when ``parse_special``.
+
+        Raises LlamaError where llama.cpp cannot take it apart.
+        """
         raw = text.encode("utf-8", "surrogatepass")
         capacity = len(raw) + 16
         buffer = (C.llama_token * capacity)()
@@ -369,12 +381,17 @@ class CacheConfig:
 DEFAULT_CACHE = CacheConfig()
 
 
+MOST_CELLS = 2**31 - 1
+"""llama.cpp counts positions in 32 bits with a sign; a larger number would be cut to its low bits."""
+
+
 class Context:
-    """A KV cache with its compute buffers, for one sequence.
+    """A KV cache with its compute buffers, for one sequence or several.
 
     ``n_outputs``: most rows that one decode may ask logits of. ``rollback``: how many tokens of the last
     batch a recurrent state can drop; it multiplies that state's memory. ``embd_width``: floats a row when
-    decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. Raises LlamaError.
+    decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. ``n_ctx``: cells of all sequences
+    together. Raises LlamaError, and ValueError where ``n_batch`` has no room for the rollback.
     """
 
     def __init__(
@@ -398,6 +415,11 @@ class Context:
             raise LlamaError(f"{model.path} was not loaded with its NextN block, so it cannot draft.")
         if rollback and n_batch < rollback + 2:
             raise ValueError("the batch must be larger than the rollback by two rows")
+        if n_ctx > MOST_CELLS:
+            raise LlamaError(
+                f"A context of {n_ctx} tokens in all is longer than the {MOST_CELLS} that llama.cpp counts. "
+                "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+            )
         params = C.llama_context_default_params()
         params.n_ctx = n_ctx
         params.n_batch = params.n_ubatch = n_batch
@@ -416,9 +438,10 @@ class Context:
         _sink.first_error = ""
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
+            reason = _reason("it gave no reason")
             raise LlamaError(
-                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: "
-                f"{_reason('it gave no reason')}. Lower the context length (-c), or free memory."
+                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}. "
+                f"{_context_advice(reason)}"
             )
         self.model = model
         self.memory = C.llama_get_memory(self.handle)
@@ -478,7 +501,8 @@ class Context:
     def decode_many(self, tokens: Ints, pos: Ints, seq: Ints, outputs: NDArray[np.bool_]) -> None:
         """Decode tokens of several sequences in one batch; all four arrays are (n,).
 
-        Output rows come in the order of the batch. Raises as decode() does.
+        Output rows come in the order of the batch. Raises DecodeError with the cache as llama.cpp left it,
+        ValueError for more tokens or output rows than the context has room for.
         """
         n = len(tokens)
         batch = self._batch
@@ -505,7 +529,10 @@ class Context:
             raise DecodeError(code, n)
 
     def encode(self, rows: Floats) -> Floats:
-        """Encoder output of (n, encoder_width) rows: a copy of (n, n_embd). Chunked to the batch size."""
+        """Encoder output of (n, encoder_width) rows: a copy of (n, n_embd). Chunked to the batch size.
+
+        Raises DecodeError, and ValueError where the context was made without an encoder.
+        """
         batch = self._encoder
         if batch is None or batch.embd is None:
             raise ValueError("this context was made without an encoder")
@@ -561,7 +588,8 @@ class Context:
         ext.llama_set_embeddings_nextn(self.handle, on, masked)
 
     def enable_layer_inputs(self, layers: Sequence[int], on: bool = True) -> None:
-        """Keep the inputs of these layers of every row. The architecture must publish them."""
+        """Keep the inputs of these layers of every row. The architecture must publish them. Raises ValueError
+        for a layer that the model does not have."""
         for layer in layers:
             if not 0 <= layer < self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")

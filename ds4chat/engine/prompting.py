@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model
-from ds4chat.engine.templates import TemplateError, TemplateProcess
+from ds4chat.engine.templates import RendererError, TemplateError, TemplateProcess
 from ds4chat.engine.text import opens_thinking
 
 
@@ -43,6 +43,12 @@ class Prompter:
             return
         try:
             self._templates.open(template, model.bos, model.eos)
+        except RendererError as error:
+            self.note = (
+                f"{_no_renderer(error)}, so the conversation is written as 'User:' and 'Assistant:' lines. "
+                f"Its replies may be the worse for it: {_MEND_RENDERER}"
+            )
+            self.close()
         except TemplateError as error:
             self.note = (
                 f"The model's chat template cannot be used ({_short(error)}), so the conversation is "
@@ -98,11 +104,20 @@ class Prompter:
             # Some templates refuse a system turn: its text then opens the first user turn.
             merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
             return self._templates.render([merged, *turns[2:]], switches)
+        except RendererError as error:
+            raise PromptError(f"{_no_renderer(error)}: {_MEND_RENDERER}") from None
         except TemplateError as error:
             raise PromptError(
                 f"The model's chat template failed on this conversation: {_short(error)}. "
                 "Choose another model; for one prompt without the template there is ds4chat --raw -p TEXT."
             ) from None
+
+
+_MEND_RENDERER = "free memory or processes, let this user run Python, and start ds4chat again."
+
+
+def _no_renderer(error: RendererError) -> str:
+    return f"The process that renders the model's chat template did not start ({_short(error)})"
 
 
 def _short(error: TemplateError) -> str:

@@ -186,7 +186,10 @@ class Reply:
         return tokens, judged, i + 1
 
     def take_own(self, logits: Floats, index: int) -> list[Token]:
-        """Plain decoding: emit the target's own token of a row, which becomes ``last``."""
+        """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
+
+        ``index``: the row's place in the batch. A list of that one token, empty where it ends the reply.
+        """
         tokens: list[Token] = []
         self.last = self.own_choice(logits, index)
         self._emit(self.last, "plain", tokens)

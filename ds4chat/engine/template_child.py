@@ -70,7 +70,11 @@ class Renderer:
         self._tokens = {"bos_token": bos, "eos_token": eos}
 
     def render(self, messages: list[dict[str, str]], switches: dict[str, Any]) -> str:
-        """The prompt's text, the assistant's turn opened. Raises whatever the template raises."""
+        """The prompt's text, the assistant's turn opened.
+
+        Raises jinja2.TemplateError, _Refused for what the template may not do or is too much of, and
+        whatever else its expressions raise.
+        """
         room = MAX_OUTPUT + sum(len(message["content"]) for message in messages)
         parts: list[str] = []
         for part in self._template.generate(

@@ -27,6 +27,10 @@ class TemplateError(Exception):
         self.retry = retry
 
 
+class RendererError(TemplateError):
+    """The process that renders did not come up, whatever the template is; the text is why."""
+
+
 class TemplateProcess:
     """Renders one chat template. It starts at once and does not wait: what comes of it is asked later."""
 
@@ -39,14 +43,15 @@ class TemplateProcess:
             self._start()
 
     def open(self, template: str, bos: str, eos: str) -> None:
-        """Compile the template. Raises TemplateError."""
+        """Compile the template. Raises TemplateError, of it RendererError."""
         self._template = {"template": template, "bos": bos, "eos": eos}
         if self._process is not None and self._ready:
             self.close()
         self._up()
 
     def render(self, messages: Sequence[dict[str, str]], switches: dict[str, Any]) -> str:
-        """The prompt's text. Raises TemplateError; the next call is then answered all the same."""
+        """The prompt's text. Raises TemplateError, of it RendererError; the next call is then answered all
+        the same."""
         self._up()
         text: str = self._ask({"messages": list(messages), "switches": switches}, TEMPLATE_SECONDS)
         return text
@@ -77,8 +82,11 @@ class TemplateProcess:
             try:
                 self._start()
             except OSError as error:
-                raise TemplateError(f"its process cannot be started: {error.strerror or error}") from None
-        self._ask(None, START_SECONDS)
+                raise RendererError(f"{sys.executable}: {error.strerror or error}") from None
+        try:
+            self._ask(None, START_SECONDS)
+        except TemplateError as error:
+            raise RendererError(str(error)) from None
         self._ask(self._template, TEMPLATE_SECONDS)
         self._ready = True
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 from engine_kit import END_NOW, load_of, opened
 
+from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Event, Load, Loading, Notice
+from ds4chat.engine.llama import LlamaError, _context_advice
 from ds4chat.engine.opening import LoadError, open_session
 
 
@@ -111,3 +114,41 @@ def test_the_context_is_as_long_as_asked_for(tiny_dir: Path) -> None:
         got = bench.ask(depth=8)
         assert got.ended.finish_reason == "context"
         assert len(got.ids) == 300 - len(tiny.encode(END_NOW)) + 1
+
+
+def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tiny_dir: Path) -> None:
+    """A shorter context would not."""
+    load = replace(load_of(tiny_dir, "llama-draft"), flash_attn="off", cache_type_v="q4_0")
+    with pytest.raises(LoadError) as failed:
+        open_session(load, quiet, forgiving=False)
+    assert str(failed.value).endswith(
+        ". Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (
+            "K cache type q4_0 with block size 32 does not divide n_embd_head_k=80",
+            "Take a cache type that suits the model (-ctk f16 -ctv f16).",
+        ),
+        (
+            "failed to initialize the context: std::bad_alloc",
+            "Lower the context length (-c), or free memory.",
+        ),
+    ],
+)
+def test_what_llama_cpp_says_of_a_context_decides_what_is_advised(reason: str, advice: str) -> None:
+    assert _context_advice(f"llama_init_from_model: {reason}") == advice
+
+
+def test_more_cells_than_llama_cpp_counts_are_never_asked_of_it(tiny_dir: Path) -> None:
+    """256 slots of 2^31 - 1 tokens: cut to 32 bits, llama.cpp would begin to make 2^32 - 256 cells."""
+    load = Load(str(tiny.build("llama", tiny_dir)), ctx=2**31 - 1, threads=1)
+    with pytest.raises(LlamaError) as failed:
+        BatchedSession(load, 256)
+    assert str(failed.value) == (
+        "A context of 549755813632 tokens in all is longer than the 2147483647 that llama.cpp counts. "
+        "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tiny import vocab
 from ds4chat.engine import templates
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Ended, Generate, Load, Loaded, Message
+from ds4chat.engine.prompting import PromptError
 from ds4chat.engine.templates import TemplateError, TemplateProcess
 
 TURNS = [{"role": "user", "content": "hi"}]
@@ -233,4 +235,41 @@ def test_a_template_that_cannot_be_read_says_so_and_what_to_do(tiny_dir: Path, t
     assert "'User:' and 'Assistant:' lines" in note
     assert note.endswith(
         "get a newer file of the model, which most often has a mended template, or choose another model."
+    )
+
+
+def test_a_renderer_that_cannot_be_started_is_not_blamed_on_the_model(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer file of the model would help nothing here: the system does not let Python run."""
+    python = tmp_path / "python"
+    python.write_text("")
+    python.chmod(0o600)
+    path = with_template("{% for m in messages %}{{ m.content }}{% endfor %}", tmp_path / "m.gguf", tiny_dir)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with opened(Load(str(path), ctx=256, threads=1)) as bench:
+        note = bench.session.prompter.note
+    assert note == (
+        f"The process that renders the model's chat template did not start ({python}: Permission denied), so "
+        "the conversation is written as 'User:' and 'Assistant:' lines. Its replies "
+        "may be the worse for it: free memory or processes, let this user run Python, and start "
+        "ds4chat again."
+    )
+
+
+def test_a_renderer_that_does_not_come_up_is_not_blamed_on_the_conversation(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the model was loaded, was ended since, and its successor leaves at once."""
+    path = with_template("{% for m in messages %}{{ m.content }}{% endfor %}", tmp_path / "m.gguf", tiny_dir)
+    with opened(Load(str(path), ctx=256, threads=1)) as bench:
+        prompter = bench.session.prompter
+        assert prompter.note == "" and prompter._templates is not None
+        prompter._templates.close()
+        monkeypatch.setattr(sys, "executable", shutil.which("false"))
+        with pytest.raises(PromptError) as failed:
+            prompter.chat([Message("user", " sun")], think=True)
+    assert str(failed.value) == (
+        "The process that renders the model's chat template did not start (its process left with exit code "
+        "1): free memory or processes, let this user run Python, and start ds4chat again."
     )

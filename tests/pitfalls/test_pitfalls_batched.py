@@ -9,6 +9,9 @@ import pytest
 import tiny
 from pitfalls.command_line import Ran, ds4chat
 
+from ds4chat.cli import chat_parser
+from ds4chat.engine.batched import DEFAULT_CTX
+
 # Replies of different lengths and ends: stopped, cut characters, and as long as the budget.
 PROMPTS = (
     " end now",
@@ -100,7 +103,7 @@ def test_batching_switches_speculation_off_and_says_why(
     if how == ["--mtp"]:
         how = ["--mtp", str(tiny.build("llama-draft", tiny_dir, wrong_every=4))]
     ran = many(tiny_dir, prompts_file, 4, "--json", *how)
-    assert "MTP is off: several prompts are answered in one batch (--parallel)" in ran.err
+    assert "MTP is off: the prompts of a file share one batched context (--parallel)" in ran.err
     for answer in answers(ran):
         assert answer["settings"]["drafter"] is None  # type: ignore[index]
         assert "--parallel" in answer["settings"]["off_reason"]  # type: ignore[index]
@@ -172,3 +175,9 @@ def test_split_mode_switches_speculation_off_and_says_why(tiny_dir: Path, mode: 
     assert ran.json["settings"]["drafter"] is None
     assert "--split-mode layer" in ran.json["settings"]["off_reason"]
     assert ran.json["stats"]["drafted"] == 0
+
+
+def test_the_help_says_how_long_a_context_each_prompt_has() -> None:
+    """Many contexts stand in memory together, so it is shorter than the one of a single prompt."""
+    said = " ".join(chat_parser().format_help().split())
+    assert f"Each has a context of -c tokens, without -c of {DEFAULT_CTX} at most." in said

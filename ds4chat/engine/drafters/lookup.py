@@ -46,7 +46,7 @@ class Experience:
         self._seen = list(self._right)
 
     def rate(self, match: int, given: bool) -> float:
-        """How likely a copy after such a match is right."""
+        """How likely a copy after a match of so many tokens is right, 0..1."""
         i = self._class(match, given)
         return (self._right[i] + self.START * confidence(match, given)) / (self._seen[i] + self.START)
 

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +329,16 @@ def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, 
 
 
 def _settings(given: argparse.Namespace) -> Loaded:
-    return load(given.settings, Path(given.config) if given.config else None)
+    loaded = load(given.settings, Path(given.config) if given.config else None)
+    settings = loaded.settings
+    if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
+        # --mtp "" is no support model: the demo's model alone, not the demo, which brings its own.
+        from ds4chat.models.demo import demo_model
+        from ds4chat.models.errors import ModelFileError
+
+        with suppress(ModelFileError):  # said when it is loaded
+            return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
+    return loaded
 
 
 def _shot(given: argparse.Namespace) -> Shot | None:

@@ -22,10 +22,10 @@ class FolderError(Exception):
 
 def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
     """The folder for ``kind``: config, data, cache or log. Makes nothing. Raises FolderError where this user
-    has no home."""
+    has no home, or where DS4CHAT_HOME names no place."""
     home = (os.environ if environ is None else environ).get(HOME_VARIABLE, "")
     if home:
-        return Path(home).expanduser().absolute()
+        return _whole(home)
     import platformdirs
 
     dirs = platformdirs.PlatformDirs(APP, appauthor=False)
@@ -42,6 +42,17 @@ def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
             "written."
         ) from None
     return paths[kind]
+
+
+def _whole(home: str) -> Path:
+    """The absolute path that DS4CHAT_HOME names. Raises FolderError."""
+    try:
+        return Path(home).expanduser().absolute()
+    except RuntimeError:
+        why = "names the home folder of a user who has none"
+    except OSError:
+        why = "is meant from the folder that this was started in, which is gone"
+    raise FolderError(f"{HOME_VARIABLE}={home} {why}. Set it to a whole path, such as /tmp/ds4chat.")
 
 
 def states_folder() -> Path:

@@ -437,3 +437,54 @@ def test_a_user_without_a_home_is_told_the_way_out(
         "written.\n",
     )
     assert cli.main(["config", "defaults"]) == 0
+
+
+@pytest.mark.parametrize("where", ["command line", "file"])
+def test_an_empty_mtp_leaves_the_demos_support_model_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The demo's model is then named as any other, with nothing beside it; an empty mtp in the file is weaker
+    than --demo on the command line, and the demo brings its own again."""
+    calls = started(monkeypatch, "ds4chat.oneshot.run")
+    monkeypatch.setattr("ds4chat.models.demo.demo_model", lambda: Path("/demo.gguf"))
+    if where == "file":
+        (home / "config.toml").write_text('demo = true\nmtp = ""\n')
+    assert cli.main(["-p", "hi", *(["--demo", "--mtp", ""] if where == "command line" else [])]) == 7
+    assert cli.main(["-p", "hi", "--demo"]) == 7
+    assert [(call[0].demo, call[0].model, call[0].mtp) for call in calls] == [
+        (False, "/demo.gguf", ""),
+        (True, "", ""),
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be removed there")
+@pytest.mark.parametrize("argv", [["config", "path"], ["logs", "list"], ["-m", "a", "-p", "b"]])
+def test_a_relative_home_in_a_folder_that_is_gone_is_told(argv: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    run = f"import os, sys; os.rmdir({str(place)!r}); from ds4chat.cli import main; sys.exit(main({argv!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        cwd=place,
+        env={**os.environ, "DS4CHAT_HOME": "x", "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "ds4chat: DS4CHAT_HOME=x is meant from the folder that this was started in, which is gone. Set it to "
+        "a whole path, such as /tmp/ds4chat.\n",
+    )
+
+
+def test_a_home_of_a_user_who_does_not_exist_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DS4CHAT_HOME", "~no-such-user/x")
+    assert cli.main(["config", "path"]) == 1
+    assert capsys.readouterr().err == (
+        "ds4chat: DS4CHAT_HOME=~no-such-user/x names the home folder of a user who has none. Set it to a "
+        "whole path, such as /tmp/ds4chat.\n"
+    )

@@ -294,7 +294,19 @@ def _run_logs(argv: list[str]) -> int:
 def _run_config(argv: list[str]) -> int:
     from ds4chat.settings.command import run
 
-    return run(argv)
+    return run(argv, _theme_problem)
+
+
+def _theme_problem(name: str) -> str:
+    """What is wrong with the name of a theme; "" where the chat would take it. Raises FolderError."""
+    from textual.theme import BUILTIN_THEMES
+
+    from ds4chat.settings.paths import folder
+    from ds4chat.tui.themes import load_themes, unknown_theme
+
+    themes, _ = load_themes(folder("config") / "themes")
+    own = [theme.name for theme in themes]
+    return "" if name in own or name in BUILTIN_THEMES else unknown_theme(name, own)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ds4chat.settings.arguments import Parser, UsageError, add_settings
-from ds4chat.settings.load import Loaded, load, merge, read_file
+from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import SaveError, document, save
 from ds4chat.settings.schema import OPTIONS, Settings
@@ -41,8 +41,11 @@ def parser() -> Parser:
     return made
 
 
-def run(argv: Sequence[str]) -> int:
-    """Carry out ``ds4chat config``; the exit code. Raises UsageError."""
+def run(argv: Sequence[str], theme_problem: Callable[[str], str]) -> int:
+    """Carry out ``ds4chat config``; the exit code. Raises UsageError.
+
+    theme_problem: what is wrong with the name of a theme, a sentence, or "" where there is such a theme.
+    """
     given, words = parser().read(argv)
     action, rest = (words[0], words[1:]) if words else ("", [])
     if action not in ACTIONS:
@@ -61,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
             sys.stdout.write(document(Settings()))
             return 0
         case "check":
-            return _check(Path(rest[0]) if rest else path)
+            return _check(Path(rest[0]) if rest else path, theme_problem)
         case _:
             return _write(given.settings, path or config_file(), force=given.force)
 
@@ -113,12 +116,15 @@ def _show(loaded: Loaded) -> int:
     return 0
 
 
-def _check(path: Path | None) -> int:
+def _check(path: Path | None, theme_problem: Callable[[str], str]) -> int:
     file = path or config_file()
     read = read_file(file, must_exist=path is not None)
-    for sentence in (*read.problems, *read.warnings):
+    problems = list(read.problems)
+    if "theme" in read.values and (said := theme_problem(read.values["theme"])):
+        problems.append(Problem(said, key="theme", file=str(file)))
+    for sentence in (*problems, *read.warnings):
         print(printable(str(sentence)))
-    if read.problems:
+    if problems:
         return RUN_ERROR
     exists = os.path.exists(file)
     print(

@@ -12,7 +12,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.themes import load_themes
 from ds4chat.tui.widgets.panels import dock as dock_module
-from ds4chat.tui.widgets.panels.acceptance import speedup
+from ds4chat.tui.widgets.panels.acceptance import outcome_lines, speedup
 from ds4chat.tui.widgets.panels.confidence import ConfidenceLog, Row, columns, head_line, row_spans
 from ds4chat.tui.widgets.panels.dock import PanelDock, open_panels
 from ds4chat.tui.widgets.panels.lines import LinesView
@@ -59,6 +59,13 @@ async def test_acceptance_shows_the_counters_by_hand() -> None:
     assert "20.0 tok/s plain: median pass at load" in text
     assert speedup(stats, LOADED) == 9 / 160 * 1000 / 20
     assert speedup(stats, dataclasses.replace(LOADED, plain_ms=0.0)) is None
+
+
+def test_an_outcome_has_its_colour_once_it_happened() -> None:
+    """Two full steps, a partial one and a miss: nothing that would warn of a fallback."""
+    roles = {text.strip(): role for line in outcome_lines(folded()) for text, role in line}
+    assert (roles["full"], roles["miss"]) == ("good", "bad")
+    assert roles["fallback"] == roles["gated"] == roles["plain"] == "muted"
 
 
 async def test_the_prefill_is_shown_while_the_reply_is_written_and_goes_with_it() -> None:

@@ -50,11 +50,11 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
 
 
 def outcome_lines(stats: Stats) -> list[Line]:
-    """How the steps ended, three outcomes a line, each in its colour and with its name."""
+    """How the steps ended, three outcomes a line, each with its name, and in its colour once it happened."""
 
     def cell(outcome: Outcome) -> tuple[tuple[str, str], tuple[str, str]]:
-        name = f"{outcome:<8}"
-        return (name, OUTCOME_ROLES[outcome]), (count(stats.outcomes[outcome], 5), "")
+        times = stats.outcomes[outcome]
+        return (f"{outcome:<8}", OUTCOME_ROLES[outcome] if times else "muted"), (count(times, 5), "")
 
     first, second = OUTCOMES[:3], OUTCOMES[3:]
     return [

@@ -1,4 +1,4 @@
-"""Where notices stand on the chat screen."""
+"""Where notices stand on the chat screen, and that no key of a setting does nothing in silence."""
 
 from __future__ import annotations
 
@@ -16,3 +16,23 @@ async def test_a_notice_never_covers_the_prompt(opened: Open, size: tuple[int, i
         assert toast.region.area > 0
         assert not toast.region.overlaps(chat.screen.prompt.region)
         assert not toast.region.overlaps(chat.screen.legend_row.region)
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "words"),
+    [
+        ("f7", {"mtp_draft": 1}, "depth 1 is the least: Ctrl+T pauses drafting"),
+        ("f8", {"mtp_draft": "auto"}, "auto is the end: F7 goes back"),
+        ("f9", {"mtp_margin": 0.0}, "margin 0 is the loosest"),
+        ("f10", {}, "margin 1.00 is exact, the tightest"),
+        ("ctrl+r", {}, "no change of a setting to undo"),
+    ],
+)
+async def test_a_key_at_the_end_of_its_range_says_so(
+    opened: Open, key: str, settings: dict, words: str
+) -> None:
+    async with opened(**settings) as chat:
+        before = chat.app.chat.tuning
+        await chat.press(key)
+        assert chat.app.chat.tuning == before
+        assert words in chat.shown()

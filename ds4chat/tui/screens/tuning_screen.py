@@ -87,11 +87,13 @@ class TuningScreen(Screen[None]):
         """Draft more or fewer tokens a step."""
         drafter = self.chat.loaded.drafter if self.chat.loaded else None
         most = min(MAX_DEPTH, drafter.max_depth) if drafter else MAX_DEPTH
-        self.retune(deeper(self.chat.tuning, by, max(1, most)))
+        end = "auto is the end: F7 goes back" if by > 0 else "depth 1 is the least: Ctrl+T pauses drafting"
+        self._retune_or_say(deeper(self.chat.tuning, by, max(1, most)), end)
 
     def action_margin(self, by: int) -> None:
         """Accept less likely drafts too, or fewer of them."""
-        self.retune(looser(self.chat.tuning, by))
+        end = "margin 0 is the loosest" if by > 0 else "margin 1.00 is exact, the tightest"
+        self._retune_or_say(looser(self.chat.tuning, by), end)
 
     def action_toggle_mtp(self) -> None:
         """Pause speculation, or go on with it."""
@@ -99,4 +101,14 @@ class TuningScreen(Screen[None]):
 
     def action_undo_tuning(self) -> None:
         """Undo the last change of a setting."""
-        self.dock_view.tuning.action_undo()
+        if self.dock_view.tuning.can_undo:
+            self.dock_view.tuning.action_undo()
+        else:
+            self.legend_row.say("no change of a setting to undo")
+
+    def _retune_or_say(self, tuning: Tuning, end: str) -> None:
+        """Change it, or say why the key does nothing: it is at the end of its range."""
+        if tuning == self.chat.tuning:
+            self.legend_row.say(end)
+        else:
+            self.retune(tuning)

@@ -207,6 +207,11 @@ class TuningPanel(Panel):
         event.stop()
         self.action_undo()
 
+    @property
+    def can_undo(self) -> bool:
+        """There is a change to take back."""
+        return bool(self._undo)
+
     def action_undo(self) -> None:
         """Take the last change back."""
         if self._undo:

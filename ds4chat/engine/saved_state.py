@@ -24,7 +24,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +176,7 @@ class SavedStates:
         tokens: list[int],
         hurried: Callable[[], bool],
     ) -> bool:
-        """Write the state to ``path``, then delete what it makes superfluous; False where it is too large."""
+        """Write the state to ``path`` in the place of what it continues; False where it is too large."""
         if hurried():
             raise _GivenUp
         drafts = drafter.state() if drafter else None
@@ -203,20 +203,24 @@ class SavedStates:
         total = len(begin) + sum(head["parts"]) + _DIGEST
         if total > MAX_FILE:
             return False
+        continued = {
+            found.path: found.size
+            for found in self._candidates(tokens)
+            if found.common == len(found.tokens) and found.path != path
+        }
+        self._make_room(total, continued)
         write_atomically(path, _with_digest([begin, *parts], hurried), durable=False)
         log.info("kept the state of %d tokens in %d bytes", len(tokens), total)
         # Only now: a new state that is not written to its end must not cost the one that it continues.
-        self._tidy_up(path, total, tokens)
+        for old in continued:
+            old.unlink(missing_ok=True)
         return True
 
-    def _tidy_up(self, new: Path, size: int, tokens: list[int]) -> None:
-        """Delete what the new file continues, and the oldest beyond the budget."""
-        for found in list(self._candidates(tokens)):
-            if found.path != new and found.common == len(found.tokens):
-                found.path.unlink(missing_ok=True)
-        room, files = MAX_BYTES - size, MAX_FILES - 1
+    def _make_room(self, size: int, continued: Mapping[Path, int]) -> None:
+        """Delete the oldest beyond the budget, but not those that the new one continues."""
+        room, files = MAX_BYTES - size - sum(continued.values()), MAX_FILES - 1
         for path, status in sorted(_files(self._folder), key=lambda item: -item[1].st_mtime):
-            if path == new:
+            if path in continued:
                 continue
             room -= status.st_size
             files -= 1

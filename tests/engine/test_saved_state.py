@@ -372,6 +372,29 @@ def test_a_longer_state_takes_the_place_of_the_shorter_and_the_oldest_go(
     assert second not in kept
 
 
+def test_all_states_together_take_no_more_than_their_budget_not_even_for_a_while(
+    tiny_dir: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for two and a half: the third costs the oldest, before it is written."""
+    load = load_named(tiny_dir, "llama-draft")
+    during: list[list[Path]] = []
+
+    def watched(path: Path, data: Any, *, durable: bool) -> None:
+        during.append(files(home))
+        write_atomically(path, data, durable=durable)
+
+    monkeypatch.setattr(saved_state, "write_atomically", watched)
+    with chat(load) as bench:
+        for age, word in ((50, " sea"), (40, " sun"), (30, " fog")):
+            bench.ask(word * 600, 5)
+            bench.session.keep()
+            (newest,) = set(files(home)) - set(during[-1])
+            os.utime(newest, (time.time() - age,) * 2)
+            monkeypatch.setattr(saved_state, "MAX_BYTES", newest.stat().st_size * 5 // 2)
+    assert [len(held) for held in during] == [0, 1, 1]
+    assert len(files(home)) == 2 and not set(during[1]) & set(files(home))
+
+
 def test_off_keeps_nothing_and_deletes_what_there_is(tiny_dir: Path, home: Path) -> None:
     load = load_named(tiny_dir, "llama-draft")
     path = saved(load, home)

@@ -385,7 +385,7 @@ def test_all_states_together_take_no_more_than_their_budget_not_even_for_a_while
 
     monkeypatch.setattr(saved_state, "write_atomically", watched)
     with chat(load) as bench:
-        for age, word in ((50, " sea"), (40, " sun"), (30, " fog")):
+        for age, word in ((50, " sea"), (40, " sun"), (30, " red")):
             bench.ask(word * 600, 5)
             bench.session.keep()
             (newest,) = set(files(home)) - set(during[-1])

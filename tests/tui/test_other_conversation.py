@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from chat_kit import PIECES, ended, steps_of
+from textual.strip import Strip
 from tui.chat_stage import Chat, Open
 
 from ds4chat.engine.events import Prefill
@@ -65,3 +67,30 @@ async def test_the_panels_know_the_prefill_of_the_running_reply(opened: Open) ->
         await chat.type("one", "enter")
         await chat.push(Prefill(1, 40, 40, 0, 80.0), *steps_of(1, PIECES))
         assert "prefill   500.0 tok/s  first   105.0 ms" in figures(chat)
+
+
+@pytest.mark.parametrize("what", ["f5", "undo", "other"])
+async def test_nothing_of_the_text_before_stays_on_the_screen(opened: Open, what: str) -> None:
+    """Every row that had text is drawn anew, also those below the end of a shorter conversation."""
+    async with opened(answer=False) as chat:
+        for number in (1, 2):
+            await chat.type("one", "enter")
+            await chat.push(*steps_of(number, PIECES * 2), ended(number))
+        transcript, drawn = chat.transcript, set()
+        before, render_line = transcript.virtual_size.height, transcript.render_line
+
+        def drawing(y: int) -> Strip:
+            drawn.add(y)
+            return render_line(y)
+
+        transcript.render_line = drawing  # type: ignore[method-assign]
+        if what == "f5":
+            await chat.press("f5")
+        elif what == "undo":
+            chat.screen.run_command("/undo")
+        else:
+            chat.app.chat.resume(Conversation(turns=[UserTurn("How?")], key=7))
+            chat.screen.show_conversation()
+        await chat.settle()
+        assert transcript.virtual_size.height < before <= transcript.size.height
+        assert drawn >= set(range(before)), sorted(set(range(before)) - drawn)

@@ -90,6 +90,7 @@ class Transcript(ScrollView, can_focus=True):
         self._stack = Stack(self._block(turn) for turn in turns)
         self._strips.clear()
         self._settle(0)
+        self.refresh()  # also below the end: what was shown may have been longer
         self.action_follow()
 
     def add_turn(self, turn: Turn) -> None:

@@ -26,7 +26,7 @@ from ds4chat.store.entities import (
     time_of_day,
     title_of,
 )
-from ds4chat.store.errors import StoreError, damaged_value
+from ds4chat.store.errors import StoreError, damaged_value, no_conversation
 
 PREVIEW_LENGTH = 200
 LONGEST_WORD = 4096
@@ -65,7 +65,7 @@ class Conversations:
         with self._database.read() as connection:
             rows = connection.execute(f"{_LIST} WHERE c.id = ?", (conversation,)).fetchall()
             if not rows:
-                raise StoreError(f"There is no conversation {conversation}.", "gone")
+                raise no_conversation(conversation)
             return self._conversations(connection, rows)[0]
 
     def message(self, message: int) -> Message:
@@ -303,7 +303,7 @@ class Conversations:
             "SELECT title, active_leaf FROM conversations WHERE id = ?", (conversation,)
         ).fetchone()
         if row is None:
-            raise StoreError(f"There is no conversation {conversation}.", "gone")
+            raise no_conversation(conversation)
         title, leaf = sound(row, (str, int | None))
         return {"title": title, "active_leaf": leaf}
 

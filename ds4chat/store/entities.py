@@ -91,6 +91,13 @@ class Message:
     context_used: int = 0
     seed: int = 0
 
+    @property
+    def ending(self) -> str:
+        """What cut the message short; empty where nothing did."""
+        if self.state != "complete":
+            return self.state
+        return "cut at its limit" if self.finish_reason in ("length", "context") else ""
+
     def ended(self, reply: int = 0) -> Ended | None:
         """The event that ended the reply, numbered ``reply``; None where none came."""
         if self.finish_reason is None:

@@ -9,9 +9,12 @@ import sqlite3
 from pathlib import Path
 from typing import Literal
 
-Trouble = Literal["newer", "read-only", "full", "locked", "corrupt", "moved", "gone", "input", "other"]
+Trouble = Literal[
+    "newer", "read-only", "full", "locked", "corrupt", "moved", "gone", "exists", "input", "other"
+]
 """newer: written by a later ds4chat. moved: the file is no longer in its place. gone: what was asked for does
-not exist. input: a file to be imported, or a place to export to, is not usable."""
+not exist. exists: a file of that name is there. input: a file to be imported, or a place to export to, is not
+usable."""
 
 _ROOM = 64 << 10
 """Bytes that the smallest write may need, log and index files included."""
@@ -73,6 +76,15 @@ def damaged_value() -> StoreError:
         "The database is damaged: it holds a value that ds4chat never wrote there. It was left as it is: put "
         'a backup in its place. The program sqlite3 can save what is readable with its command ".recover".',
         "corrupt",
+    )
+
+
+def no_conversation(number: int) -> StoreError:
+    """What is said of a number that no conversation has."""
+    return StoreError(
+        f'There is no conversation {number}. "ds4chat logs list" shows those there are; in the chat, '
+        "Ctrl+B does.",
+        "gone",
     )
 
 

@@ -103,9 +103,9 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
         yield f"<details><summary>Thinking</summary>\n\n{thinking.strip()}\n\n</details>\n\n"
     if answer.strip():
         yield f"{answer.strip()}\n"
-    if message.state != "complete":
+    if message.ending:
         why = f": {message.detail}" if message.detail else ""
-        yield f"\n*({message.state}{why})*\n"
+        yield f"\n*({message.ending}{why})*\n"
 
 
 def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:

@@ -25,6 +25,9 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
     Raises OSError, FileExistsError for a file that is there, unless it is to be replaced. Then, and where the
     block raises, what was there is as it was, and nothing stays beside it.
     """
+    if path.exists() and not path.is_file():
+        # The rename would put a file in the place of a device, such as /dev/null.
+        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
@@ -50,7 +53,7 @@ def write_whole(path: Path, chunks: Iterable[str], *, overwrite: bool = False) -
             for chunk in chunks:
                 file.write(chunk)
     except FileExistsError:
-        raise StoreError(f"{shown_path(path)} exists already. Give another name.", "input") from None
+        raise StoreError(f"{shown_path(path)} exists already. Give another name.", "exists") from None
     except OSError as error:
         raise from_system(
             error, f"{shown_path(path)} cannot be written. Choose another place. The system says"

@@ -30,6 +30,8 @@ from ds4chat.store.store import Store
 _BATCH = 1000
 """Steps in one batch of an imported reply."""
 
+_GIVE = "Give a file that ds4chat exported as json."
+
 _COUNT = range(2**32)
 _TOKEN_ID = range(-(2**31), 2**31)
 
@@ -42,10 +44,10 @@ def import_file(store: Store, path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{shown_path(path)} is not a file that can be imported.", "input")
+                raise StoreError(f"{shown_path(path)} is not a file that can be imported. {_GIVE}", "input")
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise from_system(error, f"{shown_path(path)} cannot be read. The system says") from error
+        raise from_system(error, f"{shown_path(path)} cannot be read. {_GIVE} The system says") from error
     except ValueError:
         raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
     return import_json(store, data, name=shown_path(path))
@@ -60,7 +62,8 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
         header = msgspec.json.decode(data, type=Header)
         if header.format != FORMAT:
             raise StoreError(
-                f"{name} is not a conversation that ds4chat exported: its format field does not say so.",
+                f"{name} is not a conversation that ds4chat exported: its format field does not say "
+                f"so. {_GIVE}",
                 "input",
             )
         if header.version > VERSION:
@@ -80,9 +83,9 @@ def _sentences(name: str) -> Iterator[None]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # msgspec's message names the field; what it quotes of the file is short and printable.
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StoreError(f"{name} cannot be imported: {shown_path(why[:300])}.", "input") from None
+        raise StoreError(f"{name} cannot be imported: {shown_path(why[:300])}. {_GIVE}", "input") from None
     except _Refused as refused:
-        raise StoreError(f"{name} cannot be imported: {refused}.", "input") from None
+        raise StoreError(f"{name} cannot be imported: {refused}. {_GIVE}", "input") from None
 
 
 class _Refused(Exception):

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
     "show ID": "Print a conversation.",
     "search TEXT": 'Find messages that hold all words and "quoted phrases" of TEXT.',
-    "export ID": "Write a conversation as md, json (complete) or jsonl (judged drafts).",
+    "export ID": "Write one as md, json (all there is) or jsonl (judged drafts).",
     "import FILE": "Take in a conversation that was exported as json.",
 }
 
@@ -35,8 +36,8 @@ def parser() -> Parser:
     actions = "\n".join(f"  {name:13}{text}" for name, text in ACTIONS.items())
     made = Parser(
         prog="ds4chat logs",
-        usage="ds4chat logs list | show ID | search TEXT | export ID | import FILE   [options]",
-        description=f"The stored conversations.\n\n{actions}",
+        usage="ds4chat logs ACTION [options]",
+        description=f"The stored conversations. ACTION is one of\n\n{actions}",
     )
     group = made.add_argument_group("Options")
     made.put(group, "--json", action="store_true", help="list, show, search: JSON on stdout.")
@@ -68,7 +69,8 @@ def run(argv: Sequence[str]) -> int:
     try:
         return actions[action](given, rest)
     except (StoreError, FolderError) as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        way = " --force replaces it." if isinstance(error, StoreError) and error.kind == "exists" else ""
+        print(f"ds4chat: {error}{way}", file=sys.stderr)
         return RUN_ERROR
 
 
@@ -94,7 +96,7 @@ def _refuse_others(given: Any, action: str) -> None:
 def _list(given: Any, rest: list[str]) -> int:
     if rest:
         raise UsageError(f'ds4chat logs list takes no further word "{one_line(rest[0])}".')
-    limit = _number(given.limit, "--limit") if given.limit else -1
+    limit = _number(given.limit, "--limit") if given.limit is not None else -1
     store = _open_to_read()
     try:
         found = store.conversations.listed(model=given.model or "", limit=limit)
@@ -124,10 +126,12 @@ def _show(given: Any, rest: list[str]) -> int:
     print(_line(facts))
     for message in path:
         model = f" ({one_line(message.model.name or Path(message.model.path).stem)})" if message.model else ""
-        state = "" if message.state == "complete" else f" [{message.state}]"
+        ending = f" [{message.ending}]" if message.ending else ""
         print(
-            f"\n{message.role}{model}{state}, {_time(message.created_ms)}:\n{harmless(message.text).strip()}"
+            f"\n{message.role}{model}{ending}, {_time(message.created_ms)}:\n{harmless(message.text).strip()}"
         )
+        if message.detail:
+            print(f"-- {one_line(message.detail)}")
         if message.judged:
             share = 100 * message.accepted / message.judged
             print(
@@ -140,7 +144,7 @@ def _search(given: Any, rest: list[str]) -> int:
     query = " ".join(rest).strip()
     if not query:
         raise UsageError("ds4chat logs search needs the TEXT to look for.")
-    limit = _number(given.limit, "--limit") if given.limit else 50
+    limit = _number(given.limit, "--limit") if given.limit is not None else 50
     store = _open_to_read()
     try:
         found = store.search(query, model=given.model or "", limit=limit)
@@ -160,12 +164,12 @@ def _export(given: Any, rest: list[str]) -> int:
     number = _id(rest, "export")
     from ds4chat.store.export import chunks, export, form_of
 
-    form = given.format or (form_of(Path(given.output)) if given.output else None)
+    form = given.format or (form_of(Path(given.output)) if given.output is not None else None)
     if form is None:
         raise UsageError("ds4chat logs export needs --format md, json or jsonl, or a FILE that ends so.")
     store = _open_to_read()
     try:
-        if given.output:
+        if given.output is not None:
             export(store, number, Path(given.output).expanduser(), form=form, overwrite=given.force)
             print(f"ds4chat: wrote {one_line(given.output)}.", file=sys.stderr)
         else:
@@ -183,9 +187,14 @@ def _import(given: Any, rest: list[str]) -> int:
         raise UsageError("ds4chat logs import takes one FILE.")
     from ds4chat.store.importing import import_file
 
+    path = Path(rest[0]).expanduser()
+    if not (folder("data") / FILE_NAME).exists():
+        # A file that is refused is to leave no database behind.
+        with closing(Store.in_memory()) as trial:
+            import_file(trial, path)
     store = open_store(data_dir() / FILE_NAME)
     try:
-        number = import_file(store, Path(rest[0]).expanduser())
+        number = import_file(store, path)
         title = store.conversations.get(number).title
     finally:
         store.close()

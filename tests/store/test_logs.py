@@ -12,6 +12,7 @@ import pytest
 from store.replies import ROOT, ended, step, text
 
 from ds4chat.cli import main
+from ds4chat.engine.events import refused
 from ds4chat.store import FILE_NAME, ModelIdentity, open_store
 from ds4chat.store.harmless import harmless, json_harmless, one_line
 from ds4chat.store.recording import Request
@@ -82,6 +83,26 @@ def test_show_prints_the_path_and_what_drafting_did(home: Path, capsys: pytest.C
     assert "[stopped]" in out and "👩\u200d🔬" in out
 
 
+def test_a_reply_cut_short_says_why(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was refused because its prompt is too long has nothing else to show."""
+    why = "The prompt has 6 tokens and the context holds 5. Shorten it, or raise the context length (-c)."
+    store = open_store(home / FILE_NAME)
+    store.record(Request("hello")).take(refused(1, why, "context"))
+    store.record(Request("go on")).take(ended("length"))
+    store.record(Request("broken")).take(refused(1, "It broke.\x1b[2J"))
+    store.close()
+    shown = run(capsys, "show", "3")[1].splitlines()
+    assert shown[-3].startswith("assistant [cut at its limit], ") and shown[-1] == f"-- {why}"
+    assert "assistant [cut at its limit], " in run(capsys, "show", "4")[1]
+    shown = run(capsys, "show", "5")[1].splitlines()
+    assert shown[-3].startswith("assistant [failed], ") and shown[-1] == "-- It broke.\\x1b[2J"
+    assert run(capsys, "export", "3", "--format", "md")[1].endswith(
+        f"\n## Assistant\n\n\n*(cut at its limit: {why})*\n"
+    )
+    assert run(capsys, "export", "4", "--format", "md")[1].endswith("\n*(cut at its limit)*\n")
+    assert "*(" not in run(capsys, "export", "1", "--format", "md")[1]
+
+
 def test_search_takes_words_as_they_are(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(capsys, "search", "count", "three")[1].splitlines()) == 2
     assert len(run(capsys, "search", '"count to"')[1].splitlines()) == 2
@@ -101,7 +122,10 @@ def test_export_and_import_on_the_command_line(
     assert json.loads(run(capsys, "show", "3", "--json")[1])["path"][1]["text"] == f"answer {EVIL}"
 
     code, _, err = run(capsys, "export", "1", "-o", str(file))
-    assert code == 1 and "exists already" in err
+    assert (code, err) == (
+        1,
+        f"ds4chat: {file} exists already. Give another name. --force replaces it.\n",
+    )
     assert run(capsys, "export", "1", "-o", str(file), "--force")[0] == 0
     assert json.loads(run(capsys, "export", "1", "--format", "json")[1]) == json.loads(file.read_text())
     assert len(run(capsys, "export", "1", "--format", "jsonl")[1].splitlines()) == 3
@@ -120,6 +144,9 @@ def test_export_and_import_on_the_command_line(
         (("show", "1", "2"), "number of one conversation"),
         (("list", "x"), "no further word"),
         (("list", "--limit", "-1"), "from 1 up"),
+        (("list", "--limit", ""), 'from 1 up, not ""'),
+        (("search", "x", "--limit", ""), 'from 1 up, not ""'),
+        (("export", "1", "-o", ""), "needs --format"),
         (("list", "--format", "md"), "--format goes with export"),
         (("search",), "needs the TEXT"),
         (("export", "1"), "needs --format"),
@@ -140,10 +167,18 @@ def test_a_wrong_command_is_a_sentence_and_exit_code_2(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("show", "77"), "There is no conversation 77"),
+        (
+            ("show", "77"),
+            'no conversation 77. "ds4chat logs list" shows those there are; in the chat, Ctrl+B does.\n',
+        ),
         (("export", "77", "--format", "md"), "There is no conversation 77"),
-        (("import", "missing.json"), "no such file"),
-        (("import", "/dev/null"), "not a file"),
+        (
+            ("import", "missing.json"),
+            "cannot be read. Give a file that ds4chat exported as json. The system says: no such file",
+        ),
+        (("import", "/dev/null"), "can be imported. Give a file that ds4chat exported as json.\n"),
+        (("import", __file__), "got `str`. Give a file that ds4chat exported as json.\n"),
+        (("export", "1", "--format", "md", "-o", ""), "is a folder. Give the name of a file in it."),
         (("export", "1", "-o", "/proc/nowhere/talk.md"), "cannot be written"),
     ],
 )
@@ -153,6 +188,46 @@ def test_what_cannot_be_done_is_a_sentence_and_exit_code_1(
     code, out, err = run(capsys, *words)
     assert (code, out) == (1, "")
     assert says in err
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_pipe_is_never_replaced_by_an_export(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], force: tuple[str, ...]
+) -> None:
+    """Nor is a device: as root, the rename of a finished file would take its place."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert run(capsys, "export", "1", "--format", "md", "-o", str(pipe), *force) == (
+        1,
+        "",
+        f"ds4chat: {pipe} cannot be written. Choose another place. The system says: it is no regular file.\n",
+    )
+    assert pipe.is_fifo() and sorted(os.listdir(tmp_path)) == ["home", "pipe"]
+
+
+def test_an_import_that_is_refused_makes_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "none"))
+    for name in ("missing.json", __file__):
+        assert run(capsys, "import", name)[0] == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_first_import_makes_the_database(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "talk.json"
+    assert run(capsys, "export", "2", "-o", str(file))[0] == 0
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "new"))
+    assert run(capsys, "import", str(file))[1].split()[0] == "1"
+    assert len(run(capsys, "list")[1].splitlines()) == 1
+
+
+def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "-h")[1]
+    assert "  export ID " in out and max(map(len, out.splitlines())) <= 80
 
 
 def test_looking_makes_no_files(

@@ -31,6 +31,7 @@ from ds4chat.tui.widgets.prompt.files import FileError, with_mentions
 from ds4chat.tui.widgets.prompt.text import PromptText
 from ds4chat.tui.widgets.status_line import STATES, Status, StatusLine
 from ds4chat.tui.widgets.token_card import TokenCard
+from ds4chat.tui.widgets.too_small import TooSmall, is_too_small
 from ds4chat.tui.widgets.transcript import Transcript
 from ds4chat.tui.widgets.transcript.summary import replay_sentence
 from ds4chat.tui.widgets.welcome import Welcome
@@ -102,6 +103,7 @@ class ChatScreen(TuningScreen):
                 yield self.prompt
             yield self.dock_view
         yield self._status
+        yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
         self.transcript.show_markdown(self._markdown)
@@ -209,16 +211,9 @@ class ChatScreen(TuningScreen):
         """Draw the status line."""
         chat = self.chat
         self._status_at = monotonic()
+        model, loaded, tuning = chat.model_name, chat.loaded, chat.tuning
         self._status.show(
-            Status(
-                chat.state,
-                chat.progress,
-                chat.model_name,
-                chat.loaded,
-                chat.tuning,
-                self.stats,
-                len(chat.queue),
-            )
+            Status(chat.state, chat.progress, model, loaded, tuning, self.stats, len(chat.queue))
         )
         self.prompt.set_class(chat.tuning.mode == "approximate", "-approximate")
 
@@ -256,6 +251,7 @@ class ChatScreen(TuningScreen):
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < 14 or event.size.width < 40, "-small")
         self.set_class(event.size.height < 10, "-tiny")
+        self.set_class(is_too_small(event.size), "-too-small")
         self._place_panels(event.size.width)
 
     def _place_panels(self, width: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from chat_kit import PIECES, ended, loaded, steps_of
+from tui.chat_stage import Open
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import Stats
@@ -58,6 +59,47 @@ def test_the_reason_has_lines_of_its_own() -> None:
     shown = lines(replace(READY, loaded=loaded(off_reason=reason)), 60)
     assert "MTP off" in shown[0]
     assert " ".join(line.strip() for line in shown[1:]) == f"MTP is off: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        (
+            "batches of up to 17 rows are bit-equal to single decodes here",
+            [" Strict mode: batches of up to 17 rows are bit-equal to single decodes here."],
+        ),
+        (
+            "verification is one token at a time: batches of 4 are not bit-equal to single decodes here "
+            "(after 48 tokens)",
+            [
+                " Strict mode: verification is one token at a time: batches of 4 are not bit-",
+                " equal to single decodes here (after 48 tokens).",
+            ],
+        ),
+        (
+            "",  # turned on in the chat: the load tested nothing
+            [
+                " Strict mode: verification is one token at a time until /model loads the model",
+                " again and tests batches.",
+            ],
+        ),
+    ],
+)
+def test_strict_mode_says_how_it_verifies(note: str, said: list[str]) -> None:
+    tested = replace(READY, loaded=replace(loaded(), strict_note=note))
+    assert lines(replace(tested, tuning=Tuning(depth=2, strict=True)), 80)[1:] == said
+    assert lines(tested, 80)[1:] == []
+    paused = lines(replace(tested, tuning=Tuning(depth=0, strict=True)), 80)
+    assert paused[1:] == [" MTP is off: paused by you. Ctrl+T or /mtp on resumes it."]
+
+
+async def test_the_chat_says_how_strict_mode_verifies_as_soon_as_it_is_on(opened: Open) -> None:
+    note = "batches of up to 17 rows are bit-equal to single decodes here"
+    async with opened(load=replace(loaded(), strict_note=note)) as chat:
+        assert "Strict mode" not in chat.shown()
+        await chat.type("/set mtp-strict on", "enter")
+        assert f"Strict mode: {note}." in chat.shown().splitlines()[-1]
+        assert chat.app.settings.mtp_strict
 
 
 def test_loading_and_reading_show_how_far_they_are() -> None:

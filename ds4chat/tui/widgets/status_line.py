@@ -48,18 +48,23 @@ class Status:
 
 
 def status_lines(status: Status, width: int) -> list[Line]:
-    """One line of figures, and below it the reason while speculation is off."""
+    """One line of figures, and below it the reason while speculation is off, or how strict mode verifies."""
     inner = max(10, width - 2)
     line: list[Span] = [(" ", "")]
     for number, part in enumerate(_fitting(_parts(status, inner), inner)):
         line += [("  ", "")] if number else []
         line += part.spans
     lines: list[Line] = [tuple(line)]
-    why = why_off(status)
+    why, strict = why_off(status), strict_note(status)
     if why:
-        pieces = textwrap.wrap(f"MTP is off: {why}", inner)[:WHY_ROWS]
-        lines += [((f" {piece}", "warning"),) for piece in pieces]
+        lines += _rows(f"MTP is off: {why}", inner, "warning")
+    elif strict:
+        lines += _rows(f"Strict mode: {strict}.", inner, "muted")
     return lines
+
+
+def _rows(text: str, width: int, role: str) -> list[Line]:
+    return [((f" {piece}", role),) for piece in textwrap.wrap(text, width)[:WHY_ROWS]]
 
 
 def why_off(status: Status) -> str:
@@ -71,6 +76,15 @@ def why_off(status: Status) -> str:
     if status.tuning.depth == 0:
         return "paused by you. Ctrl+T or /mtp on resumes it."
     return ""
+
+
+def strict_note(status: Status) -> str:
+    """How drafts are verified in strict mode; empty while it is off or nothing is loaded."""
+    if status.loaded is None or not status.tuning.strict:
+        return ""
+    return status.loaded.strict_note or (
+        "verification is one token at a time until /model loads the model again and tests batches"
+    )
 
 
 class _Part(NamedTuple):

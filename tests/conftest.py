@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--mtp-verify-depth", type=int, default=4, metavar="N", help="draft depth of tests/verify"
     )
+
+
+def pytest_configure() -> None:
+    """Have signals count, also in a background job that ignores them: every process started here would
+    inherit that."""
+    for name, handler in (
+        ("SIGINT", signal.default_int_handler),
+        ("SIGQUIT", signal.SIG_DFL),
+        ("SIGHUP", signal.SIG_DFL),
+    ):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -29,6 +31,20 @@ def ds4chat(
         env={**os.environ, **env},
         timeout=120,
     )
+
+
+@contextmanager
+def started(*args: str) -> Iterator[subprocess.Popen[str]]:
+    """ds4chat with these arguments; it does not outlive the test, whatever comes of that."""
+    command = [sys.executable, "-m", "ds4chat", *args]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -154,31 +170,27 @@ def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -
 
 def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
     args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    first = child.stdout.read(200)
-    child.send_signal(signal.SIGINT)
-    rest, errors = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert (first + rest).startswith(plain_text(40))
-    assert "Traceback" not in errors
+    with started(*args) as child:
+        assert child.stdout is not None
+        first = child.stdout.read(200)
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert (first + rest).startswith(plain_text(40))
+        assert "Traceback" not in errors
 
 
 def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
     args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.read(50)
-    child.stdout.close()
-    errors = child.stderr.read()
-    assert child.wait(60) in (0, 141)
-    assert "Traceback" not in errors
-    child.stderr.close()
+    with started(*args) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.read(50)
+        child.stdout.close()
+        errors = child.stderr.read()
+        assert child.wait(60) in (0, 141)
+        assert "Traceback" not in errors
+        child.stderr.close()
 
 
 @pytest.mark.parametrize("command", [[], ["check"]])
@@ -209,16 +221,14 @@ def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], t
     """The model ends its reply to the first prompt at once, and that to the second one never."""
     (tmp_path / "prompts.txt").write_text(f"\u00e9\n{END_NOW}\n", encoding="utf-8")
     args = [*pair[:2], "-c", "100000", "-t", "1", "--raw", "--prompts-file", str(tmp_path / "prompts.txt")]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ds4chat", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    first = child.stdout.readline()
-    child.send_signal(signal.SIGINT)
-    rest, errors = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert (first, rest) == ("\n", "")
-    assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"
+    with started(*args) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert (first, rest) == ("\n", "")
+        assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"
 
 
 @pytest.mark.parametrize("command", [[], ["check"]])

@@ -82,6 +82,24 @@ async def test_the_prompt_stays_in_sight_whatever_else_there_is_to_say(
         assert "█ No model" in chat.shown() and "\n typed\n" in chat.shown()
 
 
+@pytest.mark.parametrize("size", [(20, 5), (24, 6), (30, 8), (60, 9), (60, 10), (60, 14)])
+async def test_completions_and_waiting_prompts_leave_the_prompt_in_sight(
+    opened: Open, size: tuple[int, int]
+) -> None:
+    async with opened(size=size, load=OFF, answer=False) as chat:
+        for text in ("one", "two", "three", "four"):
+            await chat.type(text, "enter")
+        await chat.type("typed")
+        assert len(chat.app.chat.queue) == 3 and "typed" in chat.shown()
+    async with opened(size=size, load=OFF) as chat:
+        await chat.type("/", "down", "down")
+        chosen = chat.screen.prompt.menu.chosen
+        assert chosen is not None and f"❯ {chosen.label[:8]}" in chat.shown()
+        field = chat.screen.prompt.text_field
+        assert chat.screen.region.contains_region(field.region) and field.region.height > 0
+        assert not chat.screen._status.region.overlaps(field.region)
+
+
 def test_the_longest_sentence_that_fits_is_said() -> None:
     assert [is_too_small(Size(*size)) for size in ((20, 5), (19, 5), (20, 4), (200, 4))] == [
         False,

@@ -12,6 +12,8 @@ from ds4chat.tui.widgets.panels.lines import Line, LinesView
 from ds4chat.tui.widgets.prompt.completion import Suggestion
 
 ROWS = 8
+AROUND = 10
+"""Rows of the screen that the list leaves to what is around it."""
 
 
 class CompletionMenu(LinesView):
@@ -57,8 +59,13 @@ class CompletionMenu(LinesView):
         """Choose another one, round the ends."""
         if self._suggestions:
             self._chosen = (self._chosen + by) % len(self._suggestions)
-            self._first = min(max(self._first, self._chosen - ROWS + 1), self._chosen)
+            self._first = min(max(self._first, self._chosen - self._rows + 1), self._chosen)
             self._draw_rows()
+
+    @property
+    def _rows(self) -> int:
+        """How many suggestions show: one at least, so that the prompt below keeps its place."""
+        return min(ROWS, max(1, self.screen.size.height - AROUND))
 
     def on_resize(self) -> None:
         self._draw_rows()
@@ -70,7 +77,7 @@ class CompletionMenu(LinesView):
             self.post_message(self.Picked(self._suggestions[index]))
 
     def _draw_rows(self) -> None:
-        shown = self._suggestions[self._first : self._first + ROWS]
+        shown = self._suggestions[self._first : self._first + self._rows]
         width = max(20, self.size.width)
         label = min(max((cell_len(s.label) for s in self._suggestions), default=0), width // 2)
         lines: list[Line] = []
@@ -84,6 +91,6 @@ class CompletionMenu(LinesView):
                     (f"  {suggestion.help}", "muted"),
                 )
             )
-        if len(self._suggestions) > ROWS:
+        if len(self._suggestions) > self._rows > 1:
             lines.append(((f"  {self._chosen + 1} of {len(self._suggestions)}", "muted"),))
         self.set_lines(lines)

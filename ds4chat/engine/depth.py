@@ -134,9 +134,6 @@ class AutoDepth:
     """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true."""
     SMALL = 1 / 8
     """Share of what may be lost up to which such a check is made by a drafter that is asked in every step."""
-    HURDLE = 1.05
-    """What the time of a draft must bring, over what plain decoding would, from a drafter that is asked in
-    every step: many of its drafts are near the break-even, where an estimate a little too good loses."""
     FIRST = 3
     """Most drafts in the first batches, which tell what more rows and another number of rows cost."""
     AHEAD = (0, 1, 2, 3, 5, 7, 11, 15)
@@ -449,7 +446,7 @@ class AutoDepth:
             if not self._worst(depth) < stake.room:
                 return -math.inf
             ms = self.table.least_ms(depth) + self._way_ms(depth)
-            stake.excess[depth] = self.HURDLE * (ms / self.table.plain_ms() - 1)
+            stake.excess[depth] = ms / self.table.plain_ms() - 1
         return stake.value(depth, sure)
 
     def _start_rest(self, limit: int) -> None:

@@ -126,8 +126,8 @@ class AutoDepth:
     """After this many plain steps the drafter may have to catch up: that step's draft time is not its
     usual one."""
     ENOUGH = 16
-    """Plain steps in a row after which every fourth one is measured: a controller that only watches must
-    not cost a fast model anything."""
+    """Steps in a row without a draft after which every fourth one is measured: a controller that only watches
+    must not cost a fast model anything."""
     FREE_DRAFT = 0.02
     """Share of a plain step up to which a draft counts as free."""
     CHECK = 12
@@ -241,8 +241,10 @@ class AutoDepth:
         drafting = step.depth > 0
         if drafting and step.depth != self._depth:
             return  # not a step of this controller's choice, such as a probe
-        if not drafting and self._rows == 1 and self._plain_run >= self.ENOUGH and self._plain_run % 4:
-            self._plain_run += 1
+        idle = self._rows == 1 and not step.drafted and (not drafting or self._asking)
+        if idle and self._same >= self.ENOUGH and self._same % 4:
+            self._same += 1
+            self._plain_run += not drafting
             self._ledger.add(1.0, 1)
             return
         calls = self._calls or min(step.drafted + 1, step.depth)

@@ -278,6 +278,8 @@ class CostTable:
         try:
             table.verify.load_list(data["verify"], MAX_ROWS)
             table.draft.load_list(data["draft"], MAX_ROWS)
+            if table.verify.measured and not table.verify.value(1) > 0:
+                raise ValueError("a step that takes no time")
             for samples, name in (
                 (table.plain_overhead, "plain_overhead"),
                 (table.drafting_overhead, "drafting_overhead"),

@@ -106,20 +106,21 @@ class AutoDepth:
     it the first steps are plain ones and measure the baseline. ``table`` is what is known now, for the
     cache. Against plain decoding it loses less than 3 % over any 256 tokens of a reply, as far as these hold:
     a plain step's cost is as measured, and a depth not tried yet costs no more than CostTable.most_ms says.
-    The one step whose cost nothing is known of, the first with a draft after a cold start, can break the
-    bound if it alone costs more than 7 plain steps; no controller that ever tries can exclude that.
+    The first two steps with a draft after a cold start, of whose cost nothing is known, can break the bound
+    if they alone cost more than 7 plain steps; no controller that ever tries can exclude that.
     """
 
     BASELINE_STEPS = 3
     """Plain steps at the start of a cold table; the first one follows a prompt, whose size was another."""
     REFRESH = 200
-    """Plain steps' time after which a running speculation decodes one plain step, to keep the baseline
-    that everything is compared with true as the context grows: at most 0.5 %."""
+    """Plain steps' time after which a running speculation decodes one to three plain steps, to keep the
+    baseline that everything is compared with true as the context grows."""
     FIRST_REST = 16
     PATIENCE = 16
     """Tokens after which a try that could not be afforded is weighed anew: weighing costs time as well."""
     HOPELESS_REST = 1024
-    """Rest where measured costs rule out that speculation pays; the try after it only renews the costs."""
+    """Tokens of rest where measured costs rule out that speculation pays, and the most without a draft from a
+    drafter that is asked in every step; the try after them only renews the costs."""
     OPTIMISM = 1.0
     """Standard errors by which the first position's acceptance is taken to be better than its mean."""
     RESTED = 8
@@ -164,24 +165,22 @@ class AutoDepth:
         self._catch_up: deque[float] = deque(maxlen=5)
         self._rows = 0
         """Rows of the last verification batch; 0 when something else was decoded since."""
-        self._same = 0
-        """Steps of that size in a row."""
+        self._same = 0  # steps of that size in a row
         self._after_draft = False
         """The steps of that size came after one of another, and not after a prompt."""
         self._unbooked: deque[tuple[int, int, float]] = deque(maxlen=16)
         """Rows, steps of the same size before it, and milliseconds of verifications that came right after a
         change of size, while it is not known what that costs."""
-        self._failed_replies = 0
-        """Replies in a row in which speculation was tried and did not pay."""
+        self._failed_replies = 0  # in a row, in which speculation was tried and did not pay
         self._tried = False
-        self._confident = False
-        """The drafter says how sure it is."""
+        self._confident = False  # the drafter says how sure it is
         self._bins: list[int] = []
         self._calls = 0
         self._drops = 0
         self._path = 1.0
         self._depth = 0
         self._stake = Stake()
+        self._verified = 0  # tokens of all replies up to the latest step with a draft
         self._rate = 0.0
         self._accepted_rates: list[float] = []
 
@@ -193,7 +192,7 @@ class AutoDepth:
         if self._tried:
             self._failed_replies = 0 if self._running or self._earned > 2 else self._failed_replies + 1
         self._tried = self._running
-        self._rows = self._same = 0
+        self._rows = self._same = self._depth = 0
         self._ledger.begin()
         self._acceptance.forget(8)
         self._calibration.forget(8)
@@ -218,8 +217,8 @@ class AutoDepth:
 
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
         """False where the draft, with the best continuation behind it, is expected to bring fewer tokens than
-        its time would bring otherwise. Used once 32 judged drafts have calibrated the drafter's probability,
-        and from the start for a drafter that is asked in every step."""
+        its time would bring otherwise, once 32 judged drafts have calibrated the drafter's probability. From
+        a drafter that is asked in every step: where it is no good stake, from the start."""
         self._calls += 1
         if draft_prob is None:
             return True
@@ -229,7 +228,8 @@ class AutoDepth:
         if not (self._worth if asking else self._pays)(position, calibrated):
             self._drops += 1
             dear = asking and not self._worst(position) < self.SMALL * self._stake.room
-            if self._drops % self.CHECK or dear:
+            check = self._drops % self.CHECK == 0 and not dear
+            if not check and self._ledger.tokens < self._verified + self.HOPELESS_REST:
                 return False
         self._stake.sure.append(calibrated)
         self._bins.append(Calibration.bin(draft_prob))
@@ -240,12 +240,14 @@ class AutoDepth:
         """Learn from one step: its costs, its acceptance, and what it lost or won against plain decoding."""
         drafting = step.depth > 0
         if drafting and step.depth != self._depth:
+            self._rows = self._same = 0
             return  # not a step of this controller's choice, such as a probe
         idle = self._rows == 1 and not step.drafted and (not drafting or self._asking)
         if idle and self._same >= self.ENOUGH and self._same % 4:
             self._same += 1
             self._plain_run += not drafting
-            self._ledger.add(1.0, 1)
+            self._ledger.add(self.table.step_ms(0, 1) / self.table.plain_ms() if drafting else 1.0, 1)
+            self._depth = 0
             return
         calls = self._calls or min(step.drafted + 1, step.depth)
         if not drafting:
@@ -255,7 +257,8 @@ class AutoDepth:
         if step.drafted + 1 != self._rows:
             self._after_draft = self._rows > 0
             self._rows, self._same = step.drafted + 1, 0
-        excess = self.table.excess_ms(self._same)
+        # After a prompt plain decoding pays for the change as well.
+        excess = self.table.excess_ms(self._same) if self._after_draft else 0.0
         self._learn_costs(step, calls, resumed)
         self._same += 1
         plain = self.table.plain_ms()
@@ -281,6 +284,8 @@ class AutoDepth:
             done = self._trial_judged <= 0 and self.table.verify.count(step.drafted + 1) > 1
             self._trial_steps = 0 if done else max(0, self._trial_steps - 1)
             self._plain_run = 0
+            if step.drafted:
+                self._verified = self._ledger.tokens
             self._since_plain_ms += expected
         else:
             self._plain_run += 1
@@ -297,7 +302,8 @@ class AutoDepth:
                     for earlier, before, taken in self._unbooked:
                         table.verify.add(earlier, max(taken - table.excess_ms(before), 0.0))
                     self._unbooked.clear()
-            if same > 1 or (same and not self._after_draft) or table.change_is_free:
+            cold = same and not self._after_draft and self._baseline_unknown
+            if same > 1 or cold or table.change_is_free:
                 table.verify.add(1, ms)
                 self._since_plain_ms = 0.0
         elif same > 1 or table.change_is_known:
@@ -432,8 +438,9 @@ class AutoDepth:
         best, planned = self._value(position - 1, sure), 0
         for further in self.AHEAD:
             depth = position + further
-            if depth > self._depth or (value := self._value(depth, sure)) == -math.inf:
+            if depth > self._depth:
                 break
+            value = self._value(depth, sure)
             if value > best:
                 best, planned = value, depth
         if not planned:

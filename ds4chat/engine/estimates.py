@@ -182,8 +182,8 @@ class Ledger:
     BOUND = 0.028 * 256
     """0.2 % is left for errors in the measured costs."""
     START = 4.0
-    """The bound of the first token, so that a short reply pays little for what is learned in it; it rises
-    by 0.03 a token up to BOUND."""
+    """The bound of the first token for steps that are only to tell something, so that a short reply pays
+    little for what is learned in it; it rises by 0.03 a token up to BOUND."""
 
     RENEWED = 2.0
     """What a new reply may lose at the least, whatever the replies before it lost: its text is another."""
@@ -216,8 +216,9 @@ class Ledger:
 
     @property
     def room(self) -> float:
-        """What may be lost before the bound within this reply is reached, in plain steps."""
-        return self.BOUND - min(self.drawdown, self._loss - self._lowest_of_reply)
+        """What may be lost before the bound is reached, in plain steps; what a new reply may lose at the
+        least."""
+        return max(self.BOUND - self.drawdown, self.RENEWED - (self._loss - self._lowest_of_reply))
 
     def affords(self, loss: float) -> bool:
         """Whether a step that may lose this much and is only hoped to bring more keeps the tighter bound of

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ds4chat.engine.costs import CostTable
 from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.drafters.base import Policy
 from ds4chat.engine.drafters.lookup import Lookup
+from ds4chat.engine.estimates import Ledger
 
 TEXTS = json.loads((Path(__file__).parent / "recorded_texts.json").read_text())
 """30 of {"kind", "prompt": token ids, "reply": token ids}, six of each kind."""
@@ -154,3 +156,71 @@ def test_lookup_learns_from_copies_that_were_never_verified() -> None:
             (start + (1 + 49 / 50) * 49 / 50) / (weight + 1 + (1 + 49 / 50) * 49 / 50),
         ]
     )
+
+
+def test_lookup_reads_the_text_it_was_given_last() -> None:
+    """A drafter that knew another text drafts from the new one."""
+    text = [9, 8, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    lookup = Lookup(max_depth=4)
+    lookup.observe([9] * 5, 0, 5)
+    policy = Policy(0, lambda token: False, lambda position, sure: True)
+    assert lookup.draft(text, 4, 3, policy).tokens == [5, 6, 7]
+
+
+def test_lookup_learns_nothing_from_what_the_user_writes() -> None:
+    """The copy found at the end of a reply is not held against the prompt that follows."""
+    lookup, asked = Lookup(max_depth=4), []
+    refuse = Policy(0, lambda token: False, lambda position, sure: asked.append(sure) and False)
+    text = [1, 2, 3, 4, 5, 6, 1, 2]
+    lookup.observe(text, 0, len(text))
+    lookup.draft(text, 3, 4, refuse)
+    lookup.rewind(len(text))  # as the next prompt begins
+    prompt = [3, 4, 5, 6, 9, 1, 2]
+    lookup.observe(prompt, len(text), len(prompt))
+    lookup.draft([*text, *prompt], 3, 4, refuse)
+    assert asked == pytest.approx([0.64, 0.64])
+
+
+def asked_run(tokens: int, changed: float) -> list[int]:
+    """Replies of 200 tokens from a drafter that is always right at a confidence of 0.97, v(k) = 1 + k / 5;
+    the first two steps of another size take ``changed`` plain steps longer while fewer than 12 tokens came.
+    The tokens before each draft."""
+    auto, drafted = AutoDepth(None, 8), []
+    at, rows, same = 0, 0, 0
+    while at < tokens:
+        if at % 200 == 0:
+            auto.begin()
+        depth, drafts = auto.choose(8), 0
+        while drafts < depth and auto.keep_drafting(drafts + 1, 0.97):
+            drafts += 1
+        if drafts:
+            drafted.append(at)
+        rows, same = drafts + 1, same + 1 if rows == drafts + 1 else 0
+        ms = PLAIN_MS * (1 + drafts / 5 + (changed if at < 12 and same < 2 else 0))
+        auto.observe(StepCost(depth, drafts, drafts, drafts, 0.01, ms, ms + 0.01, drafts + 1))
+        at += drafts + 1
+    return drafted
+
+
+def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
+    """Two stalls make a change look dearer than all that may be lost, so that no draft is a stake. After
+    1,024 tokens without one the costs are renewed, and drafting goes on."""
+    drafted = asked_run(8000, 4.5)
+    assert len([at for at in drafted if at > 4000]) > 100
+
+
+def test_what_follows_a_prompt_is_no_loss() -> None:
+    """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
+    with or without drafts: short replies without a draft leave all of the room there was."""
+    table = CostTable()
+    for _ in range(3):
+        table.verify.add(1, PLAIN_MS)
+    for before in (0, 0, 0, 1, 1, 1):
+        table.observe_change(before, 2 * PLAIN_MS)
+    auto = AutoDepth(table, 8)
+    for _ in range(12):
+        auto.begin()
+        for step in range(20):
+            ms = PLAIN_MS * (2 if step < 2 else 1)
+            auto.observe(StepCost(auto.choose(0), 0, 0, 0, 0.0, ms, ms, 1))
+    assert auto._ledger.room == pytest.approx(Ledger.BOUND)

@@ -52,7 +52,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What was proposed: the tokens from ``source`` on, to stand from ``at`` on."""
+    """What was found, proposed or not: the tokens from ``source`` on, to stand from ``at`` on."""
 
     source: int
     at: int
@@ -61,7 +61,8 @@ class _Copy:
 
 
 class Lookup:
-    """N-gram continuation of the own context; needs no model. It forgets with the conversation."""
+    """N-gram continuation of the own context; needs no model. It forgets with the conversation, but how often
+    copies were right it forgets only when nothing of the conversation is kept."""
 
     kind = "lookup"
     path = ""
@@ -74,13 +75,13 @@ class Lookup:
         """Position behind the latest occurrence of each n-gram."""
         self._experience = Experience()
         self._copy: _Copy | None = None
-        """The latest proposal, not yet held against the text."""
+        """What was found last, not yet held against the text."""
 
     def rewind(self, keep: int) -> int:
         if keep == 0:
             self._experience = Experience()
+        self._copy = None  # what comes next is not what it was found for
         if keep < len(self._tokens):
-            self._copy = None
             kept = self._tokens[:keep]
             self._tokens = []
             self._latest.clear()
@@ -93,10 +94,10 @@ class Lookup:
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(source=self.kind)
-        known = self._tokens
-        if len(known) != len(committed):
+        if len(self._tokens) != len(committed):
             self.rewind(0)
             self._extend(committed)
+        known = self._tokens
         self._learn(last)
         for size in SIZES:
             if len(known) < size:
@@ -138,7 +139,7 @@ class Lookup:
         """Nothing is held."""
 
     def _learn(self, last: int) -> None:
-        """Hold the latest proposal against what the text became, as far as it was right and one further."""
+        """Hold what was found last against what the text became, as far as it was right and one further."""
         copy, self._copy = self._copy, None
         if copy is None or len(self._tokens) < copy.at:
             return  # nothing was committed since

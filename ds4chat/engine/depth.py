@@ -177,7 +177,6 @@ class AutoDepth:
         self._bins: list[int] = []
         self._calls = 0
         self._drops = 0
-        self._path = 1.0
         self._depth = 0
         self._stake = Stake()
         self._verified = 0  # tokens of all replies up to the latest step with a draft
@@ -204,7 +203,6 @@ class AutoDepth:
         self._bins.clear()
         self._stake.begin(self._ledger.room)
         self._calls = 0
-        self._path = 1.0
         self._depth = 0
         limit = min(limit, self.max_depth)
         if limit > 0 and not self._baseline_due():
@@ -233,7 +231,6 @@ class AutoDepth:
                 return False
         self._stake.sure.append(calibrated)
         self._bins.append(Calibration.bin(draft_prob))
-        self._path *= calibrated
         return True
 
     def observe(self, step: StepCost) -> None:
@@ -421,7 +418,7 @@ class AutoDepth:
         if self._calibration.seen < Calibration.NEEDED or not self._rate > 0:
             return True
         before = self._step_ms(position - 1, position)
-        expected = gain = self._path * sure
+        expected = gain = math.prod(self._stake.sure) * sure
         best = gain - self._rate * (self._step_ms(position) - before)
         for depth in range(position + 1, self._depth + 1):
             expected *= self._accepted_rates[depth - 1]

@@ -1,8 +1,9 @@
-"""Names that last through a power cut. It stands on nothing of ours, so that every part may use it."""
+"""What puts a file under its name for good. It stands on nothing of ours, so that every part may use it."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -20,3 +21,10 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def refuse_special(path: Path) -> None:
+    """Raise OSError where something stands that is no regular file: a rename would put a file in the place of
+    a device, such as /dev/null."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))

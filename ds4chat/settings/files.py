@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from ds4chat.durable import sync_folder
+from ds4chat.durable import refuse_special, sync_folder
 
 PRIVATE = 0o600
 
@@ -48,9 +47,7 @@ def try_place(path: Path) -> None:
 
 def _beside(path: Path) -> tuple[int, Path]:
     """A new file beside ``path``, to be renamed to it: its open descriptor and its path. Raises OSError."""
-    if path.exists() and not path.is_file():
-        # The rename would put a file in the place of a device, such as /dev/null.
-        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+    refuse_special(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
     return descriptor, Path(name)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from ds4chat.durable import sync_folder
+from ds4chat.durable import refuse_special, sync_folder
 from ds4chat.store.errors import StoreError, from_system, shown_path
 
 PRIVATE = 0o600
@@ -25,9 +25,7 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
     Raises OSError, FileExistsError for a file that is there, unless it is to be replaced. Then, and where the
     block raises, what was there is as it was, and nothing stays beside it.
     """
-    if path.exists() and not path.is_file():
-        # The rename would put a file in the place of a device, such as /dev/null.
-        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+    refuse_special(path)
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")

@@ -15,9 +15,10 @@ from typing import Literal, NoReturn
 from ds4chat.models import architectures, eagle3, gemma4, tokenizer
 from ds4chat.models.architectures import Rollback
 from ds4chat.models.classify import Kind, classify, describe, nextn_layers, trunk_layers
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.sanity import check_metadata, check_tables, check_vocabulary
+from ds4chat.text import one_line, shortened
 
 PairKind = Literal["nextn-embedded", "nextn-support", "eagle3", "draft-model", "gemma4-assistant"]
 
@@ -57,16 +58,16 @@ def check_target(path: str | os.PathLike[str]) -> Header:
     check_metadata(header)
     kind = classify(header)
     if kind not in ("target", "nextn-embedded"):
-        raise ModelFileError(f"{shown_path(header.path)} is {describe(header)}. {_AS_TARGET[kind]}")
+        raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {_AS_TARGET[kind]}")
     for key in ("block_count", "embedding_length", "context_length"):
         if header.own_integer(key) is None:
             raise ModelFileError(
-                f"{shown_path(header.path)} is incomplete: it lacks the metadata key "
-                f"{shown(header.own(key))}. Download it again, or convert it again."
+                f"{one_line(header.path)} is incomplete: it lacks the metadata key "
+                f"{shortened(header.own(key))}. Download it again, or convert it again."
             )
     if not tokenizer.vocabulary_size(header) or not tokenizer.has_tokenizer(header):
         raise ModelFileError(
-            f"{shown_path(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
+            f"{one_line(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
             "its tokenizer files beside it."
         )
     check_vocabulary(header)
@@ -109,7 +110,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
     kind = classify(header)
     check = _CHECKS.get(kind)
     if check is None:
-        raise ModelFileError(f"{shown_path(header.path)} is {describe(header)}. {_AS_SUPPORT[kind]}")
+        raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {_AS_SUPPORT[kind]}")
     check_vocabulary(header)
     check_tables(header)
     pair_kind, n_heads, notes = check(target, header)
@@ -152,13 +153,13 @@ def _refuse_target_itself(target: Header, support: Header) -> None:
         if classify(target) == "nextn-embedded"
         else _OTHER_SUPPORT
     )
-    raise ModelFileError(f"{shown_path(support.path)} is the target itself. {hint}")
+    raise ModelFileError(f"{one_line(support.path)} is the target itself. {hint}")
 
 
 def _misfit(support: Header, target: Header, what: str) -> NoReturn:
     """The two files do not belong together."""
     raise ModelFileError(
-        f"{shown_path(support.path)} does not fit {shown_path(target.path)}: {what}. "
+        f"{one_line(support.path)} does not fit {one_line(target.path)}: {what}. "
         "Give the support file that was made for this model."
     )
 
@@ -170,7 +171,7 @@ def _check_embedded(target: Header) -> int:
     """Number of NextN blocks inside the target. Raises ModelFileError where there are none that can run."""
     if not nextn_layers(target):
         raise ModelFileError(
-            f"{shown_path(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
+            f"{one_line(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
             "model with --mtp FILE, or use --lookup."
         )
     return _check_blocks(target)
@@ -178,11 +179,11 @@ def _check_embedded(target: Header) -> int:
 
 def _check_blocks(header: Header) -> int:
     """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
-    name, architecture = shown_path(header.path), header.architecture
+    name, architecture = one_line(header.path), header.architecture
     if architecture not in architectures.NEXTN:
         raise ModelFileError(
-            f"llama.cpp cannot run NextN blocks of the architecture {shown(architecture)}, so that of {name} "
-            "is of no use. Give a draft model with --mtp FILE, or use --lookup."
+            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
+            f"{name} is of no use. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if not declared or held != declared:
@@ -227,12 +228,12 @@ def _check_deepseek4(header: Header, block: int) -> None:
     ratios = header.integers(header.own("attention.compress_ratios")) or []
     if len(ratios) <= block or ratios[block] != 0:
         raise ModelFileError(
-            f"{shown_path(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
+            f"{one_line(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
             "which llama.cpp asks for. Convert it again with a current converter."
         )
     if (header.own_integer("hash_layer_count") or 0) > block:
         raise ModelFileError(
-            f"{shown_path(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
+            f"{one_line(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
         )
 
 
@@ -241,15 +242,15 @@ def _check_nextn_support(target: Header, support: Header) -> tuple[PairKind, int
         _misfit(
             support,
             target,
-            f"it was made for the architecture {shown(support.architecture)}, the target is "
-            f"{shown(target.architecture)}",
+            f"it was made for the architecture {shortened(support.architecture)}, the target is "
+            f"{shortened(target.architecture)}",
         )
     _check_widths(target, support)
     n_heads = _check_blocks(support)
     embeddings = support.tensors.get("token_embd.weight")
     if embeddings is None or tokenizer.vocabulary_size(support) is None:
         raise ModelFileError(
-            f"{shown_path(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
+            f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
             "the support model too. Convert it again with `convert_hf_to_gguf.py --mtp`."
         )
     _check_checkpoint(target, support)
@@ -282,7 +283,7 @@ def checkpoint_conflict(target: Header, support: Header) -> str:
     ):
         ours, theirs = target.metadata.get(key), support.metadata.get(key)
         if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
-            return f"it was made from the {word} {shown(theirs)}, the target from {shown(ours)}"
+            return f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
     return ""
 
 
@@ -299,7 +300,7 @@ def _low_bit_notes(header: Header) -> tuple[str, ...]:
         return ()
     worst = min(low, key=lambda t: t.type.bits)
     return (
-        f"The drafting head of {shown_path(header.path)} is stored in {worst.type.name} "
+        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
         f"({worst.type.bits:.1f} bits a weight); below {LOW_BITS:g} bits most drafts tend to be rejected.",
     )
 
@@ -317,11 +318,11 @@ def _check_eagle3(target: Header, support: Header) -> tuple[PairKind, int, tuple
 
 def _check_assistant(target: Header, support: Header) -> tuple[PairKind, int, tuple[str, ...]]:
     if target.architecture != "gemma4":
-        _misfit(support, target, f"it drafts for gemma4, the target is {shown(target.architecture)}")
+        _misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
         raise ModelFileError(
-            f"{shown_path(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
+            f"{one_line(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
             "Convert it again with a current converter."
         )
     reason = gemma4.misfit(target, support)
@@ -332,17 +333,21 @@ def _check_assistant(target: Header, support: Header) -> tuple[PairKind, int, tu
 
 
 def _check_draft_model(target: Header, support: Header) -> tuple[PairKind, int, tuple[str, ...]]:
-    name = shown_path(support.path)
+    name = one_line(support.path)
     if rollback_class(support) != "kv":
         raise ModelFileError(
-            f"{name} keeps a recurrent state ({shown(support.architecture)}), which a draft model cannot "
+            f"{name} keeps a recurrent state ({shortened(support.architecture)}), which a draft model cannot "
             "roll back. Give a draft model whose layers all attend."
         )
     if not tokenizer.has_tokenizer(support):
         _misfit(support, target, "it has no tokenizer")
     ours, theirs = (h.text("tokenizer.ggml.model") for h in (target, support))
     if ours != theirs:
-        _misfit(support, target, f"its tokenizer is of the type {shown(theirs)}, the target's {shown(ours)}")
+        _misfit(
+            support,
+            target,
+            f"its tokenizer is of the type {shortened(theirs)}, the target's {shortened(ours)}",
+        )
     for word, adds, token in (
         ("begin", tokenizer.adds_bos, tokenizer.bos),
         ("end", tokenizer.adds_eos, tokenizer.eos),

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 
 from ds4chat.store import Conversation, Hit, Store, StoreError
 from ds4chat.store import Message as StoredMessage
-from ds4chat.store.harmless import one_line
+from ds4chat.text import one_line
 from ds4chat.tui.screens import history_changes as changes
 from ds4chat.tui.screens import history_rows as rows
 from ds4chat.tui.screens.history_branches import BranchScreen

@@ -14,8 +14,7 @@ from ds4chat.settings.files import remove_files
 from ds4chat.settings.paths import states_folder
 from ds4chat.store import Store, StoreError
 from ds4chat.store.database import connect
-from ds4chat.store.errors import shown_path
-from ds4chat.store.harmless import one_line
+from ds4chat.text import one_line
 
 UNTITLED = "Untitled"
 
@@ -115,7 +114,7 @@ def write(store: Store, key: int, path: Path) -> Change:
     from ds4chat.store.export import export
 
     export(store, key, path)
-    return Change(f"Written to {shown_path(path)}.", select=key)
+    return Change(f"Written to {one_line(path)}.", select=key)
 
 
 def read(store: Store, path: Path) -> Change:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds4chat.tui.key_names import spelled
+from ds4chat.tui.kit.key_names import spelled
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- keys: begin -->\n", "<!-- keys: end -->\n"
@@ -46,7 +46,7 @@ async def chat_rows() -> list[Row]:
     """The keys of the app, the chat and every widget in it, by place, in the order of the help screen."""
     from ds4chat.settings.schema import Settings
     from ds4chat.tui.app import ChatApp
-    from ds4chat.tui.screens.help import bound_keys
+    from ds4chat.tui.help.screen import bound_keys
 
     app = ChatApp(Settings())
     async with app.run_test(size=(140, 45)) as pilot:
@@ -61,14 +61,14 @@ def screen_rows() -> list[Row]:
     """The keys of the screens that lie over the chat, by screen."""
     from textual.binding import Binding
 
-    from ds4chat.tui.screens.explorer import ExplorerScreen
-    from ds4chat.tui.screens.history import HistoryScreen
-    from ds4chat.tui.screens.log import LogScreen
-    from ds4chat.tui.screens.models import ModelPicker
-    from ds4chat.tui.screens.settings import SettingsScreen
-    from ds4chat.tui.widgets.explorer.table import RowTable
-    from ds4chat.tui.widgets.explorer.whatif import WhatIfPanel
-    from ds4chat.tui.widgets.row_list import RowList
+    from ds4chat.tui.explorer.screen import ExplorerScreen
+    from ds4chat.tui.explorer.table import RowTable
+    from ds4chat.tui.explorer.whatif import WhatIfPanel
+    from ds4chat.tui.history.screen import HistoryScreen
+    from ds4chat.tui.kit.row_list import RowList
+    from ds4chat.tui.log.screen import LogScreen
+    from ds4chat.tui.models.screen import ModelPicker
+    from ds4chat.tui.settings.screen import SettingsScreen
 
     screens: tuple[tuple[str, tuple[type, ...]], ...] = (
         ("Confidence explorer", (ExplorerScreen, RowTable, WhatIfPanel)),
@@ -94,7 +94,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def section() -> str:
     """What stands between the two marks of the README."""
-    from ds4chat.tui.commands import COMMANDS
+    from ds4chat.tui.chat.command_table import COMMANDS
 
     rows = [row for row in [*asyncio.run(chat_rows()), *screen_rows()] if row.action]
     parts = []

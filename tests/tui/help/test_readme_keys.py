@@ -1,0 +1,82 @@
+"""The README's lists of keys and commands are those of the chat."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from kits.chat_stage import Open
+from textual.command import CommandPalette
+
+from ds4chat.settings.load import parse
+from ds4chat.settings.save import document
+from ds4chat.settings.schema import Settings
+from ds4chat.tui.chat.command_table import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("readme_keys", ROOT / "tools" / "readme_keys.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL = _tool()
+
+
+def test_the_readme_lists_the_keys_and_commands_that_there_are() -> None:
+    """Make it anew with ``python tools/readme_keys.py``."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = TOOL.section()
+    assert TOOL.written(readme, section) == readme
+    for command in COMMANDS:
+        assert f"`/{command.name}" in section
+    for name in ("chat.back", "prompt.newline", "tuning.undo", "explorer.apply", "history.fork", "log.next"):
+        assert f"`{name}`" in section
+
+
+def test_the_list_is_the_same_every_time() -> None:
+    assert TOOL.section() == TOOL.section()
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ctrl+end", "Ctrl+End"),
+        ("f11", "F11"),
+        ("N", "Shift+N"),
+        ("shift+n", "Shift+N"),
+        ("pageup", "PgUp"),
+        ("equals_sign", "="),
+        ("k", "k"),
+        ("ctrl+k", "Ctrl+K"),
+    ],
+)
+def test_a_key_is_spelled_as_people_write_it(key: str, text: str) -> None:
+    assert TOOL.spelled(key) == text
+
+
+def test_the_example_of_a_key_in_the_settings_file_names_an_action() -> None:
+    """Commented out there: the line with its mark taken away must do what it says."""
+    lines = document(Settings()).splitlines()
+    example = [line[2:] for line in lines[lines.index("# [keys]") :][:2]]
+    keys = parse("\n".join(example).encode(), Path("/")).values["keys"]
+    assert keys and all(f"`{name}`" in TOOL.section() for name in keys)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(f"    {line}" for line in example) in readme
+
+
+async def test_the_palette_has_a_key_of_its_own_and_help_lists_it(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.press("ctrl+p")
+        assert isinstance(chat.app.screen, CommandPalette)
+        await chat.press("escape")
+        await chat.press("f1", *"palette")
+        assert "app.palette" in chat.app.screen.query_one("#help-lines").text  # type: ignore[attr-defined]

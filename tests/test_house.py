@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ds4chat.commands.ds4_differences import DIFFERENCES
 from ds4chat.settings.save import document
 from ds4chat.settings.schema import Settings
 
@@ -74,13 +73,6 @@ def test_no_class_and_no_function_is_too_long_to_be_read_at_once() -> None:
         > (MAX_CLASS if isinstance(node, ast.ClassDef) else MAX_FUNCTION)
     }
     assert long == {}
-
-
-def test_the_readme_says_how_ds4chat_differs_from_ds4_as_the_help_does() -> None:
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    for names, difference in DIFFERENCES:
-        assert names.replace(" as switches", "") in readme
-        assert difference in readme
 
 
 def test_the_ci_runs_the_command_that_the_readme_gives() -> None:

@@ -1,4 +1,4 @@
-"""Where ds4chat and ds4 differ, for a reader who comes from ds4: the help and the README say the same."""
+"""Where ds4chat and ds4 differ, for a reader who comes from ds4: the help and docs/ds4.md say the same."""
 
 from __future__ import annotations
 

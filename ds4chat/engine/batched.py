@@ -17,7 +17,7 @@ import numpy as np
 
 from ds4chat.engine import measure
 from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step, refused
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model
+from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
@@ -51,7 +51,7 @@ class BatchedSession:
         self._model = Model(load.model, gpu_layers=load.gpu_layers, split_mode=load.split_mode)
         self._prompter = Prompter(self._model)
         self.note = self._prompter.note
-        self._n_ctx = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        self._n_ctx = self._model.room = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
         self._context = Context(
             self._model,
             n_ctx=self._n_ctx * slots,
@@ -91,6 +91,9 @@ class BatchedSession:
     def _begin(self, slot: _Slot, number: int, request: Generate, done: dict[int, list[Event]]) -> None:
         try:
             prompt = self._prompter.of(request)
+        except TooLongError as error:
+            done[number] = [refused(request.reply, str(error), "context")]
+            return
         except (PromptError, LlamaError) as error:
             done[number] = [refused(request.reply, str(error))]
             return
@@ -149,11 +152,15 @@ class BatchedSession:
         reply = slot.reply
         assert reply is not None
         request = reply.request
+        try:
+            tokens = tuple(reply.take_own(row, index))
+        except BadRowError as error:
+            tokens, reply.finish, reply.detail = (), "error", str(error)
         slot.events.append(
             Step(
                 reply=request.reply,
                 index=len(slot.events),
-                tokens=tuple(reply.take_own(row, index)),
+                tokens=tokens,
                 drafted=0,
                 judged=(),
                 outcome="plain",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import measure
+from ds4chat.engine import judge, measure
 from ds4chat.engine.auto import costs
 from ds4chat.engine.auto.controller import AutoDepth
 from ds4chat.engine.auto.costs import CostTable
@@ -20,7 +20,7 @@ from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device
+from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, build, device
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
@@ -139,6 +139,12 @@ class _Opening:
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
+        row = target.logits(1)[0]
+        if not judge.decides(row, judge.choose(row)):
+            prompter.close()
+            target.close()
+            model.close()
+            raise BadRowError
         drafter: Drafter | None = None
         if pair:
             try:

@@ -43,7 +43,7 @@ from ds4chat.engine.events import (
     Tuning,
     refused,
 )
-from ds4chat.engine.llama import Context, DecodeError, LlamaError
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
@@ -105,7 +105,7 @@ class Session:
         self.target = target
         self.drafter = drafter
         self.prompter = prompter
-        self.n_ctx = min(n_ctx, target.n_ctx)
+        self.n_ctx = target.model.room = min(n_ctx, target.n_ctx)
         self.rollback = rollback
         self.batches_are_exact = batches_are_exact
         self.tokens: list[int] = []
@@ -125,6 +125,9 @@ class Session:
         started = time.perf_counter()
         try:
             prompt = self.prompter.of(request)
+        except TooLongError as error:
+            emit(refused(request.reply, str(error), "context"))
+            return
         except (PromptError, LlamaError) as error:
             emit(refused(request.reply, str(error)))
             return
@@ -168,7 +171,8 @@ class Session:
         except LlamaError as error:
             reused = 0
             reply.finish = "error"
-            reply.detail = f"{error} The reply stops here; what came stays. Retry, or reload the model."
+            advice = "" if isinstance(error, BadRowError) else " Retry, or reload the model."
+            reply.detail = f"{error} The reply stops here; what came stays.{advice}"
             self.reset()
         finally:
             reply.close()

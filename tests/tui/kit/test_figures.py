@@ -99,7 +99,7 @@ def test_token_text_is_visible_harmless_and_exactly_as_wide() -> None:
 def test_token_text_never_leaves_its_column(text: str, width: int) -> None:
     shown = token_text(text, width)
     assert cell_len(shown) == width
-    assert still(shown) == shown and not any(map(str.isspace, shown.rstrip(" ")))
+    assert still(shown) == shown and not any(c.isspace() and c != " " for c in shown)
 
 
 def test_position_lines_show_share_and_tally() -> None:

@@ -277,7 +277,7 @@ class Model:
         self._eog: dict[int, bool] = {}
         self._control: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._token_bytes: int | None = None
+        self._bound: tuple[bytes, int] | None = None
         self.room = 0
         """Tokens of the context. A text that fills it however it is split is refused before it is split,
         which takes time and memory with its length. 0: no text is."""
@@ -327,20 +327,19 @@ class Model:
         return list(buffer[:n])
 
     def _fewest_tokens(self, raw: bytes) -> int:
-        """A lower bound of the tokens that ``raw`` becomes; 0 where the vocabulary gives none.
+        """A lower bound of the tokens that ``raw`` becomes.
 
-        Where every byte has a token, no byte is lost: each one that is no blank belongs to exactly one token
-        (blanks may go with a special token that strips its neighbourhood), and a token stands for at most as
-        many bytes as its stored text has, since that writes a byte as one character or more. So n tokens hold
-        at most n times the longest text's bytes. Other kinds of vocabulary may drop what they do not know.
+        A byte that has a token of its own is never lost: it belongs to exactly one token, merged or by
+        itself, unless it is a blank beside a special token that strips its neighbourhood. And a token stands
+        for at most as many bytes as its stored text has, which writes each byte as one character or more. So
+        n tokens hold at most n times the longest text's length of such bytes.
         """
-        if self._token_bytes is None:
+        if self._bound is None:
             texts = [C.llama_vocab_get_text(self.vocab, i) for i in range(self.n_vocab)]
-            known = _knows_every_byte(C.llama_vocab_type(self.vocab), frozenset(texts))
-            self._token_bytes = max(map(len, texts)) if known else 0
-        if not self._token_bytes:
-            return 0
-        return -(-len(b"".join(raw.split())) // self._token_bytes)
+            known = _bytes_with_tokens(C.llama_vocab_type(self.vocab), frozenset(texts))
+            self._bound = bytes(set(range(256)) - known | set(b" \t\n\v\f\r")), max(map(len, texts))
+        lost, longest = self._bound
+        return -(-len(raw.translate(None, lost)) // longest)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes that a token stands for; control tokens are empty unless ``special``."""
@@ -392,14 +391,18 @@ class Model:
         return list(_target_layers(self.handle)[:n])
 
 
-def _knows_every_byte(kind: int, texts: frozenset[bytes]) -> bool:
-    """Every byte is a token of a vocabulary of this kind: as ``<0xNN>``, or as GPT-2's stand-in for it."""
+def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:
+    """The bytes that a vocabulary of this kind has a token for: as ``<0xNN>``, or as GPT-2's stand-in. Kinds
+    that may drop whole words, or make one token of them, have none."""
     if kind not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
-        return False
-    if all(b"<0x%02X>" % byte in texts for byte in range(256)):
-        return True
-    stand_ins = [*range(33, 127), *range(161, 173), *range(174, 324)]
-    return kind == C.LLAMA_VOCAB_TYPE_BPE and all(chr(code).encode() in texts for code in stand_ins)
+        return set()
+    found = {byte for byte in range(256) if b"<0x%02X>" % byte in texts}
+    if found or kind == C.LLAMA_VOCAB_TYPE_SPM:
+        return found
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    stand_ins = {**{byte: chr(byte) for byte in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+    return {byte for byte, text in stand_ins.items() if text.encode() in texts}
 
 
 # ------------------------------------------------------------------------------------ context

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ds4chat.engine import measure
-from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step, refused
+from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Phases, Step, refused
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
@@ -91,11 +91,9 @@ class BatchedSession:
     def _begin(self, slot: _Slot, number: int, request: Generate, done: dict[int, list[Event]]) -> None:
         try:
             prompt = self._prompter.of(request)
-        except TooLongError as error:
-            done[number] = [refused(request.reply, str(error), "context")]
-            return
         except (PromptError, LlamaError) as error:
-            done[number] = [refused(request.reply, str(error))]
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            done[number] = [refused(request.reply, str(error), reason)]
             return
         if not 0 < len(prompt.tokens) < self._n_ctx:
             detail = (

@@ -34,6 +34,7 @@ from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
     Ended,
     Event,
+    FinishReason,
     Generate,
     Notice,
     Outcome,
@@ -44,7 +45,7 @@ from ds4chat.engine.events import (
     refused,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
@@ -123,26 +124,8 @@ class Session:
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
         started = time.perf_counter()
-        try:
-            prompt = self.prompter.of(request)
-        except TooLongError as error:
-            emit(refused(request.reply, str(error), "context"))
-            return
-        except (PromptError, LlamaError) as error:
-            emit(refused(request.reply, str(error)))
-            return
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return
-        if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
-                    "context",
-                )
-            )
+        prompt = self._prompt(request, emit)
+        if prompt is None:
             return
         seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, control.tuning, seed)
@@ -204,6 +187,29 @@ class Session:
                 tail=reply.tail(),
             )
         )
+
+    def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
+        """The request's prompt; None where there is none that fits the context, and an Ended says why."""
+        try:
+            prompt = self.prompter.of(request)
+        except (PromptError, LlamaError) as error:
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            emit(refused(request.reply, str(error), reason))
+            return None
+        if not prompt.tokens:
+            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
+            return None
+        if len(prompt.tokens) >= self.n_ctx:
+            emit(
+                refused(
+                    request.reply,
+                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
+                    "Shorten it, or raise the context length (-c).",
+                    "context",
+                )
+            )
+            return None
+        return prompt
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Decode the last reply again without drafts and emit a Replayed, or a Notice why not."""

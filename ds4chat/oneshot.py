@@ -18,6 +18,7 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Prefill,
+    SpeculationOff,
     Step,
     Tuning,
 )
@@ -44,6 +45,8 @@ class Printer:
         self.tokens: list[dict[str, Any]] = []
         self.text: list[str] = []
         self.ended: Ended | None = None
+        self.loaded: Loaded | None = None
+        """What answers, as it is now: the drafter may be given up meanwhile."""
         self._hits = 0
         self._progress = False
 
@@ -56,11 +59,20 @@ class Printer:
         elif isinstance(event, Notice):
             self._clear_progress()
             print(f"ds4chat: {event.message}", file=self._err)
+        elif isinstance(event, Loaded):
+            self.loaded = event
+            if event.off_reason and (self._settings.mtp or self._settings.lookup):
+                self._say_off(event.off_reason)
+        elif isinstance(event, SpeculationOff):
+            if self.loaded is not None:
+                self.loaded = self.loaded.without_drafter(event)
+            self._say_off(event.reason)
         elif isinstance(event, Loading):
             self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
         elif isinstance(event, Prefill):
             if event.done < event.total:
-                self._show_progress(f"reading the prompt, {event.done} of {event.total} tokens")
+                what = "decoding the conversation again" if event.again else "reading the prompt"
+                self._show_progress(f"{what}, {event.done} of {event.total} tokens")
         elif isinstance(event, Ended):
             self._clear_progress()
             self.ended = event
@@ -76,6 +88,10 @@ class Printer:
         if self._settings.mtp_timing:
             for line in summary_lines(self.stats, loaded.plain_ms):
                 print(line, file=self._err)
+
+    def _say_off(self, reason: str) -> None:
+        self._clear_progress()
+        print(f"ds4chat: MTP is off: {reason}.", file=self._err)
 
     def _add_tail(self, tail: str) -> None:
         """Text that was held back belongs to the last token."""
@@ -130,11 +146,10 @@ def run(settings: Settings, shot: Shot) -> int:
     if shot.prompts is not None:
         return run_many(settings, shot, load)
     printer = Printer(settings, as_json=shot.json, out=sys.stdout, err=sys.stderr)
-    loaded = answer(load, request_of(settings, shot), printer)
-    if loaded is None:
+    if not answer(load, request_of(settings, shot), printer):
         return RUN_ERROR
-    if loaded.off_reason and (settings.mtp or settings.lookup):
-        print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
+    loaded = printer.loaded
+    assert loaded is not None
     if loaded.strict_note:
         print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
     printer.finish(loaded)
@@ -170,20 +185,20 @@ def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Gen
     )
 
 
-def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Loaded | None:
-    """Load, answer one request and free everything; None after a load error, which was printed.
+def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool:
+    """Load, answer one request and free everything; False after a load error, which was printed.
 
     Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
     """
+    from ds4chat.engine.control import Control
     from ds4chat.engine.opening import LoadError, open_session
-    from ds4chat.engine.session import Control
 
     control = Control(request.tuning)
     try:
         session, loaded = open_session(load, emit, forgiving=False)
     except LoadError as error:
         print(f"ds4chat: {error}", file=sys.stderr)
-        return None
+        return False
     emit(loaded)
     before = signal.getsignal(signal.SIGINT)
 
@@ -197,7 +212,7 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Load
     finally:
         signal.signal(signal.SIGINT, before)
         session.close()
-    return loaded
+    return True
 
 
 def run_many(settings: Settings, shot: Shot, load: Load) -> int:

@@ -11,7 +11,7 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Literal
 
 import msgspec
@@ -167,6 +167,7 @@ class DrafterInfo:
     """The support file; empty for lookup and for a NextN block inside the target."""
     max_depth: int
     note: str = ""
+    """Why max_depth is less than MAX_DEPTH; follows "at most N tokens are drafted,"."""
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -196,6 +197,9 @@ class Load:
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
+    depth: Depth = MAX_DEPTH
+    """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
+    a copy of a recurrent state; "auto": as deep as such copies take little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +217,20 @@ class Generate:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     keep_accepted: bool = True
+    conversation: int = 0
+    """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retune:
-    """Take up this tuning from the next step on."""
+    """Take up this tuning from the next step on, in every reply that was asked for before."""
 
     tuning: Tuning
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop this reply within one llama.cpp call; what came stays."""
+    """Stop this reply, or its Replay, within one llama.cpp call; what came stays."""
 
     reply: int
 
@@ -275,6 +281,18 @@ class Loaded:
     strict_note: str = ""
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
 
+    def without_drafter(self, off: SpeculationOff) -> Loaded:
+        """The same models once the drafter was given up."""
+        return replace(self, drafter=None, off_reason=off.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOff:
+    """The drafter of the loaded models was given up: plain decoding goes on."""
+
+    reason: str
+    """Follows "MTP is off:", without a full stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
@@ -285,13 +303,15 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache."""
+    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache. With ``again`` it is the
+    conversation so far that is decoded, within a reply, because the cache or the drafter lost it."""
 
     reply: int
     done: int
     total: int
     reused: int
     ms: float
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,10 +363,11 @@ def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The answer to Replay: the reply's tokens against plain decoding under the same settings."""
+    """The end of a Replay: the reply's tokens against plain decoding under the same settings."""
 
     reply: int
-    equal: bool
+    equal: bool | None
+    """None where nothing was compared: it was stopped, or could not be made, as ``detail`` says."""
     compared: int
     """Tokens compared; the one that ended the reply counts, though it emits nothing."""
     first_difference: int
@@ -358,6 +379,11 @@ class Replayed:
     gap: float
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
     detail: str
+
+
+def uncompared(reply: int, why: str) -> Replayed:
+    """The end of a Replay that compared nothing; ``why`` is a sentence."""
+    return Replayed(reply, None, 0, -1, -1, -1, "", "", 0.0, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,13 +409,27 @@ class EngineDied:
     """The engine's last log lines."""
 
 
-Event = Loading | Loaded | LoadFailed | Prefill | Step | Ended | Replayed | Notice | EngineDied
+Event = (
+    Loading | Loaded | LoadFailed | SpeculationOff | Prefill | Step | Ended | Replayed | Notice | EngineDied
+)
 
 # ---------------------------------------------------------------------------------------- wire form
 
 _COMMANDS: dict[str, type] = {c.__name__: c for c in (Load, Generate, Retune, Cancel, Replay, Quit)}
 _EVENTS: dict[str, type] = {
-    e.__name__: e for e in (Loading, Loaded, LoadFailed, Prefill, Step, Ended, Replayed, Notice, EngineDied)
+    e.__name__: e
+    for e in (
+        Loading,
+        Loaded,
+        LoadFailed,
+        SpeculationOff,
+        Prefill,
+        Step,
+        Ended,
+        Replayed,
+        Notice,
+        EngineDied,
+    )
 }
 
 MAX_FRAME = 64 << 20

@@ -45,6 +45,7 @@ def load_of(settings: Settings) -> Load:
         strict=settings.mtp_strict,
         convert=settings.mtp_convert,
         keep_states=settings.keep_states,
+        depth=settings.mtp_draft,
     )
 
 

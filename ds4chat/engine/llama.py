@@ -42,7 +42,8 @@ CACHE_TYPES = {
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
-_GPU, _INTEGRATED_GPU = 1, 2  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_RECURRENT_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
 PENALTY_WINDOW = 64
 
 
@@ -55,6 +56,8 @@ class DecodeError(LlamaError):
 
     def __init__(self, code: int, rows: int) -> None:
         self.code = code
+        self.unchanged = code in (1, -1)
+        """The cache is as it was before."""
         super().__init__(f"llama.cpp could not decode a batch of {rows} tokens (code {code}).")
 
 
@@ -105,6 +108,11 @@ _target_layers_n = _symbol(
 _device_count = _symbol(["ggml_backend_dev_count"], ctypes.c_size_t, [])
 _device_get = _symbol(["ggml_backend_dev_get"], _pointer, [ctypes.c_size_t])
 _device_type = _symbol(["ggml_backend_dev_type"], ctypes.c_int, [_pointer])
+_device_memory = _symbol(
+    ["ggml_backend_dev_memory"],
+    None,
+    [_pointer, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
+)
 _device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
 
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -173,6 +181,25 @@ def devices() -> list[tuple[int, str]]:
     start()
     handles = [_device_get(i) for i in range(_device_count())]
     return [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+
+
+def memory() -> int:
+    """Bytes of memory, used or free, of the devices that the layers run on; 0 where that is not known."""
+    if None in (_device_count, _device_get, _device_type, _device_memory):
+        return 0
+    start()
+    handles = [_device_get(i) for i in range(_device_count())]
+    kinds = (_GPU, _INTEGRATED_GPU, _CPU) if C.llama_supports_gpu_offload() else (_CPU,)
+    for kind in kinds:
+        total = 0
+        for handle in handles:
+            if _device_type(handle) == kind:
+                free, size = ctypes.c_size_t(), ctypes.c_size_t()
+                _device_memory(handle, ctypes.byref(free), ctypes.byref(size))
+                total += size.value
+        if total:
+            return total
+    return 0
 
 
 def build() -> str:
@@ -247,6 +274,8 @@ class Model:
         self.size_bytes: int = C.llama_model_size(self.handle)
         self.has_encoder: bool = C.llama_model_has_encoder(self.handle)
         self.recurrent: bool = C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle)
+        self.windowed: bool = C.llama_model_n_swa(self.handle) > 0
+        """Some layers attend a sliding window."""
         self._eog: dict[int, bool] = {}
         self._control: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -628,6 +657,10 @@ class Context:
     def state_size(self) -> int:
         """Bytes that save_state() takes now."""
         return int(C.llama_state_seq_get_size(self.handle, 0))
+
+    def recurrent_size(self) -> int:
+        """Bytes of one copy of the sequence's recurrent state; 0 where it has none, or is empty."""
+        return int(C.llama_state_seq_get_size_ext(self.handle, 0, _RECURRENT_ONLY))
 
     def save_state(self) -> memoryview:
         """The sequence's state as llama.cpp writes it. Raises LlamaError."""

@@ -18,8 +18,18 @@ from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.drafters.nextn import NextN
-from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device
+from ds4chat.engine.events import (
+    MAX_DEPTH,
+    Depth,
+    DrafterInfo,
+    Event,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Notice,
+)
+from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device, memory
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
@@ -36,6 +46,10 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CTX = 8192
 BATCH = 512
+PROBE = 32
+"""Tokens of a context that is only made to be measured."""
+COPIES_SHARE = 0.05
+"""Of the memory, what copies of a recurrent state take at most unless a depth asks for more."""
 
 Emit = Callable[[Event], None]
 
@@ -113,6 +127,9 @@ class _Opening:
         self._emit = emit
         self._rollback = rollback_class(header)
         self._threads = load.threads or measure.cores()
+        self._max_depth = MAX_DEPTH
+        self._windowed = False
+        """A cache of the target's or the drafter's holds sliding windows."""
         self._cache = (
             STRICT_CACHE
             if load.strict
@@ -132,6 +149,8 @@ class _Opening:
         lookup = load.lookup and load.split_mode not in ("row", "tensor")
         if lookup and self._rollback == "none":
             lookup, off_reason = False, f"{load.model} cannot drop rejected drafts from its recurrent state"
+        if self._rollback == "bounded" and (pair or lookup):
+            self._max_depth = self._depth_of_copies(model)
         target = self._target(model, speculates=pair is not None or lookup)
         token = _any_token(model)
         emit(Loading("measuring", 0.0))
@@ -146,8 +165,10 @@ class _Opening:
                 off_reason = str(error)
                 emit(Notice("error", f"Speculation is off: {error}"))
         if lookup:
-            words = Lookup(max_depth=MAX_DEPTH)
+            words = Lookup(max_depth=self._max_depth)
             drafter = Either(words, drafter) if drafter else words
+        if drafter and self._max_depth < MAX_DEPTH and not drafter.note:
+            drafter.note = "as many as this load keeps copies of the recurrent state for"
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
@@ -164,6 +185,7 @@ class _Opening:
             auto=auto,
             remember=remember,
             states=self._states(target, drafter, pair) if self._resuming else None,
+            windowed=self._windowed,
         )
         return session, Loaded(
             target=self._info(model),
@@ -180,7 +202,7 @@ class _Opening:
 
     def _model(self, path: str, stage: str, *, mtp: bool) -> Model:
         load = self._load
-        return Model(
+        model = Model(
             path,
             mtp=mtp,
             gpu_layers=load.gpu_layers,
@@ -188,6 +210,22 @@ class _Opening:
             extra_buffers=not load.strict,
             progress=_progress(self._emit, stage),
         )
+        self._windowed |= model.windowed
+        return model
+
+    def _depth_of_copies(self, model: Model) -> int:
+        """The deepest draft of this load on a recurrent target, which keeps a copy of its state for each
+        drafted token. What takes more than a little of the memory is said. Raises LlamaError."""
+        probe = Context(model, n_ctx=PROBE, n_batch=PROBE, n_outputs=1, threads=self._threads)
+        try:
+            probe.decode([_any_token(model)], 0)
+            copy = probe.recurrent_size()
+        finally:
+            probe.close()
+        depth, notice = depth_of_copies(self._load.depth, copy, memory())
+        if notice:
+            self._emit(Notice("warning", notice))
+        return depth
 
     def _target(self, model: Model, *, speculates: bool) -> Context:
         n_ctx = self._n_ctx(model)
@@ -206,7 +244,7 @@ class _Opening:
             n_outputs=MAX_DEPTH + 1,
             threads=self._threads,
             # A recurrent state is kept once more for every token that may be dropped.
-            rollback=MAX_DEPTH if speculates and self._rollback == "bounded" else 0,
+            rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
             cache=self._cache,
         )
 
@@ -215,7 +253,11 @@ class _Opening:
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": self._threads, "cache": self._cache}
+        options: dict[str, Any] = {
+            "max_depth": self._max_depth,
+            "threads": self._threads,
+            "cache": self._cache,
+        }
         if pair.kind == "nextn-embedded":
             nextn = ChainedNextN if pair.n_heads > 1 else NextN
             return nextn(target, target.model, embedded=True, **options)
@@ -272,7 +314,7 @@ class _Opening:
         except (OSError, ModelFileError) as error:
             log.warning("conversations are not kept: %s", error)
             return None
-        return SavedStates(folder, identity)
+        return SavedStates(identity)
 
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
@@ -288,6 +330,24 @@ class _Opening:
             n_vocab=model.n_vocab,
             has_template=bool(model.chat_template),
         )
+
+
+def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
+    """How many copies of a recurrent state to keep, one for each token of the deepest draft, and a sentence
+    for the user where they take more than COPIES_SHARE of the memory.
+
+    asked: the depth to be reached; "auto" takes no more than fit into that share, but one. copy: bytes of
+    one. available: bytes of memory, 0 where that is not known.
+    """
+    affordable = int(COPIES_SHARE * available / copy) if copy and available else MAX_DEPTH
+    depth = min(MAX_DEPTH, max(1, affordable if asked == "auto" else asked))
+    if depth <= affordable:
+        return depth, ""
+    return depth, (
+        f"To roll drafts of {depth} tokens back, {depth} copies of this model's recurrent state are kept: "
+        f"{depth * copy / 2**20:,.0f} MiB, {depth * copy / available:.0%} of the memory. Load it with a "
+        "smaller --mtp-draft to keep fewer."
+    )
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:

@@ -211,6 +211,9 @@ class Recorder(Protocol):
     def kept(self, reply: Reply) -> bool:
         """The prompt of the reply started last is on disk, or ``news`` said why it is not."""
 
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """The number under which the conversation is kept on disk; 0 where it is not."""
+
     def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
         """What came of the reply since the last call, in order; at most once a frame."""
 
@@ -259,6 +262,10 @@ class Forgetful:
     def kept(self, reply: Reply) -> bool:
         """There is nothing to wait for."""
         return True
+
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """None."""
+        return 0
 
     def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
         """Kept nowhere."""

@@ -172,6 +172,10 @@ class StoreRecorder:
         """The reply's prompt is on disk, or the user was told why it is not."""
         return self._opening is None or self._opening.over or bool(self._told)
 
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """The number of a conversation that the store has in a file; 0 for any other."""
+        return (conversation.key or 0) if self.store.path is not None else 0
+
     def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
         """Hand over what came; it is written within a second."""
         if self._exchange is not None and self._exchange.reply is reply:

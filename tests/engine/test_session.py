@@ -9,9 +9,9 @@ import tiny
 from engine_kit import END_NOW, PAIRS, Bench, load_of, opened
 from tiny.tensors import GAIN
 
-from ds4chat.engine.events import Event, Message, Prefill, Step, Tuning
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Event, Message, Prefill, SpeculationOff, Step, Tuning
 from ds4chat.engine.llama import Context
-from ds4chat.engine.session import Control
 
 DEPTHS = (1, 2, 3, 4, 8)
 
@@ -364,8 +364,10 @@ def test_drafts_that_never_hit_switch_speculation_off(tiny_dir: Path) -> None:
         got = bench.ask(n=120, depth=1)
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 120)
         assert got.stats.judged == 64
-        assert any("made for another model" in note for note in got.notices)
+        (off,) = [e for e in got.events if isinstance(e, SpeculationOff)]
+        assert "made for another model" in off.reason
         assert bench.session.drafter is None
+        assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
 def test_temperature_0_never_draws(tiny_dir: Path) -> None:

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Level, Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.commands import is_command
@@ -47,6 +47,7 @@ BUSY: dict[str, str] = {
     "loading": "A model is loading: Esc stops that.",
     "none": "No model is loaded: /model chooses one.",
     **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
+    "checking": "A reply is being checked: Esc stops that.",
     "stopping": "The reply is being stopped.",
 }
 
@@ -58,7 +59,11 @@ class ChatScreen(TuningScreen):
     AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "escape", "back", "Close what is open; stop a reply or a load", id="chat.back", priority=True
+            "escape",
+            "back",
+            "Close what is open; stop a reply, check or load",
+            id="chat.back",
+            priority=True,
         ),
         Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
         Binding("f2", "toggle_panels", "Panels", id="chat.panels"),
@@ -141,7 +146,8 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            self.transcript.add_note(replay_sentence(replayed), "info" if replayed.equal else "warning")
+            level: Level = "warning" if replayed.equal is False else "info"
+            self.transcript.add_note(replay_sentence(replayed), level)
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -219,7 +225,8 @@ class ChatScreen(TuningScreen):
 
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
-        waiting = "sent when the reply ends" if self.chat.reply else "sent when a model is loaded"
+        what = "the reply ends" if self.chat.reply else "the check ends"
+        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
         self.prompt.show_queue(tuple(self.chat.queue), waiting)
 
     def show_conversation(self) -> None:
@@ -352,14 +359,14 @@ class ChatScreen(TuningScreen):
         self.wake()
 
     def stop_reply(self) -> bool:
-        """Stop the running reply, or a load; prompts that wait for a reply's end come back into the prompt.
-        False when neither runs."""
-        loading = self.chat.state == "loading"
+        """Stop the running reply, a check or a load; prompts that wait for a reply's end come back into the
+        prompt. False when none runs."""
+        loading, replying = self.chat.state == "loading", self.chat.reply is not None
         if not self.chat.stop():
             return False
         if loading:
             self._offer_last_model()
-        elif self.chat.queue:
+        elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
@@ -487,7 +494,7 @@ class ChatScreen(TuningScreen):
             self.app.copy_to_clipboard(selected)
             self.clear_selection()
             self.notify("Copied.")
-        elif self.chat.reply is not None:
+        elif self.chat.working:
             self.stop_reply()
         elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
             self.app.exit()

@@ -62,7 +62,7 @@ class ChatCommands:
 
     def _stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply is running, and no model is loading.")
+            raise CommandError("No reply or check is running, and no model is loading.")
 
     def _system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -90,7 +90,7 @@ class ChatCommands:
         reply = self._screen.chat.replay()
         if reply is None:
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
-        self._screen.notify("Decoding the last reply again without speculation.")
+        self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def _explore(self, argument: str) -> None:
         self._screen.chat_app.action_explore(argument)
@@ -155,6 +155,9 @@ class ChatCommands:
             settings = replace(settings, mtp=str(path), demo=False, model=self._loaded_path())
         self._screen.load(settings)
 
+    def _reload(self, argument: str) -> None:
+        self._screen.load(replace(self._screen.chat_app.settings, model=self._loaded_path()))
+
     def _loaded_path(self) -> str:
         command = self._screen.chat.load_command
         return command.model if command else self._screen.chat_app.settings.model
@@ -183,7 +186,8 @@ class ChatCommands:
             self._screen.say_tuning()
             return
         self._screen.retune(set_value(tuning, key, raw))
-        self._screen.say_tuning()
+        if key != "mtp-draft" or not self._screen.say_depth_bound():
+            self._screen.say_tuning()
 
     def _ctx(self, argument: str) -> None:
         chat = self._screen.chat

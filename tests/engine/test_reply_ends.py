@@ -25,6 +25,10 @@ PROMPT = tiny.encode(END_NOW)
 WHOLE = tiny.text(tiny.reply(PROMPT[-1], 60))
 
 
+LEAD = END_NOW + WHOLE + " so hi"
+"""What a lookup finds the reply's words in."""
+
+
 def load_for(folder: Path, kind: str) -> Load:
     """Drafts that are right, so that replies end inside accepted blocks."""
     if kind == "lookup":
@@ -61,24 +65,26 @@ def cancel_at(step: int) -> Callable[[Event, Control], None]:
     )
 
 
-def ends(bench: Bench, depth: int, tuning: dict[str, object]) -> Iterator[tuple[str, str, Answer]]:
-    """A reply for each way to end: what it is called, the prompt, and the reply."""
+def ends(bench: Bench, lead: str, depth: int, tuning: dict[str, object]) -> Iterator[tuple[str, str, Answer]]:
+    """A reply for each way to end: what it is called, the prompt, and the reply. ``lead``: what stands before
+    every prompt."""
 
-    def ask(prompt: str = END_NOW, n: int = -1, **more: object) -> Answer:
+    def ask(prompt: str, n: int = -1, **more: object) -> Answer:
         bench.session.reset()
         return bench.ask(prompt, n, depth=depth, **tuning, **more)  # type: ignore[arg-type]
 
     for prompt in ("hi stop", "hi cut", "so ponder"):
-        yield "end token", prompt, ask(prompt)
+        yield "end token", lead + prompt, ask(lead + prompt)
+    prompt = lead + END_NOW
     for n in (1, 2, 5):
-        yield "limit", END_NOW, ask(n=n)
+        yield "limit", prompt, ask(prompt, n)
     for at in (5, 14, 60):
-        yield "stop text", END_NOW, ask(stop=(WHOLE[at : at + 4],))
+        yield "stop text", prompt, ask(prompt, stop=(WHOLE[at : at + 4],))
     for keep in (True, False):
-        yield "cancel", END_NOW, ask(n=60, keep_accepted=keep, hook=cancel_at(3))
+        yield "cancel", prompt, ask(prompt, 60, keep_accepted=keep, hook=cancel_at(3))
     for room in (1, 4):
-        bench.session.n_ctx, n_ctx = len(PROMPT) + room, bench.session.n_ctx
-        yield "context", END_NOW, ask()
+        bench.session.n_ctx, n_ctx = len(tiny.encode(prompt)) + room, bench.session.n_ctx
+        yield "context", prompt, ask(prompt)
         bench.session.n_ctx = n_ctx
 
 
@@ -100,12 +106,14 @@ def test_the_cache_holds_what_is_committed_and_further_turns_run(
 ) -> None:
     reasons = {"end token": "stop", "stop text": "stop", "limit": "length", "cancel": "cancelled"}
     tuning = {"strict": way.startswith("one by one"), "probe": way == "probe"}
-    seen = set()
+    lead = LEAD if kind.startswith("lookup") else ""
+    seen, drafted = set(), 0
     with opened(load_for(tiny_dir, kind)) as bench, verified(bench, way, monkeypatch):
         session = bench.session
         assert not session.batches_are_exact
         for depth in (1, 4):
-            for end, prompt, got in ends(bench, depth, tuning):
+            for end, prompt, got in ends(bench, lead, depth, tuning):
+                drafted += got.stats.drafted
                 n_ctx, session.n_ctx = session.n_ctx, 512
                 case = (kind, way, depth, end, prompt)
                 seen.add(end)
@@ -126,6 +134,7 @@ def test_the_cache_holds_what_is_committed_and_further_turns_run(
                     said += tiny.text(more.ids)
                 session.n_ctx = n_ctx
         assert seen == {*reasons, "context"}
+        assert drafted
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -240,3 +240,16 @@ def test_json_holds_every_text_whatever_the_character_set(command: list[str]) ->
     assert "é" in wide.stdout
     texts = [json.dumps(json.loads(done.stdout), ensure_ascii=False) for done in (narrow, wide)]
     assert [text.count("é") for text in texts] == [wide.stdout.count("é")] * 2
+
+
+def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(tmp_path: Path) -> None:
+    target, support = tiny.build("llama", tmp_path), tiny.build("llama-draft", tmp_path, wrong_every=1)
+    args = ["-m", target, "--mtp", support, "-c", "512", "-t", "1", "--raw", "-p", END_NOW, "-n", "100"]
+    ran = ds4chat(*args, "--json")
+    answer = json.loads(ran.stdout)
+    assert answer["text"] == plain_text(100)
+    assert answer["settings"]["drafter"] is None
+    reason = answer["settings"]["off_reason"]
+    assert "none of the first 64 drafts was accepted" in reason
+    assert ran.stderr.count("MTP is off") == 1
+    assert f"ds4chat: MTP is off: {reason}." in ran.stderr

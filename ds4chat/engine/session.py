@@ -30,9 +30,9 @@ from dataclasses import replace
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
+from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.control import Control
-from ds4chat.engine.costs import CostTable
-from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
     Ended,
@@ -134,7 +134,7 @@ class Session:
                 )
             )
             return
-        tuning = control.tuning  # not the request's: it may have changed while that waited
+        tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, tuning, seed)
         self._auto.begin()
@@ -166,9 +166,7 @@ class Session:
             self.reset()
         finally:
             reply.close()
-        if self._auto_ran:
-            self._remember(self._auto.table)
-            self._auto_ran = False
+        self._remember_costs()
         self._last = Finished(
             request,
             prompt,
@@ -194,6 +192,11 @@ class Session:
                 tail=reply.tail(),
             )
         )
+
+    def _remember_costs(self) -> None:
+        if self._auto_ran:
+            self._remember(self._auto.table)
+            self._auto_ran = False
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Decode the last reply again without drafts and emit a Replayed, which says why where it could not

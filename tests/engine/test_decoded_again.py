@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import Answer, Bench, load_of, opened
+from kits.engine import Answer, Bench, load_of, opened
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Prefill, SpeculationOff, Step

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, PAIRS, Answer, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Answer, Bench, load_of, opened
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Load, Step

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import Answer, Bench, opened
+from kits.engine import Answer, Bench, opened
 
 from ds4chat.engine import saved_state
 from ds4chat.engine.events import Load

@@ -588,10 +588,10 @@ class Context:
         ext.llama_set_embeddings_nextn(self.handle, on, masked)
 
     def enable_layer_inputs(self, layers: Sequence[int], on: bool = True) -> None:
-        """Keep the inputs of these layers of every row. The architecture must publish them. Raises ValueError
-        for a layer that the model does not have."""
+        """Keep the inputs of these layers of every row; that of layer n_layer is what the last one makes. The
+        architecture must publish them. Raises ValueError for a layer that the model does not have."""
         for layer in layers:
-            if not 0 <= layer < self.model.n_layer:
+            if not 0 <= layer <= self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
             _set_layer_input(self.handle, layer, on)
         self._layer_inputs = list(layers) if on else []

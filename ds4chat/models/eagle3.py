@@ -36,8 +36,9 @@ def _layers(target: Header, support: Header) -> str:
     if not isinstance(info, ArrayInfo) or info.length != N_FEATURES:
         return f"its metadata does not name the {N_FEATURES} layers of the target that it reads"
     layers = support.integers(support.own("target_layers")) or []
-    n_layer = trunk_layers(target)
-    if not all(0 <= layer < n_layer for layer in layers):
+    n_layer = trunk_layers(target) * (target.own_integer("num_loops") or 1)
+    end = n_layer + (target.architecture in architectures.EAGLE3_LAST_OUTPUT)
+    if not all(0 <= layer < end for layer in layers):
         named = ", ".join(str(layer) for layer in layers)
         return f"it reads the inputs of the target's layers {named}, and the target has {n_layer} layers"
     return ""

@@ -17,6 +17,7 @@ from ds4chat.models.architectures import Rollback
 from ds4chat.models.classify import Kind, classify, describe, nextn_layers, trunk_layers
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.requirements import check_nextn, check_trunk
 from ds4chat.models.sanity import check_metadata, check_tables, check_vocabulary
 
 PairKind = Literal["nextn-embedded", "nextn-support", "eagle3", "draft-model", "gemma4-assistant"]
@@ -69,6 +70,7 @@ def check_target(path: str | os.PathLike[str]) -> Header:
             f"{shown_path(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
             "its tokenizer files beside it."
         )
+    check_trunk(header)
     check_vocabulary(header)
     check_tables(header)
     return header
@@ -197,13 +199,8 @@ def _check_blocks(header: Header) -> int:
         )
     width = header.own_integer("embedding_length") or 0
     first = trunk_layers(header)
+    check_nextn(header, range(first, first + declared))
     for i in range(first, first + declared):
-        for stem in _nextn_tensors(architecture):
-            if f"blk.{i}.{stem}.weight" not in header.tensors:
-                raise ModelFileError(
-                    f"{name} is incomplete: its NextN block lacks the tensor blk.{i}.{stem}.weight. "
-                    "Convert it again, or download it again."
-                )
         dims = header.tensors[f"blk.{i}.nextn.eh_proj.weight"].dims
         if dims != (2 * width, width):
             raise ModelFileError(
@@ -213,14 +210,6 @@ def _check_blocks(header: Header) -> int:
     if architecture == "deepseek4":
         _check_deepseek4(header, first)
     return declared
-
-
-def _nextn_tensors(architecture: str) -> tuple[str, ...]:
-    """Tensors without which llama.cpp's NextN graph aborts."""
-    common = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
-    return (
-        (*common, "nextn.shared_head_norm") if architecture in ("bailingmoe3", "nemotron_h_moe") else common
-    )
 
 
 def _check_deepseek4(header: Header, block: int) -> None:

@@ -66,7 +66,7 @@ _COMMON = {
     "attention.key_length": 32,
     "attention.value_length": 32,
     "rope.dimension_count": 32,
-    "feed_forward_length": 64,
+    "feed_forward_length": 96,
 }
 _MOE = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
 _SIGMOID = {"expert_gating_func": 2}

@@ -53,7 +53,8 @@ def build(name: str, folder: Path, style: Style = "chain", part: Part = "whole",
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         kind = species.ALL[name]
-        save(path, kind, _part(fill(kind, _shapes(name, folder), style, wrong_every), part))
+        changed = {} if part != "trunk" else _without_nextn(kind)
+        save(path, kind, _part(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
     return path
 
 
@@ -158,6 +159,13 @@ def _values(rng: np.random.Generator, stem: str, dims: tuple[int, ...], style: S
     if _ADDS.search(stem):
         values = values * {"chain": 0.0, "mixed": 0.3, "random": 1.0}[style]
     return values.astype(np.float32)
+
+
+def _without_nextn(kind: Species) -> dict[str, object]:
+    """Metadata of the trunk alone."""
+    lists = {key: value[:LAYERS] for key, value in kind.metadata.items() if isinstance(value, list)}
+    alone = {**lists, "block_count": LAYERS, "nextn_predict_layers": None}
+    return {key.replace(".", "__"): value for key, value in alone.items()}
 
 
 def _part(tensors: Tensors, part: Part) -> Tensors:

@@ -93,8 +93,8 @@ EAGLE3_TARGETS = frozenset(
         "qwen3next",
     ]
 )
-"""Architectures whose graph gives out the inputs of its layers, a row as wide as the embeddings each; to ask any
-other for them aborts the process."""
+"""Architectures whose graph gives out the inputs of its layers, a row as wide as the embeddings each; to
+ask any other for them aborts the process."""
 
 EAGLE3_LAST_OUTPUT = frozenset(["mimo2", "nemotron_h", "nemotron_h_moe", "deepseek4"])
 """Of these, those that also give out what their last layer makes, as the input of a layer after it."""

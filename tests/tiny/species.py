@@ -1,9 +1,8 @@
 """Metadata of one tiny model of each architecture that ds4chat's tables name: all of it that is written by
 hand. tiny.zoo finds the tensors.
 
-Sizes are the smallest that keep what matters: every kind of layer, experts, shared experts, windows, and heads
-32 wide, which any cache type can store.
-"""
+Sizes are the smallest that keep what matters: every kind of layer, experts, shared experts, windows, and
+heads 32 wide, which any cache type can store."""
 
 from __future__ import annotations
 
@@ -30,8 +29,9 @@ OWN_HEAD = ("nextn.shared_head_head.weight", "nextn.shared_head_norm.weight")
 
 @dataclass(frozen=True)
 class Species:
-    """An architecture as a tiny model. ``optional``: tensors that llama.cpp does not ask for when it loads the
-    file, "blk.2.attn_gate.weight". ``own_head``: whether a NextN block may have an output head of its own."""
+    """An architecture as a tiny model. ``optional``: tensors that llama.cpp does not ask for when it loads
+    the file, "blk.2.attn_gate.weight". ``own_head``: whether a NextN block may have an output head of its
+    own."""
 
     architecture: str
     metadata: Mapping[str, Any]
@@ -320,9 +320,7 @@ PLAIN: dict[str, Species] = {
         optional=_blocks((0, 1, 3), "ssm_conv1d.bias"),
     ),
     "falcon-h1": Species("falcon-h1", _SSM, optional=_blocks(range(LAYERS), "ssm_conv1d.bias")),
-    "mamba2": Species(
-        "mamba2", {**_SSM, "ssm.inner_size": 2 * WIDTH, "attention.head_count": 0}
-    ),
+    "mamba2": Species("mamba2", {**_SSM, "ssm.inner_size": 2 * WIDTH, "attention.head_count": 0}),
     "rwkv7": Species(
         "rwkv7",
         {

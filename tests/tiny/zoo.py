@@ -47,7 +47,9 @@ _ADDS = re.compile(r"attn_output|attn_out|ffn_down|ssm_out|shortconv.out|ffn_lat
 _ROUNDS = 3000
 
 
-def build(name: str, folder: Path, style: Style = "chain", part: Part = "whole", wrong_every: int = 4) -> Path:
+def build(
+    name: str, folder: Path, style: Style = "chain", part: Part = "whole", wrong_every: int = 4
+) -> Path:
     """Path of the file in ``folder``, made on the first call."""
     path = folder / f"zoo-{name}-{style}-{part}-{wrong_every}.gguf"
     if not path.exists():
@@ -59,8 +61,8 @@ def build(name: str, folder: Path, style: Style = "chain", part: Part = "whole",
 
 
 def save(path: Path, kind: Species, tensors: Tensors, **changed: object) -> None:
-    """Write a model of this kind. ``changed`` metadata is written in place of the kind's own, None leaves a key
-    out; dots in keys are written as double underscores."""
+    """Write a model of this kind. ``changed`` metadata is written in place of the kind's own, None leaves a
+    key out; dots in keys are written as double underscores."""
     keys = kind.keys | {key.replace("__", "."): value for key, value in changed.items()}
     kept = {key: value for key, value in keys.items() if value is not None}
     write(path, kind.architecture, kept, tensors, name=f"tiny {kind.architecture}", pre=kind.pre)
@@ -93,7 +95,8 @@ def _shapes(name: str, folder: Path) -> Shapes:
 
 
 def _learn(known: dict[str, tuple[int, ...] | None], said: str) -> None:
-    """Take in one tensor's name or shape; raises AssertionError where llama.cpp complains of another thing."""
+    """Take in one tensor's name or shape; raises AssertionError where llama.cpp complains of another
+    thing."""
     shape = _WRONG_SHAPE.search(said)
     if shape:
         dims = [int(n) for n in shape[2].split(",")]

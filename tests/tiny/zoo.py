@@ -53,7 +53,6 @@ def build(
     """Path of the file in ``folder``, made on the first call."""
     path = folder / f"zoo-{name}-{style}-{part}-{wrong_every}.gguf"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
         kind = species.ALL[name]
         changed = {} if part != "trunk" else _without_nextn(kind)
         save(path, kind, _part(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
@@ -77,6 +76,7 @@ def tensors_of(name: str, folder: Path, style: Style = "chain", wrong_every: int
 def _shapes(name: str, folder: Path) -> Shapes:
     """Every tensor of the kind, from what llama.cpp says to a file without it."""
     kind = species.ALL[name]
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-growing.gguf"
     known: dict[str, tuple[int, ...] | None] = dict.fromkeys(("output.weight", *kind.optional))
     if kind.heads:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import sys
 from array import array
 
-from ds4chat.models import architectures, tokenizer
-from ds4chat.models.classify import trunk_layers
+from ds4chat.models import architectures, fit, tokenizer
 from ds4chat.models.errors import shown
+from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo
+from ds4chat.models.summary import trunk_layers
 
 N_FEATURES = 3
 """Layers of the target whose inputs the encoder takes."""
 
 _MAX_MAP = 1 << 24
 """Bytes of the largest sane token map: two million tokens."""
+
+
+def check(target: Header, support: Header) -> Fit:
+    """Raises ModelFileError where the two do not belong together."""
+    fit.check_vocabulary(target, support)
+    reason = misfit(target, support)
+    if reason:
+        fit.misfit(support, target, reason)
+    return Fit(notes=fit.low_bit_notes(support))
 
 
 def misfit(target: Header, support: Header) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ds4chat.models import fit
+from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import Header
 
 
@@ -23,6 +26,23 @@ class _Layer:
     @property
     def shown(self) -> str:
         return f"{self.heads} heads {self.key} and {self.value} wide"
+
+
+def check(target: Header, support: Header) -> Fit:
+    """Raises ModelFileError where the two do not belong together."""
+    if target.architecture != "gemma4":
+        fit.misfit(support, target, f"it drafts for gemma4, the target is {shown(target.architecture)}")
+    blocks = support.own_integer("block_count") or 0
+    if not blocks or blocks != support.own_integer("nextn_predict_layers"):
+        raise ModelFileError(
+            f"{shown_path(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
+            "Convert it again with a current converter."
+        )
+    reason = misfit(target, support)
+    if reason:
+        fit.misfit(support, target, reason)
+    fit.check_vocabulary(target, support)
+    return Fit(n_heads=1)
 
 
 def misfit(target: Header, support: Header) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from ds4chat.models.classify import nextn_layers, trunk_layers
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 from ds4chat.models.gguf_file import ArrayInfo, Header
+from ds4chat.models.summary import nextn_layers, trunk_layers
 
 MAX_LAYERS = 512
 
@@ -448,6 +448,7 @@ def check_values(header: Header) -> None:
                 relation.check(header)
     _check_heads(header)
     _check_layers(header)
+    _check_windows(header)
 
 
 def _check_heads(header: Header) -> None:
@@ -463,6 +464,19 @@ def _check_heads(header: Header) -> None:
             _corrupt(header, f"its block {i} has {n} attention heads over {kv} of keys and values")
         if kv > 1 and low_rank and header.own("attention.key_length_mla") in header.metadata:
             _corrupt(header, f"its block {i} has {kv} heads of keys and values, where llama.cpp wants 1")
+
+
+def _check_windows(header: Header) -> None:
+    """Of a model with a sliding window some layer sees it, and of those that have a cache for the rest, some
+    layer does not."""
+    architecture = header.architecture
+    if architecture in WINDOWED and header.own(_PATTERN) in header.metadata:
+        listed = isinstance(header.metadata[header.own(_PATTERN)], ArrayInfo)
+        windows = header.own_each(_PATTERN, _blocks(header), 0)
+        if not any(windows) if listed else windows[0] == 1:
+            _corrupt(header, "it has a sliding window, and no layer that sees it")
+        if architecture == "dots3note" and all(windows):
+            _corrupt(header, "none of its layers sees beyond the sliding window")
 
 
 def _check_layers(header: Header) -> None:
@@ -487,17 +501,8 @@ def _check_layers(header: Header) -> None:
             width = header.own_each("feed_forward_length", len(trunk), 0)
         recurrent = [n == 0 for n, ff in zip(kv, width) if not ff]
     if recurrent is not None and len(set(recurrent)) < 2:
-        _corrupt(
-            header,
-            f"its layers are all {'recurrent' if any(recurrent) else 'attention'}, which is half a hybrid",
-        )
-    if architecture in WINDOWED and header.own(_PATTERN) in header.metadata:
-        listed = isinstance(header.metadata[header.own(_PATTERN)], ArrayInfo)
-        windows = header.own_each(_PATTERN, _blocks(header), 0)
-        if not any(windows) if listed else windows[0] == 1:
-            _corrupt(header, "it has a sliding window, and no layer that sees it")
-        if architecture == "dots3note" and all(windows):
-            _corrupt(header, "none of its layers sees beyond the sliding window")
+        kind = "recurrent" if any(recurrent) else "attention"
+        _corrupt(header, f"its layers are all {kind} layers, where the architecture has both kinds")
 
 
 def _blocks(header: Header) -> int:

@@ -83,7 +83,7 @@ BAD_OF_ONE: dict[str, tuple[str, dict[str, Any], str]] = {
     "values": (
         "deepseek4",
         {"attention.key_length": 8, "attention.value_length": 16},
-        "its attention keys are 8 wide, its values 16",
+        "its attention.value_length is 16, where llama.cpp wants it equal to attention.key_length, 8",
     ),
     "interval": ("qwen35", {"full_attention_interval": 0}, "its full_attention_interval is 0"),
     "shared layers": ("gemma4", {"attention.shared_kv_layers": 1}, "its attention.shared_kv_layers is 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.registry import OPENERS
 from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device
+from ds4chat.engine.llama import CacheConfig, CacheTypeError, Context, LlamaError, Model, build, device
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
-from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
+from ds4chat.engine.strict import (
+    ODD_HEADS_CACHE,
+    ODD_HEADS_NOTE,
+    STRICT_CACHE,
+    prepare_strict,
+    strict_batches_are_exact,
+)
 from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
@@ -149,7 +156,11 @@ class _Opening:
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
-            exact, strict_note = strict_batches_are_exact(target, token)
+            exact, strict_note = (
+                strict_batches_are_exact(target, token)
+                if self._cache is STRICT_CACHE
+                else (False, ODD_HEADS_NOTE)
+            )
         auto, remember = self._auto_depth(drafter)
         session = Session(
             target,
@@ -197,7 +208,8 @@ class _Opening:
                     "trained for; its text may lose the thread beyond that.",
                 )
             )
-        return Context(
+        make = partial(
+            Context,
             model,
             n_ctx=n_ctx,
             n_batch=BATCH,
@@ -205,23 +217,35 @@ class _Opening:
             threads=self._threads,
             # A recurrent state is kept once more for every token that may be dropped.
             rollback=MAX_DEPTH if speculates and self._rollback == "bounded" else 0,
-            cache=self._cache,
         )
+        try:
+            return make(cache=self._cache)
+        except CacheTypeError:
+            if not self._load.strict:
+                raise
+            self._cache = ODD_HEADS_CACHE
+            return make(cache=self._cache)
 
     def _n_ctx(self, model: Model) -> int:
         return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": self._threads, "cache": self._cache}
+        options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": self._threads}
         opener = OPENERS[pair.kind]
-        if pair.path is None:
-            return opener.open(target, target.model, **options)
-        support = self._model(str(pair.path), "support", mtp=opener.mtp)
+        inside = pair.path is None
+        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
         try:
-            return opener.open(target, support, **options)
+            try:
+                return opener.open(target, model, cache=self._cache, **options)
+            except CacheTypeError:
+                if not self._load.strict:
+                    raise
+                # What a drafter rounds differently changes no token: its cache need not be strict's.
+                return opener.open(target, model, cache=ODD_HEADS_CACHE, **options)
         except LlamaError:
-            support.close()
+            if not inside:
+                model.close()
             raise
 
     def _auto_depth(self, drafter: Drafter | None) -> tuple[AutoDepth, Callable[[CostTable], object]]:

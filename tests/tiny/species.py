@@ -221,7 +221,7 @@ NEXTN: dict[str, Species] = {
 
 PLAIN: dict[str, Species] = {
     **{name: Species(name, {}) for name in ("llama", "qwen3", "nanbeige", "hunyuan-dense")},
-    "nanbeige-loops": Species("nanbeige", {"num_loops": 2}),
+    "nanbeige-loops": Species("nanbeige", {"num_loops": 2, "skip_loop_final_norm": True}),
     "hunyuan_vl": Species("hunyuan_vl", {"rope.dimension_sections": [6, 5, 5, 0]}),
     "qwen3moe": Species("qwen3moe", _MOE),
     "minimax-m2": Species("minimax-m2", {**_MOE, **_SIGMOID, "rope.dimension_count": 16}),

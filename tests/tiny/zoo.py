@@ -74,10 +74,12 @@ def tensors_of(name: str, folder: Path, style: Style = "chain", wrong_every: int
 
 @cache
 def _shapes(name: str, folder: Path) -> Shapes:
-    """Every tensor of the kind, from what llama.cpp says to a file without it."""
-    kind = species.ALL[name]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-growing.gguf"
+    return grow(species.ALL[name], folder / f"{name}-growing.gguf")
+
+
+def grow(kind: Species, path: Path) -> Shapes:
+    """Every tensor of the kind, from what llama.cpp says to files without it, written to ``path``."""
     known: dict[str, tuple[int, ...] | None] = dict.fromkeys(("output.weight", *kind.optional))
     if kind.heads:
         known["blk.0.attn_norm.weight"] = None
@@ -91,7 +93,7 @@ def _shapes(name: str, folder: Path) -> Shapes:
         else:
             path.unlink()
             return {name: dims or (1,) for name, dims in known.items()}
-    raise AssertionError(f"llama.cpp never loaded {name}")
+    raise AssertionError(f"llama.cpp never loaded {kind.architecture}")
 
 
 def _learn(known: dict[str, tuple[int, ...] | None], said: str) -> None:

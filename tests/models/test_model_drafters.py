@@ -57,6 +57,21 @@ def test_eagle3_targets(architecture: str, tmp_path: Path) -> None:
     assert check_pair(target, eagle3(tmp_path / "e.gguf")).kind == "eagle3"
 
 
+@pytest.mark.parametrize(
+    ("architecture", "own", "end"),
+    [("mimo2", {}, 2), ("nemotron_h", {}, 2), ("nanbeige", {"num_loops": 2}, 3), ("qwen3", {}, 1)],
+)
+def test_eagle3_reads_layers_as_llama_cpp_counts_them(
+    architecture: str, own: dict[str, Any], end: int, tmp_path: Path
+) -> None:
+    """What the last layer makes counts as one more where it is given out; looped layers count each time."""
+    target = read_header(kit.whole(tmp_path / "t.gguf", architecture, 2, own=own))
+    last = eagle3(tmp_path / "e.gguf", own={"target_layers": [0, 1, end]})
+    assert check_pair(target, last).kind == "eagle3"
+    beyond = eagle3(tmp_path / "f.gguf", own={"target_layers": [0, 1, end + 1]})
+    assert f"layers 0, 1, {end + 1}, and the target has" in misfit(target, beyond)
+
+
 @pytest.mark.parametrize("architecture", ["gemma3", "qwen2", "phi3", "glm4"])
 def test_eagle3_for_a_target_that_does_not_give_out_its_layers(architecture: str, tmp_path: Path) -> None:
     target = check_target(kit.whole(tmp_path / "t.gguf", architecture))

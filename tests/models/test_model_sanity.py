@@ -104,6 +104,11 @@ def test_refused_of_one_architecture(case: str, tmp_path: Path) -> None:
     assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
 
 
+def test_a_model_that_rotates_nothing_passes(tmp_path: Path) -> None:
+    own = {"rope.dimension_count": 0, "attention.head_count_kv": [0, 1]}
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "glm5-next", own=own)))
+
+
 def test_recurrent_width_is_that_of_the_tensors(tmp_path: Path) -> None:
     tensors = {"blk.0.ssm_out.weight": (64, 32)}
     check_metadata(read_header(kit.whole(tmp_path / "a.gguf", own={"ssm.inner_size": 64}, tensors=tensors)))

@@ -42,7 +42,7 @@ Shapes = dict[str, tuple[int, ...]]
 _MISSING = re.compile(r"missing tensor '([^']+)'|tensor '([^']+)' not found")
 _WRONG_SHAPE = re.compile(r"tensor '([^']+)' has wrong shape; expected\s+([\d, ]+), got")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_ADDS = re.compile(r"attn_output|attn_out|ffn_down|ssm_out|shortconv.out|ffn_latent_up")
+_ADDS = re.compile(r"attn_output|attn_out|ffn_down|ssm_out|shortconv.out|ffn_latent_up|mix_output|mix_value")
 """Matrices whose product a block adds to what comes in: at 0 it says nothing."""
 _ROUNDS = 3000
 
@@ -55,7 +55,7 @@ def build(
     if not path.exists():
         kind = species.ALL[name]
         changed = {} if part != "trunk" else _without_nextn(kind)
-        save(path, kind, _part(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
+        save(path, kind, part_of(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
     return path
 
 
@@ -109,11 +109,12 @@ def _learn(known: dict[str, tuple[int, ...] | None], said: str) -> None:
     missing = _MISSING.search(said)
     assert missing, said
     name = missing[1] or missing[2]
-    alike = (dims for other, dims in known.items() if dims and _stem(other) == _stem(name))
+    alike = (dims for other, dims in known.items() if dims and stem(other) == stem(name))
     known[name] = next(alike, None)
 
 
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
+    """A tensor's name without its block's."""
     block = _BLOCK.fullmatch(name)
     return block[2] if block else name
 
@@ -121,7 +122,7 @@ def _stem(name: str) -> str:
 def fill(kind: Species, shapes: Shapes, style: Style, wrong_every: int = 4) -> Tensors:
     """Values for every tensor."""
     rng = np.random.default_rng(1)
-    tensors: Tensors = {name: _values(rng, _stem(name), dims, style) for name, dims in shapes.items()}
+    tensors: Tensors = {name: _values(rng, stem(name), dims, style) for name, dims in shapes.items()}
     n_vocab = vocab.N_VOCAB
     if style == "chain":
         tensors["token_embd.weight"] = embedding(n_vocab)
@@ -173,7 +174,8 @@ def _without_nextn(kind: Species) -> dict[str, object]:
     return {key.replace(".", "__"): value for key, value in alone.items()}
 
 
-def _part(tensors: Tensors, part: Part) -> Tensors:
+def part_of(tensors: Tensors, part: Part) -> Tensors:
+    """The tensors of one part, shared ones included."""
     if part == "whole":
         return tensors
     blocks = {name: int(block[1]) for name in tensors if (block := _BLOCK.fullmatch(name))}

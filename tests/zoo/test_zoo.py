@@ -11,7 +11,8 @@ import pytest
 import tiny
 from kits.engine import END_NOW, Answer, Bench, opened
 from tiny import species, zoo
-from tiny.simulate import Simulated
+from tiny.simulate import DrafterKind, Simulated
+from zoo.fast import params
 
 from ds4chat.engine.drafters.registry import OPENERS
 from ds4chat.engine.events import Event, Load, Replayed, Step, Tuning
@@ -24,28 +25,16 @@ from ds4chat.models.pairing import check_pair, check_target
 DEPTHS = (1, 2, 4, 8)
 TIE = 1e-3
 """Logits. On random weights a stream may leave plain decoding where the two best tokens are nearly equal."""
-FAST = ("qwen35", "bailingmoe3", "mimo2-3", "nemotron_h", "lfm2", "nanbeige-loops", "glm5-next")
-"""One of each kind of head, of cache and of layer numbers; the rest are slow."""
 PROMPT = " the old mill turns and the old mill turns and the"
-
-
-def params(names: list[str]) -> list[object]:
-    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
 
 
 DRAFTING = [name for name in species.NEXTN if name != "qwen3next"]
 """qwen3next has a graph and cannot roll back."""
-OFF = sorted(
-    name
-    for name, kind in species.ALL.items()
-    if kind.architecture in architectures.EAGLE3_TARGETS
-    and architectures.rollback_of(kind.architecture) == "none"
-)
-EAGLE3 = sorted(
-    name
-    for name, kind in species.ALL.items()
-    if kind.architecture in architectures.EAGLE3_TARGETS and name not in OFF
-)
+TARGETS = [name for name, kind in species.ALL.items() if kind.architecture in architectures.EAGLE3_TARGETS]
+OFF = [name for name in TARGETS if architectures.rollback_of(species.ALL[name].architecture) == "none"]
+EAGLE3 = [name for name in TARGETS if name not in OFF]
+HEIGHTS = {"gemma4": 8.0, "muse-glimmer": 8.0}
+"""Of the one in a layer's input, where the embedding is scaled or normalised."""
 
 
 def load(folder: Path, name: str, support: str = "embedded", **more: object) -> Load:
@@ -91,7 +80,7 @@ def test_every_kind_of_drafter_is_opened_and_constructed() -> None:
     assert set(OPENERS) == DRAFTERS
     for kind in DRAFTERS:
         stem = {"nextn-embedded": "nextn", "nextn-support": "support", "draft-model": "draft"}.get(kind, kind)
-        assert any(name.endswith(stem) for name in get_args(tiny.simulate.DrafterKind)), kind
+        assert any(name.endswith(stem) for name in get_args(DrafterKind)), kind
 
 
 @pytest.mark.parametrize("name", params(list(species.PLAIN)))
@@ -152,8 +141,8 @@ def test_strict_with_heads_that_have_no_q8_0_cache(tiny_dir: Path, tmp_path: Pat
     zoo.save(path, kind, zoo.fill(kind, zoo.grow(kind, tmp_path / "growing.gguf"), "random"))
     with opened(Load(str(path), lookup=True, ctx=512, threads=1, strict=True)) as bench:
         assert bench.loaded.strict_note == (
-            "verification is one token at a time: this model's heads are no multiple of 32 wide, so its cache "
-            "is f16 instead of q8_0, and batches are not bit-equal over it"
+            "verification is one token at a time: this model's heads are no multiple of 32 wide, so its "
+            "cache is f16 instead of q8_0, and batches are not bit-equal over it"
         )
         assert bench.ask(PROMPT, 60, depth=4, strict=True, ignore_eos=True).stats.judged > 0
         assert replayed(bench).equal
@@ -162,7 +151,7 @@ def test_strict_with_heads_that_have_no_q8_0_cache(tiny_dir: Path, tmp_path: Pat
 @pytest.mark.parametrize("name", params(EAGLE3))
 def test_eagle3_drafts_as_simulated(name: str, tiny_dir: Path) -> None:
     layers = (0, 5, 7) if name == "nanbeige-loops" else (0, 2, 3)
-    support = tiny.build("eagle3", tiny_dir, layers=layers)
+    support = tiny.build("eagle3", tiny_dir, layers=layers, height=HEIGHTS.get(name, 1.0))
     with opened(load(tiny_dir, name, str(support))) as bench:
         assert bench.loaded.drafter is not None, bench.loaded.off_reason
         for depth in DEPTHS:
@@ -182,7 +171,7 @@ def test_eagle3_reads_what_the_last_layer_makes(name: str, tiny_dir: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("lfm2", "the target has 4 layers"), ("qwen4exp", "llama.cpp does not give out")],
+    params([("lfm2", "the target has 4 layers"), ("qwen4exp", "llama.cpp does not give out")]),
 )
 def test_eagle3_that_llama_cpp_cannot_run_is_refused(name: str, words: str, tiny_dir: Path) -> None:
     support = tiny.build("eagle3", tiny_dir, layers=(0, 2, species.LAYERS))

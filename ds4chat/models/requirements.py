@@ -329,6 +329,7 @@ _INTERVAL = Range("full_attention_interval", 1, MAX_LAYERS)
 _STREAMS = (Range("hyper_connection.count", 4, 4), Range("hyper_connection.sinkhorn_iterations", 1, 1000))
 """Sinkhorn steps a layer: the published models take 20; billions would be a hang."""
 _CONVOLUTION = Range("shortconv.l_cache", 2, _MANY)
+_SSM_CONVOLUTION = Range("ssm.conv_kernel", 1, _MANY)
 _ROUTES = Range("expert_gating_func", 1, 4)
 _ROUTES_OR_DEFAULTS = Range("expert_gating_func", 0, 4)
 _MUST_ROUTE = Range("expert_gating_func", 1, 4, default=0)
@@ -352,7 +353,8 @@ RANGES: Mapping[str, tuple[Range, ...]] = {
     "lfm2": (_CONVOLUTION,),
     "lfm2moe": (_CONVOLUTION, _ROUTES),
     "minimax-01": (_INTERVAL,),
-    **dict.fromkeys(_DELTA_NETS, (_INTERVAL,)),
+    **dict.fromkeys(_DELTA_NETS, (_INTERVAL, _SSM_CONVOLUTION)),
+    **dict.fromkeys(_MAMBA2, (_SSM_CONVOLUTION,)),
     **dict.fromkeys(
         ("deepseek32", "bailingmoe2", "dots3note", "exaone-moe", "kimi-k3", "kimi-linear"), (_ROUTES,)
     ),

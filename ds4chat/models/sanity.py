@@ -32,6 +32,9 @@ def check_metadata(header: Header) -> None:
     width = header.own_integer("embedding_length")
     if width is not None and width < 1:
         raise _corrupt(header, "its embeddings are 0 wide")
+    empty = next((name for name, tensor in header.tensors.items() if 0 in tensor.dims), None)
+    if empty is not None:
+        raise _corrupt(header, f"its tensor {shown(empty)} is empty")
     _check_experts(header)
     _check_numbers(header)
     _check_sections(header)

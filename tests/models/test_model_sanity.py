@@ -104,6 +104,12 @@ def test_refused_of_one_architecture(case: str, tmp_path: Path) -> None:
     assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
 
 
+def test_an_empty_tensor_is_refused(tmp_path: Path) -> None:
+    path = kit.whole(tmp_path / "f.gguf", tensors={"blk.1.ffn_up.weight": (32, 0)})
+    with pytest.raises(ModelFileError, match=r"its tensor blk\.1\.ffn_up\.weight is empty"):
+        check_target(path)
+
+
 def test_a_model_that_rotates_nothing_passes(tmp_path: Path) -> None:
     own = {"rope.dimension_count": 0, "attention.head_count_kv": [0, 1]}
     check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "glm5-next", own=own)))

@@ -61,6 +61,10 @@ class DecodeError(LlamaError):
         super().__init__(f"llama.cpp could not decode a batch of {rows} tokens (code {code}).")
 
 
+class CacheTypeError(LlamaError):
+    """The model's heads are no whole number of the cache type's blocks wide."""
+
+
 # ------------------------------------------------------------------------------------ the library
 
 
@@ -160,11 +164,15 @@ def _reason(otherwise: str) -> str:
     return (first_error() or otherwise).rstrip(".")
 
 
+_ODD_HEADS = "does not divide"
+"""Of llama.cpp's reasons: the cache type's block and the heads of a layer do not go together."""
+
+
 def _context_advice(reason: str) -> str:
     """What to do where llama.cpp makes no context, by the reason that it logged."""
     if "quantized V cache" in reason:
         return "Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
-    if "does not divide" in reason:
+    if _ODD_HEADS in reason:
         return "Take a cache type that suits the model (-ctk f16 -ctv f16)."
     return "Lower the context length (-c), or free memory."
 
@@ -420,7 +428,8 @@ class Context:
     ``n_outputs``: most rows that one decode may ask logits of. ``rollback``: how many tokens of the last
     batch a recurrent state can drop; it multiplies that state's memory. ``embd_width``: floats a row when
     decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. ``n_ctx``: cells of all sequences
-    together. Raises LlamaError, and ValueError where ``n_batch`` has no room for the rollback.
+    together. Raises LlamaError, of the kind CacheTypeError where ``cache`` cannot hold the model's heads, and
+    ValueError where ``n_batch`` has no room for the rollback.
     """
 
     def __init__(
@@ -468,7 +477,8 @@ class Context:
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
             reason = _reason("it gave no reason")
-            raise LlamaError(
+            kind = CacheTypeError if _ODD_HEADS in reason else LlamaError
+            raise kind(
                 f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}. "
                 f"{_context_advice(reason)}"
             )
@@ -617,10 +627,10 @@ class Context:
         ext.llama_set_embeddings_nextn(self.handle, on, masked)
 
     def enable_layer_inputs(self, layers: Sequence[int], on: bool = True) -> None:
-        """Keep the inputs of these layers of every row. The architecture must publish them. Raises ValueError
-        for a layer that the model does not have."""
+        """Keep the inputs of these layers of every row; that of layer n_layer is what the last one makes. The
+        architecture must publish them. Raises ValueError for a layer that the model does not have."""
         for layer in layers:
-            if not 0 <= layer < self.model.n_layer:
+            if not 0 <= layer <= self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
             _set_layer_input(self.handle, layer, on)
         self._layer_inputs = list(layers) if on else []

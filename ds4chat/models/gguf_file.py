@@ -194,6 +194,14 @@ class Header:
         """An integer under the architecture's prefix, see ``integer``."""
         return self.integer(self.own(key))
 
+    def own_each(self, key: str, count: int, default: int) -> list[int]:
+        """A value for each of ``count`` blocks: one for all, or an array, which may end early."""
+        if isinstance(self.metadata.get(self.own(key)), ArrayInfo):
+            values = (self.integers(self.own(key)) or [])[:count]
+            return values + [default] * (count - len(values))
+        value = self.own_integer(key)
+        return [default if value is None else value] * count
+
     def array(self, key: str) -> list[int] | list[float] | list[bytes] | None:
         """The values of one array, strings as bytes, read now; None when the key is missing or no array.
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds4chat.models.classify import classify, quantisation
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.kinds import KINDS, classify, kind_of
 from ds4chat.models.pairing import check_pair, check_target
+from ds4chat.models.summary import quantisation
 
 MAX_DEPTH = 6
 MAX_FILES = 2000
@@ -22,9 +23,6 @@ MAX_FOLDERS = 20_000
 """A folder of models is small; a home folder given by mistake must not keep the disk busy."""
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
-
-TARGET_KINDS = ("target", "nextn-embedded")
-SUPPORT_KINDS = ("nextn-support", "eagle3", "gemma4-assistant", "ds4-support", "target", "nextn-embedded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,11 @@ class FoundModel:
 
     @property
     def is_target(self) -> bool:
-        return self.kind in TARGET_KINDS
+        return bool(self.kind) and KINDS[self.kind].whole
 
     @property
     def may_support(self) -> bool:
-        return self.kind in SUPPORT_KINDS
+        return bool(self.kind) and (KINDS[self.kind].check is not None or KINDS[self.kind].converts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[
     target = check_target(target_path)
     yield SupportChoice("", False, "none", "plain decoding, one token a pass")
     yield SupportChoice("", True, "lookup", "drafts are continuations found in the conversation; no file")
-    if classify(target) == "nextn-embedded":
+    if kind_of(target).inside:
         yield _pair_choice(target, "embedded", "NextN block inside")
     for model in found:
         if model.may_support and not _same_file(model.path, target_path) and _smaller(model, target):

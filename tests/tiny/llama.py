@@ -128,6 +128,7 @@ def write_eagle3(
     own_output: bool = True,
     target_width: int = chain.N_CLASSES,
     layers: tuple[int, int, int] = (0, 2, 3),
+    height: float = 1.0,
     vocabulary: Variant = "standard",
 ) -> None:
     """An EAGLE-3 head for the llama target (width 64).
@@ -137,7 +138,7 @@ def write_eagle3(
     0.4 * class(token) + 0.6 * successor(class of the hidden row) - that row: its residual is swapped for
     the mixture of tiny.tensors. ``reduced`` scores the chains' tokens only and maps them with d2t. Without
     ``own_embeddings`` or ``own_output`` it borrows the target's table; the target's head is never wrong, so
-    ``wrong_every`` says nothing then.
+    ``wrong_every`` says nothing then. ``height``: of the one in the target's layer inputs.
     """
     width, n_layer = chain.N_CLASSES, 1
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
@@ -147,7 +148,7 @@ def write_eagle3(
     # in the exponent for all distances up to 4096 (tests/tiny works it out).
     constant = np.zeros((width, 2 * width), np.float32)
     constant[:, :width] = 1.5
-    thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / 3] * 3)
+    thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / (3 * height)] * 3)
     tensors: Tensors = {
         "fc.weight": thirds.astype(np.float32),
         "output_norm.weight": ones(width),

@@ -24,7 +24,6 @@ from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
-from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.classify import classify, quantisation
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
@@ -122,11 +121,10 @@ class _Opening:
     def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
         """Load everything and measure. Raises LlamaError."""
         load, emit = self._load, self._emit
-        templates = TemplateProcess()  # comes up while the model is loaded
         if load.strict:
             prepare_strict()
         model = self._model(load.model, "target", mtp=pair is not None and pair.kind == "nextn-embedded")
-        prompter = Prompter(model, templates)
+        prompter = Prompter(model, chat_template=load.chat_template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")

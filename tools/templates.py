@@ -102,11 +102,14 @@ def verdict(template: str, messages: Sequence[Message]) -> str:
         return "FAULT: another prompt the second time"
     text, at = model.text(prompt.tokens), 0
     for message in messages:
-        found = text.find(message.content.strip(), at)
+        content = message.content.strip()
+        # A template may keep the system prompt for the last turn.
+        found = text.find(content, 0 if message.role == "system" else at)
         if found < 0:
             left_out = [note for note in prompt.notes if "leaves out" in note]
-            return f"said: {left_out[0]}" if left_out else f"FAULT: lost {message.content[:30]!r}"
-        at = found + len(message.content.strip())
+            return f"said: {left_out[0]}" if left_out else f"FAULT: lost {content[:30]!r}"
+        if message.role != "system":
+            at = found + len(content)
     plain = [Message(m.role, SPECIAL.sub("special", m.content)) for m in messages]
     harmless = prompter.chat(plain, think=True)
     specials = [[t for t in p.tokens if t >= FIRST_SPECIAL] for p in (prompt, harmless)]

@@ -16,7 +16,7 @@ from typing import Any
 from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model, builtin_templates
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
-from ds4chat.engine.text import CLOSE_TAGS, opens_thinking
+from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, opens_thinking
 from ds4chat.engine.user_text import Finder, Marks, names_of, tokenize
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 
@@ -55,7 +55,7 @@ class Prompter:
         self._model = model
         names = names_of(model.special_tokens)
         self._specials = Finder(names)
-        self._cuts = Finder([*names, *CLOSE_TAGS])
+        self._names = Finder([*names, *OPEN_TAGS, *CLOSE_TAGS])
         self._structural: set[str] = set()
         self._said: set[str] = set()
         self._template: Template | None = None
@@ -100,10 +100,10 @@ class Prompter:
         if messages and messages[-1].role == "assistant" and not messages[-1].content.strip():
             messages = messages[:-1]
         continues = bool(messages) and messages[-1].role == "assistant"
-        rendering = _Rendering(self._template, messages, self._cuts, think, continues)
+        rendering = _Rendering(self._template, messages, self._names, think, continues)
         text, own = rendering.marked()
         tokenized = tokenize(self._model, self._specials, text, own, self._structural)
-        if not tokenized.disarmed and not continues:
+        if not continues and not rendering.holds_names:
             # Marks may change what a template makes of a text's ends.
             text = rendering.plain()
             tokenized = tokenize(self._model, self._specials, text, ())
@@ -157,7 +157,7 @@ class _Rendering:
         self,
         template: Template,
         messages: Sequence[Message],
-        cuts: Finder,
+        names: Finder,
         think: bool,
         continues: bool,
     ) -> None:
@@ -168,13 +168,15 @@ class _Rendering:
         self._variables = {"enable_thinking": think, "thinking": think}
         texts = [text for message in messages for text in (message.content, message.thinking)]
         try:
-            self._marks = Marks(texts, cuts)
+            self._marks = Marks(texts, names)
         except ValueError:
             raise PromptError(
                 "The conversation holds every private-use character there is, so its texts cannot be told "
                 "from the chat template's. Take that text out (/undo), or go on without a template "
                 "(--no-template)."
             ) from None
+        self.holds_names = any(next(names.spans(text), None) for text in texts)
+        """A text holds the name of a special token or a thinking tag."""
         self.form = ""
         """The name of the form that the template took."""
         self.left_out = ""
@@ -243,14 +245,13 @@ class _Rendering:
         return turn
 
     def _missing(self, rendered: str) -> list[int]:
-        """Indices of the messages whose text is not in the prompt. Of a reply the end is enough: templates
-        cut off what stands before a closing thinking tag."""
-        missing = []
-        for i, message in enumerate(self._messages):
-            start, end = (mark in rendered for mark in (self._marks.start(2 * i), self._marks.end(2 * i)))
-            if message.content.strip() and not (end and (start or message.role == "assistant")):
-                missing.append(i)
-        return missing
+        """Indices of the messages whose text is not in the prompt."""
+        return [
+            i
+            for i, message in enumerate(self._messages)
+            if message.content.strip()
+            and not (self._marks.start(2 * i) in rendered and self._marks.end(2 * i) in rendered)
+        ]
 
     def _finished(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
         if self._continues and self._messages[-1].content.strip():

@@ -25,6 +25,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from ds4chat.engine.llama import LlamaError, apply_builtin_template
@@ -90,7 +91,7 @@ class JinjaTemplate:
         self.source = source
         # As transformers renders chat templates, for which they are written.
         environment = _Environment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+            undefined=_Missing, trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_raise, strftime_now=_now, dict=_dict)
@@ -105,9 +106,8 @@ class JinjaTemplate:
         parts: list[str] = []
         with _guarded():
             for part in self._template.generate(
-                messages=[dict(message) for message in messages],
+                messages=[_Message(message) for message in messages],
                 add_generation_prompt=open_turn,
-                **dict.fromkeys(("functions", "function_call", "tools", "tool_choice", "documents")),
                 # What llama.cpp gives them beside the conversation.
                 date_string=now.strftime("%d %b %Y"),
                 datetime=now.strftime("%b %d %Y"),
@@ -136,6 +136,23 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         parser.stream.skip(1)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Missing(jinja2.Undefined):
+    """A variable that nobody gives: added to a text it is empty, as some templates count on."""
+
+    def __add__(self, other: Any) -> Any:
+        return other if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other if isinstance(other, str) else super().__radd__(other)
+
+
+class _Message(dict[str, Any], Namespace):
+    """A message to which a template may set attributes, as llama.cpp lets it."""
+
+    __getattribute__ = dict.__getattribute__
+    __setitem__ = dict.__setitem__
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from ds4chat.engine.llama import SpecialToken
@@ -53,13 +54,17 @@ class Finder:
                     yield at, at + length
                     break
 
+    def middles(self, text: str) -> list[int]:
+        """Where to cut a text so that no name of two characters or more is left whole."""
+        return sorted({(start + end + 1) // 2 for start, end in self.spans(text)})
+
 
 class Marks:
-    """Marks around some texts, each with its own pair, and one more mark on either side of what ``cuts``
-    finds inside a text: a template may take a text apart there. Raises ValueError where the texts use up the
+    """Marks around some texts, each with its own pair, and one more mark within each name that ``names``
+    finds in a text, so that a template, too, takes it for text. Raises ValueError where the texts use up the
     characters that marks are made of."""
 
-    def __init__(self, texts: Sequence[str], cuts: Finder) -> None:
+    def __init__(self, texts: Sequence[str], names: Finder) -> None:
         used = {ord(c) for text in texts for c in text if ord(c) >= _PRIVATE.start}
         need = 2 * len(texts) + 1
         for first in range(_PRIVATE.start, _PRIVATE.stop - need):
@@ -69,7 +74,7 @@ class Marks:
             raise ValueError("every private-use character is taken")
         self._first = first
         self._any = re.compile(f"[{chr(first)}-{chr(first + need - 1)}]")
-        self._cuts = cuts
+        self._names = names
 
     def mark(self, index: int, text: str) -> str:
         """Text number ``index`` with its marks, inside the blanks around it, which templates strip. A blank
@@ -78,15 +83,9 @@ class Marks:
         if not core:
             return text
         start, end = text.index(core), text.index(core) + len(core)
-        cut = chr(self._first)
-        parts: list[str] = []
-        at = 0
-        for first, last in self._cuts.spans(core):
-            if first >= at:
-                parts += core[at:first], cut, core[first:last], cut
-                at = last
-        parts.append(core[at:])
-        return text[:start] + self.start(index) + "".join(parts) + self.end(index) + text[end:]
+        cuts = [0, *self._names.middles(core), len(core)]
+        core = chr(self._first).join(core[a:b] for a, b in pairwise(cuts))
+        return text[:start] + self.start(index) + core + self.end(index) + text[end:]
 
     def start(self, index: int) -> str:
         """The mark before text number ``index``."""
@@ -207,7 +206,7 @@ def _as_text(model: Vocabulary, text: str, forbidden: dict[int, str]) -> list[in
     if forbidden.keys().isdisjoint(tokens):
         return tokens
     names = Finder(name for name in forbidden.values() if len(name) > 1)
-    cuts = [at + 1 for at, _ in names.spans(text)]
+    cuts = names.middles(text)
     tokens = []
     # A tokenizer may put a blank before a text; behind a line break, which stays a token of its own, it
     # does not.

@@ -50,8 +50,9 @@ class Finder:
         for match in self._first.finditer(text):
             at = match.start()
             for length in self._lengths:
-                if text[at : at + length] in self._names:
-                    yield at, at + length
+                name = text[at : at + length]
+                if name in self._names:
+                    yield at, at + len(name)
                     break
 
     def middles(self, text: str) -> list[int]:

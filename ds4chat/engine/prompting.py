@@ -103,7 +103,7 @@ class Prompter:
         rendering = _Rendering(self._template, messages, self._names, think, continues)
         text, own = rendering.marked()
         tokenized = tokenize(self._model, self._specials, text, own, self._structural)
-        if not continues and not rendering.holds_names:
+        if not (continues or rendering.holds_names or tokenized.disarmed):
             # Marks may change what a template makes of a text's ends.
             text = rendering.plain()
             tokenized = tokenize(self._model, self._specials, text, ())

@@ -34,7 +34,7 @@ MAX_MEMORY = 512 << 20
 """Bytes that rendering may take beside what the process has: many times what a conversation needs."""
 MAX_OUTPUT = 16 << 20
 """Characters of a prompt beyond those of its conversation: more than any context holds."""
-MAX_ITEMS = 1 << 20
+MAX_ITEMS = 1 << 18
 """Elements of a nested list, counted as often as they would be printed or compared."""
 TEMPLATE_SECONDS = 5.0
 """Processor time of one rendering."""

@@ -8,7 +8,7 @@ which every message is in the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model, builtin_templates
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
 from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, opens_thinking
-from ds4chat.engine.user_text import Finder, Marks, names_of, tokenize
+from ds4chat.engine.user_text import Finder, Marks, Span, forbidden_tokens, names_of, tokenize
 from ds4chat.models.errors import ModelFileError, shown, shown_path
 
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -102,18 +102,20 @@ class Prompter:
         continues = bool(messages) and messages[-1].role == "assistant"
         rendering = _Rendering(self._template, messages, self._names, think, continues)
         text, own = rendering.marked()
-        tokenized = tokenize(self._model, self._specials, text, own, self._structural)
-        if not (continues or rendering.holds_names or tokenized.disarmed):
+        forbidden = self._forbidden(text, own)
+        if not (continues or rendering.holds_names or forbidden):
             # Marks may change what a template makes of a text's ends.
             text = rendering.plain()
-            tokenized = tokenize(self._model, self._specials, text, ())
         return Prompt(
-            self._with_first(tokenized.tokens),
+            self._with_first(tokenize(self._model, text, own, forbidden)),
             (),
             opens_thinking(text),
-            self._notes(tokenized.disarmed, rendering.left_out),
+            self._notes(forbidden.values(), rendering.left_out),
             rendering.form,
         )
+
+    def _forbidden(self, text: str, own: Sequence[Span]) -> dict[int, str]:
+        return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
 
     def raw(self, text: str) -> Prompt:
         """Tokens of a text as it stands, special tokens recognised in it."""
@@ -125,9 +127,10 @@ class Prompter:
         if not messages or messages[-1].role != "assistant":
             lines.append("Assistant:")
         text = "\n".join(lines)
-        tokenized = tokenize(self._model, self._specials, text, [(0, len(text))])
-        notes = self._notes(tokenized.disarmed, "")
-        return Prompt(self._with_first(tokenized.tokens), ("\nUser:",), False, notes)
+        own = [(0, len(text))]
+        forbidden = self._forbidden(text, own)
+        tokens = self._with_first(tokenize(self._model, text, own, forbidden))
+        return Prompt(tokens, ("\nUser:",), False, self._notes(forbidden.values(), ""))
 
     def _with_first(self, tokens: list[int]) -> list[int]:
         """The tokens behind the one that the vocabulary wants at the beginning, which stands there once. The
@@ -135,7 +138,7 @@ class Prompter:
         first = self._model.first_token
         return tokens if first is None or not tokens or tokens[0] == first else [first, *tokens]
 
-    def _notes(self, disarmed: Sequence[str], left_out: str) -> tuple[str, ...]:
+    def _notes(self, disarmed: Collection[str], left_out: str) -> tuple[str, ...]:
         """What is said of a prompt, if it was not said before."""
         notes = []
         if disarmed and "disarmed" not in self._said:

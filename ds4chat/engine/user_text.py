@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,6 +22,7 @@ Span = tuple[int, int]
 
 _PRIVATE = range(0xF0000, 0x110000)
 """Code points without a meaning of their own."""
+_PRIVATE_USE = re.compile(f"[{chr(_PRIVATE.start)}-{chr(_PRIVATE.stop - 1)}]")
 _BLANK = " \t\n\v\f\r"
 """What llama.cpp takes for blanks around tokens that swallow them."""
 
@@ -66,7 +66,7 @@ class Marks:
     characters that marks are made of."""
 
     def __init__(self, texts: Sequence[str], names: Finder) -> None:
-        used = {ord(c) for text in texts for c in text if ord(c) >= _PRIVATE.start}
+        used = {ord(c) for text in texts for c in _PRIVATE_USE.findall(text)}
         need = 2 * len(texts) + 1
         for first in range(_PRIVATE.start, _PRIVATE.stop - need):
             if used.isdisjoint(range(first, first + need)):
@@ -128,44 +128,40 @@ def names_of(specials: Sequence[SpecialToken]) -> list[str]:
     return [special.text for special in specials if special.control or special.text.strip()]
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
-    """Tokens of a prompt."""
+def forbidden_tokens(
+    special_tokens: Sequence[SpecialToken],
+    specials: Finder,
+    text: str,
+    own: Sequence[Span],
+    structural: Collection[str] = (),
+) -> dict[int, str]:
+    """Special tokens, with their texts, that would be recognised in the stretches ``own`` of a prompt, which
+    are in order, and must not be.
 
-    tokens: list[int]
-    disarmed: tuple[str, ...]
-    """Texts of special tokens that the conversation's own words hold, tokenized as text."""
-
-
-def tokenize(
-    model: Vocabulary, specials: Finder, text: str, own: Sequence[Span], structural: Collection[str] = ()
-) -> Tokenized:
-    """Tokens of a prompt with special tokens recognised outside the stretches ``own``, which are in order.
-
-    specials: finds the model's by names_of(). A user-defined token, which llama.cpp recognises in any text,
-    stays one in ``own`` too, unless it is ``structural`` or stands in the rest of the prompt as well.
+    specials: finds the special tokens by names_of(). A user-defined token, which llama.cpp recognises in any
+    text, stays one in ``own`` too, unless it is ``structural`` or stands in the rest of the prompt as well.
     """
-    written = set(structural)
-    typed: dict[str, None] = {}
+    written, typed = set(structural), set[str]()
     for start, end in specials.spans(text):
-        if _touches(own, start, end):
-            typed[text[start:end]] = None
-        else:
-            written.add(text[start:end])
-    forbidden = {
+        (typed if _touches(own, start, end) else written).add(text[start:end])
+    return {
         special.id: special.text
-        for special in model.special_tokens
+        for special in special_tokens
         if special.text in typed and (special.control or special.text in written)
     }
+
+
+def tokenize(model: Vocabulary, text: str, own: Sequence[Span], forbidden: dict[int, str]) -> list[int]:
+    """Tokens of a prompt with special tokens recognised, but for forbidden ones in ``own``."""
     if not forbidden:
-        return Tokenized(model.tokenize(text, add_special=False, parse_special=True), ())
+        return model.tokenize(text, add_special=False, parse_special=True)
     tokens: list[int] = []
     for start, end, token in partition(text, own, model.special_tokens, forbidden):
         if token is not None:
             tokens.append(token)
         else:
             tokens += _as_text(model, text[start:end], forbidden)
-    return Tokenized(tokens, tuple(name for name in typed if name in forbidden.values()))
+    return tokens
 
 
 def partition(

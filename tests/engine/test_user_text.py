@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from kits import vocabularies
 
 from ds4chat.engine.llama import Model, SpecialToken
-from ds4chat.engine.user_text import Finder, Marks, _as_text, names_of, partition, tokenize
+from ds4chat.engine.user_text import (
+    Finder,
+    Marks,
+    Span,
+    _as_text,
+    forbidden_tokens,
+    names_of,
+    partition,
+    tokenize,
+)
 from ds4chat.models.demo import demo_model
 
 PIECES = (
@@ -44,6 +53,12 @@ relaxed = settings(
 )
 
 
+def tokens_of(model: Model, text: str, own: list[Span], structural: tuple[str, ...] = ()) -> list[int]:
+    specials = model.special_tokens
+    forbidden = forbidden_tokens(specials, Finder(names_of(specials)), text, own, structural)
+    return tokenize(model, text, own, forbidden)
+
+
 def text_of(model: Model, tokens: list[int]) -> str:
     return b"".join(model.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
 
@@ -71,11 +86,10 @@ def test_no_text_becomes_a_token_that_the_template_uses(
 ) -> None:
     """Its letters all arrive, and the template's own tokens around it stay what they are."""
     model = model_of(kind)
-    names = names_of(model.special_tokens)
     opener, closer = model.bos, model.eos
     prompt = f"{opener}{text}{closer}"
     own = [(len(opener), len(opener) + len(text))] if text else []
-    tokens = tokenize(model, Finder(names), prompt, own, {"<|im_start|>"}).tokens
+    tokens = tokens_of(model, prompt, own, ("<|im_start|>",))
     ids = {name: model.tokenize(name, add_special=False, parse_special=True)[-1] for name in (opener, closer)}
     assert (tokens[0], tokens[-1]) == (ids[opener], ids[closer])
     structural = {s.id for s in model.special_tokens if s.control or s.text == "<|im_start|>"}
@@ -92,14 +106,13 @@ def test_user_defined_tokens_stay_in_a_text_unless_the_template_uses_them(
     model = model_of(kind)
     text = "a <h1> <|im_start|>"
     found = {s.text: s.id for s in model.special_tokens if not s.control}
-    finder = Finder(names_of(model.special_tokens))
     for structural in ((), ("<|im_start|>",)):
-        tokens = tokenize(model, finder, text, [(0, len(text))], structural).tokens
+        tokens = tokens_of(model, text, [(0, len(text))], structural)
         if kind in vocabularies.KINDS:
             assert found["<h1>"] in tokens
             assert (found["<|im_start|>"] in tokens) == (not structural)
     written = "<|im_start|>a<|im_start|>b"
-    tokens = tokenize(model, finder, written, [(12, 26)]).tokens
+    tokens = tokens_of(model, written, [(12, 26)])
     if kind in vocabularies.KINDS:
         assert tokens.count(found["<|im_start|>"]) == 1
 

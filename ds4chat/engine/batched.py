@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ds4chat.engine import measure
-from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step, refused
+from ds4chat.engine.events import Ended, Event, Generate, Load, Notice, Phases, Step, refused
 from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
@@ -49,7 +49,7 @@ class BatchedSession:
     def __init__(self, load: Load, slots: int) -> None:
         check_target(Path(load.model))
         self._model = Model(load.model, gpu_layers=load.gpu_layers, split_mode=load.split_mode)
-        self._prompter = Prompter(self._model)
+        self._prompter = Prompter(self._model, chat_template=load.chat_template, use_template=load.template)
         self.note = self._prompter.note
         self._n_ctx = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
         self._context = Context(
@@ -84,7 +84,6 @@ class BatchedSession:
 
     def close(self) -> None:
         """Free everything."""
-        self._prompter.close()
         self._context.close()
         self._model.close()
 
@@ -106,6 +105,7 @@ class BatchedSession:
         self._context.remove_from(0, slot.seq)
         slot.reply = Reply(request, prompt, self._context, request.tuning, seed)
         slot.prompt, slot.pos, slot.number, slot.events = prompt.tokens, 0, number, []
+        slot.events += [Notice("info", note) for note in prompt.notes]
         slot.started, slot.decoding = time.perf_counter(), 0.0
 
     def _step(self, done: dict[int, list[Event]]) -> None:
@@ -152,7 +152,7 @@ class BatchedSession:
         slot.events.append(
             Step(
                 reply=request.reply,
-                index=len(slot.events),
+                index=sum(isinstance(event, Step) for event in slot.events),
                 tokens=tuple(reply.take_own(row, index)),
                 drafted=0,
                 judged=(),

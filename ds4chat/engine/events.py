@@ -77,6 +77,8 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
+    thinking: str = ""
+    """What an assistant's turn thought before its content, without tags; templates that ask for it get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,10 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    chat_template: str = ""
+    """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
+    template: bool = True
+    """Off: conversations as plain lines, without any template."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
     depth: Depth = MAX_DEPTH

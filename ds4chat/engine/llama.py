@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
@@ -119,6 +120,8 @@ _device_memory = _symbol(
 )
 _device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
 
+_token_attributes = _symbol(["llama_vocab_get_attr"], ctypes.c_int, [_pointer, _i32])
+
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -177,6 +180,34 @@ def _context_advice(reason: str) -> str:
     return "Lower the context length (-c), or free memory."
 
 
+def builtin_templates() -> list[str]:
+    """Names of the chat templates that llama.cpp itself knows."""
+    n = C.llama_chat_builtin_templates(None, 0)
+    names = (ctypes.c_char_p * n)()
+    C.llama_chat_builtin_templates(names, n)
+    return [name.decode() for name in names if name]
+
+
+def apply_builtin_template(name: str, messages: Sequence[tuple[str, str]], *, open_turn: bool) -> str:
+    """The prompt's text of (role, content) pairs in one of llama.cpp's own layouts, by its name.
+
+    Raises LlamaError where llama.cpp does not know it, and for a text with a NUL, which would end it there.
+    """
+    raw = [(role.encode(), content.encode("utf-8", "surrogatepass")) for role, content in messages]
+    if any(b"\0" in content for _, content in raw):
+        raise LlamaError("llama.cpp's own chat templates take no text with a NUL character.")
+    turns = (C.llama_chat_message * len(raw))(*(C.llama_chat_message(*pair) for pair in raw))
+    size = 2 * sum(len(role) + len(content) for role, content in raw) + 1024
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = C.llama_chat_apply_template(name.encode(), turns, len(raw), open_turn, buffer, size)
+        if n < 0:
+            raise LlamaError(f"llama.cpp knows no chat template named {name}.")
+        if n <= size:
+            return buffer.raw[:n].decode("utf-8", "surrogatepass")
+        size = n
+
+
 def missing_for_eagle3() -> bool:
     """True when this build of llama.cpp does not export the calls that EAGLE-3 needs."""
     return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
@@ -232,6 +263,19 @@ def gpu_name(found: Sequence[tuple[int, str]]) -> str:
 
 
 # ------------------------------------------------------------------------------------ model
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token that stands for a text of its own, apart from what the tokenizer makes of texts."""
+
+    id: int
+    text: str
+    control: bool
+    """It is recognised only where special tokens are; the others (user-defined ones) are in every text."""
+    strips_left: bool = False
+    """It swallows the blanks before it."""
+    strips_right: bool = False
 
 
 class Model:
@@ -346,6 +390,32 @@ class Model:
         if known is None:
             known = self._control[token] = bool(C.llama_vocab_is_control(self.vocab, token))
         return known
+
+    @cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """The tokens that llama.cpp looks for in a text before it takes the rest apart, in the order in which
+        it does: the longest first."""
+        hidden = C.LLAMA_TOKEN_ATTR_UNKNOWN | C.LLAMA_TOKEN_ATTR_CONTROL
+        found: list[tuple[bytes, SpecialToken]] = []
+        for token in range(self.n_vocab):
+            attributes = _token_attributes(self.vocab, token)
+            if attributes & (hidden | C.LLAMA_TOKEN_ATTR_USER_DEFINED):
+                raw = C.llama_vocab_get_text(self.vocab, token)
+                special = SpecialToken(
+                    token,
+                    raw.decode("utf-8", "replace"),
+                    control=bool(attributes & hidden),
+                    strips_left=bool(attributes & C.LLAMA_TOKEN_ATTR_LSTRIP),
+                    strips_right=bool(attributes & C.LLAMA_TOKEN_ATTR_RSTRIP),
+                )
+                found.append((raw, special))
+        found.sort(key=lambda pair: -len(pair[0]))
+        return tuple(special for raw, special in found if raw)
+
+    @property
+    def first_token(self) -> int | None:
+        """The token that this vocabulary wants before every text; None where it wants none."""
+        return C.llama_vocab_bos(self.vocab) if C.llama_vocab_get_add_bos(self.vocab) else None
 
     @property
     def bos(self) -> str:

@@ -47,7 +47,6 @@ from ds4chat.engine.strict import (
     prepare_strict,
     strict_batches_are_exact,
 )
-from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
@@ -153,11 +152,10 @@ class _Opening:
     def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
         """Load everything and measure. Raises LlamaError."""
         load, emit = self._load, self._emit
-        templates = TemplateProcess()  # comes up while the model is loaded
         if load.strict:
             prepare_strict()
         model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
-        prompter = Prompter(model, templates)
+        prompter = Prompter(model, chat_template=load.chat_template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")

@@ -121,6 +121,8 @@ class Session:
         except (PromptError, LlamaError) as error:
             emit(refused(request.reply, str(error)))
             return
+        for note in prompt.notes:
+            emit(Notice("info", note))
         if not prompt.tokens:
             emit(refused(request.reply, "The prompt is empty. Write something to answer."))
             return
@@ -244,7 +246,6 @@ class Session:
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
-        self.prompter.close()
         if self.drafter:
             self.drafter.close()
         self.target.close()

@@ -221,7 +221,7 @@ def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], 
 
 def _anchored(option: Option, value: Any, folder: Path) -> Any:
     """A relative path of a file is meant from the file's folder, wherever ds4chat is started."""
-    if option.kind != "path" or not value or value == option.optional_value:
+    if not option.names_file(value):
         return value
     return str(folder.absolute() / value)
 

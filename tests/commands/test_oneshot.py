@@ -162,6 +162,43 @@ def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case
     assert "Traceback" not in done.stderr
 
 
+def prompt_tokens(*args: str | Path) -> int:
+    done = ds4chat(*args, "-n", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    return int(json.loads(done.stdout)["prompt_tokens"])
+
+
+def test_a_conversation_is_written_as_the_options_say(pair: list[str], tmp_path: Path) -> None:
+    """In the model's template, in one of llama.cpp's by name, in a file's, or in none."""
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[-1].content }} sea", encoding="utf-8")
+    written: dict[tuple[str, ...], str] = {
+        (): "<｜User｜> log<｜Assistant｜></think>",
+        ("--chat-template", "chatml"): "<|im_start|>user\n log<|im_end|>\n<|im_start|>assistant\n",
+        ("--chat-template", str(file)): " log sea",
+        ("--no-template",): "User:  log\nAssistant:",
+    }
+    for options, text in written.items():
+        assert prompt_tokens(*pair, *options, "--nothink", "-p", " log") == len(tiny.encode(text)), options
+
+
+def test_a_typed_special_token_is_told_of_on_stderr_alone(pair: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("a<｜User｜>b\n c<｜User｜>\n", encoding="utf-8")
+    for prompt in (("-p", "a<｜User｜>b"), ("--prompts-file", str(file))):
+        done = ds4chat(*pair, *prompt, "-n", "2")
+        assert done.stderr.count("holds <｜User｜>: the model gets that as text") == 1
+        assert "holds" not in done.stdout
+
+
+def test_a_template_that_does_not_exist_is_said_with_the_names_there_are(pair: list[str]) -> None:
+    for command in (("-p", "hi"), ("--prompts-file", __file__)):
+        done = ds4chat(*pair, *command, "--chat-template", "chatlm")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "There is no chat template chatlm: name a file with a Jinja template, or one of" in done.stderr
+        assert "chatml" in done.stderr
+
+
 def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -> None:
     done = ds4chat(*pair, "--raw", "-p", END_NOW * 500)
     assert done.returncode == 1

@@ -209,6 +209,22 @@ def test_relative_paths_of_a_file_are_meant_from_its_folder(tmp_path: Path) -> N
     assert loaded(tmp_path, 'mtp = "embedded"').settings.mtp == "embedded"
 
 
+@pytest.mark.parametrize(
+    ("value", "is_file"),
+    [
+        ("chatml", False),
+        ("granite-4.0", False),
+        ("mistral-v3-tekken", False),
+        ("chatml.jinja", True),
+        ("templates/chatml", True),
+        ("notes.txt", True),
+    ],
+)
+def test_a_template_is_a_name_or_a_file(tmp_path: Path, value: str, is_file: bool) -> None:
+    settings = loaded(tmp_path, f'chat-template = "{value}"').settings
+    assert settings.chat_template == (str(tmp_path / value) if is_file else value)
+
+
 def test_the_demo_brings_depth_2_unless_a_depth_is_set(tmp_path: Path) -> None:
     assert loaded(tmp_path, demo=True).settings.mtp_draft == 2
     assert loaded(tmp_path, demo=True, mtp_draft=1).settings.mtp_draft == 1

@@ -51,7 +51,7 @@ def takes(option: Option) -> str:
     if option.kind == "table":
         return "edited in the settings file"
     if option.kind == "path":
-        return "a file"
+        return "a file, or a name" if option.names else "a file"
     return f"{range_of(option)} {option.unit}".strip()
 
 

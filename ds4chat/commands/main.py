@@ -24,7 +24,8 @@ from ds4chat.commands.options import BenchOptions, Shot
 from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
 from ds4chat.settings.schema import Option
-from ds4chat.settings.validate import nearest, printable
+from ds4chat.settings.validate import nearest
+from ds4chat.text import one_line, printable, printable_streams
 
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -64,9 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _open_closed_streams()
     _never_fail_to_encode()
+    with printable_streams():
+        return _run(arguments, own_process=argv is None)
+
+
+def _run(arguments: list[str], *, own_process: bool) -> int:
     try:
         try:
-            code = _dispatch(arguments, own_process=argv is None)
+            code = _dispatch(arguments, own_process=own_process)
         except SystemExit as leave:  # argparse has shown a help or the version
             code = leave.code if isinstance(leave.code, int) else 0
         sys.stdout.flush()
@@ -392,7 +398,7 @@ def _report(loaded: Loaded, named: str | None) -> None:
     if loaded.problems and named:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
-        print(f"ds4chat: {printable(str(sentence))}", file=sys.stderr)
+        print(f"ds4chat: {one_line(sentence)}", file=sys.stderr)
 
 
 def _need_model(loaded: Loaded) -> None:
@@ -439,7 +445,7 @@ def _system_error(error: OSError) -> str:
 def _tell(text: str, code: int) -> int:
     with suppress(OSError):  # stderr may be full as well
         for line in text.splitlines():
-            print(f"ds4chat: {printable(line)}", file=sys.stderr)
+            print(f"ds4chat: {one_line(line)}", file=sys.stderr)
     return code
 
 
@@ -452,7 +458,8 @@ def _record(error: Exception) -> str:
     said = f"{type(error).__name__}: {error}".rstrip(".")
     try:
         file = log_dir() / "crash.log"
-        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
+        trace = printable("".join(traceback.format_exception(error)))
+        file.write_text(trace, encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:
         return f"An unforeseen error ended this: {said}. Its trace could not be kept: {failed}"
     return f"An unforeseen error ended this: {said}. The trace is in {file}; please report it."

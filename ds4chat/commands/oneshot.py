@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
+from ds4chat.text import json_text, redraw_line, unguarded
 
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -40,7 +40,8 @@ class Printer:
     def __init__(self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO) -> None:
         self._settings = settings
         self._json = as_json
-        self._out, self._err = out, err
+        # Into a pipe or a file the text is byte for byte the model's; a terminal shows what it can print.
+        self._out, self._err = out if out.isatty() else unguarded(out), err
         self.stats = Stats()
         self.tokens: list[dict[str, Any]] = []
         self.text: list[str] = []
@@ -93,6 +94,10 @@ class Printer:
         self._clear_progress()
         print(f"ds4chat: MTP is off: {reason}.", file=self._err)
 
+    def write_text(self) -> None:
+        """The whole answer on stdout, for events that were taken as JSON."""
+        print("".join(self.text), file=self._out, flush=True)
+
     def _add_tail(self, tail: str) -> None:
         """Text that was held back belongs to the last token."""
         if tail and self.tokens:
@@ -124,13 +129,12 @@ class Printer:
 
     def _show_progress(self, text: str) -> None:
         if self._err.isatty():
-            self._err.write(f"\r\x1b[K{text}")
-            self._err.flush()
+            redraw_line(self._err, text)
             self._progress = True
 
     def _clear_progress(self) -> None:
         if self._progress:
-            self._err.write("\r\x1b[K")
+            redraw_line(self._err)
             self._progress = False
 
 
@@ -247,7 +251,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
                 answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
                 print(json_line(answered), flush=True)
             else:
-                print("".join(printer.text), flush=True)
+                printer.write_text()
     except LlamaError as error:
         print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
         code = RUN_ERROR
@@ -262,7 +266,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
 def json_line(value: object) -> str:
     """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(value, ensure_ascii=not unicode)
+    return json_text(value, ascii_only=not unicode)
 
 
 def as_json(

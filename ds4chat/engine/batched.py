@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from ds4chat.engine import measure
-from ds4chat.engine.events import Ended, Event, Generate, Load, Notice, Phases, Step, refused
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model
+from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
+from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
 from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
@@ -51,7 +51,7 @@ class BatchedSession:
         self._model = Model(load.model, gpu_layers=load.gpu_layers, split_mode=load.split_mode)
         self._prompter = Prompter(self._model, chat_template=load.chat_template, use_template=load.template)
         self.note = self._prompter.note
-        self._n_ctx = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        self._n_ctx = self._model.room = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
         self._context = Context(
             self._model,
             n_ctx=self._n_ctx * slots,
@@ -91,7 +91,8 @@ class BatchedSession:
         try:
             prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            done[number] = [refused(request.reply, str(error))]
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            done[number] = [refused(request.reply, str(error), reason)]
             return
         if not 0 < len(prompt.tokens) < self._n_ctx:
             detail = (
@@ -149,11 +150,15 @@ class BatchedSession:
         reply = slot.reply
         assert reply is not None
         request = reply.request
+        try:
+            tokens = tuple(reply.take_own(row, index))
+        except BadRowError as error:
+            tokens, reply.finish, reply.detail = (), "error", str(error)
         slot.events.append(
             Step(
                 reply=request.reply,
                 index=sum(isinstance(event, Step) for event in slot.events),
-                tokens=tuple(reply.take_own(row, index)),
+                tokens=tokens,
                 drafted=0,
                 judged=(),
                 outcome="plain",

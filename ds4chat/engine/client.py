@@ -212,14 +212,15 @@ class EngineClient:
             why = f"it was ended by {name}"
         else:
             why = f"it left with exit code {code}"
+        unasked = "" if self._reply is None else ", and this turn is not sent again unless you /retry it"
         last_words = "" if self._log_start is None else "; the log has llama.cpp's last words"
         return EngineDied(
             reply=self._reply,
             exit_code=None if name else code,
             signal=name,
             message=(
-                f"The engine stopped: {why}. Everything that came so far is kept. Load the model again to go "
-                f"on{last_words}."
+                f"The engine stopped: {why}. Everything that came so far is kept{unasked}. Load the model "
+                f"again to go on{last_words}."
             ),
             log_tail=tuple(self._tail()),
         )

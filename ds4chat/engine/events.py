@@ -12,9 +12,12 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import IO, Literal
 
 import msgspec
+
+from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
@@ -158,6 +161,11 @@ class ModelInfo:
     n_embd: int
     n_vocab: int
     has_template: bool
+
+    @property
+    def title(self) -> str:
+        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        return one_line(self.name or PurePath(self.path).stem)
 
 
 @dataclass(frozen=True, slots=True)

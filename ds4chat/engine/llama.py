@@ -31,6 +31,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from ds4chat.engine import stack
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
@@ -46,6 +48,10 @@ _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _RECURRENT_ONLY = 1  # a flag of llama_state_seq_get_size_ext
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
 PENALTY_WINDOW = 64
+STACK_PER_CHARACTER = 1024
+"""Bytes of stack that llama.cpp's splitting of text may take for each character of the longest piece: most
+pre-tokenizers are std::regex patterns, and libstdc++ matches a run by recursion. Measured: 326 in each of
+them, with the optimisation that wheels are built with; the rest is for other compilers."""
 
 
 class LlamaError(Exception):
@@ -64,6 +70,27 @@ class DecodeError(LlamaError):
 
 class CacheTypeError(LlamaError):
     """The model's heads are no whole number of the cache type's blocks wide."""
+
+
+class TooLongError(LlamaError):
+    """A text becomes ``fewest`` tokens or more, which fill a context of ``room``."""
+
+    def __init__(self, fewest: int, room: int) -> None:
+        super().__init__(
+            f"The prompt has {fewest} tokens or more and the context holds {room}. Shorten it, or raise the "
+            "context length (-c)."
+        )
+
+
+class BadRowError(LlamaError):
+    """A row of logits decides nothing: it holds what is no number, or the same number everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's output is not numbers that decide anything. Most often the file is damaged, such as "
+            "by a download that broke off: download or convert it again. Or its numbers overflow here: take "
+            "another cache type (-ctk f16 -ctv f16), other flash attention (-fa off), or no GPU (-ngl 0)."
+        )
 
 
 # ------------------------------------------------------------------------------------ the library
@@ -331,6 +358,10 @@ class Model:
         self._eog: dict[int, bool] = {}
         self._control: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._bound: tuple[bytes, int] | None = None
+        self.room = 0
+        """Tokens of the context. A text that fills it however it is split is refused before it is split,
+        which takes time and memory with its length. 0: no text is."""
 
     def close(self) -> None:
         """Free the model; its contexts must be closed before."""
@@ -353,15 +384,43 @@ class Model:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of a text; special tokens are recognised in it when ``parse_special``.
 
-        Raises LlamaError where llama.cpp cannot take it apart.
+        Raises TooLongError, and LlamaError where llama.cpp cannot take it apart.
         """
         raw = text.encode("utf-8", "surrogatepass")
+        if self.room and len(raw) >= self.room and (fewest := self._fewest_tokens(raw)) >= self.room:
+            raise TooLongError(fewest, self.room)
+        try:
+            return stack.call(
+                lambda: self._tokenize(raw, add_special, parse_special), STACK_PER_CHARACTER * len(text)
+            )
+        except stack.NoStackError:
+            raise LlamaError(
+                f"A text of {len(text):,} characters may need more memory than this machine has to be turned "
+                "into tokens. Send it in parts, or shorten it."
+            ) from None
+
+    def _tokenize(self, raw: bytes, add_special: bool, parse_special: bool) -> list[int]:
         capacity = len(raw) + 16
         buffer = (C.llama_token * capacity)()
         n = C.llama_tokenize(self.vocab, raw, len(raw), buffer, capacity, add_special, parse_special)
         if n < 0:
             raise LlamaError("llama.cpp could not turn the text into tokens.")
         return list(buffer[:n])
+
+    def _fewest_tokens(self, raw: bytes) -> int:
+        """A lower bound of the tokens that ``raw`` becomes.
+
+        A byte that has a token of its own is never lost: it belongs to exactly one token, merged or by
+        itself, unless it is a blank beside a special token that strips its neighbourhood. And a token stands
+        for at most as many bytes as its stored text has, which writes each byte as one character or more. So
+        n tokens hold at most n times the longest text's length of such bytes.
+        """
+        if self._bound is None:
+            texts = [C.llama_vocab_get_text(self.vocab, i) for i in range(self.n_vocab)]
+            known = _bytes_with_tokens(C.llama_vocab_type(self.vocab), frozenset(texts))
+            self._bound = bytes(set(range(256)) - known | set(b" \t\n\v\f\r")), max(map(len, texts))
+        lost, longest = self._bound
+        return -(-len(raw.translate(None, lost)) // longest)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes that a token stands for; control tokens are empty unless ``special``."""
@@ -437,6 +496,20 @@ class Model:
             return []
         n = _target_layers_n(self.handle)
         return list(_target_layers(self.handle)[:n])
+
+
+def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:
+    """The bytes that a vocabulary of this kind has a token for: as ``<0xNN>``, or as GPT-2's stand-in. Kinds
+    that may drop whole words, or make one token of them, have none."""
+    if kind not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
+        return set()
+    found = {byte for byte in range(256) if b"<0x%02X>" % byte in texts}
+    if found or kind == C.LLAMA_VOCAB_TYPE_SPM:
+        return found
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    stand_ins = {**{byte: chr(byte) for byte in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+    return {byte for byte, text in stand_ins.items() if text.encode() in texts}
 
 
 # ------------------------------------------------------------------------------------ context

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import measure
+from ds4chat.engine import judge, measure
 from ds4chat.engine.auto import costs
 from ds4chat.engine.auto.controller import AutoDepth
 from ds4chat.engine.auto.costs import CostTable
@@ -28,6 +28,7 @@ from ds4chat.engine.events import (
     Notice,
 )
 from ds4chat.engine.llama import (
+    BadRowError,
     CacheConfig,
     CacheTypeError,
     Context,
@@ -169,6 +170,11 @@ class _Opening:
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
+        row = target.logits(1)[0]
+        if not judge.decides(row, judge.choose(row)):
+            target.close()
+            model.close()
+            raise BadRowError
         drafter: Drafter | None = None
         if pair:
             try:

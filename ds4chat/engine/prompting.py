@@ -18,7 +18,8 @@ from ds4chat.engine.llama import Model, builtin_templates
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
 from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, opens_thinking
 from ds4chat.engine.user_text import Finder, Marks, Span, forbidden_tokens, names_of, tokenize
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
+from ds4chat.text import one_line, shortened
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -144,8 +145,8 @@ class Prompter:
         if disarmed and "disarmed" not in self._said:
             self._said.add("disarmed")
             notes.append(
-                f"The conversation's text holds {shown(', '.join(disarmed))}: the model gets that as text, "
-                "not as the token of this name, so that it cannot end or begin a turn."
+                f"The conversation's text holds {shortened(', '.join(disarmed))}: the model gets that as "
+                "text, not as the token of this name, so that it cannot end or begin a turn."
             )
         if left_out and left_out not in self._said:
             self._said.add(left_out)
@@ -318,27 +319,27 @@ def _named_template(model: Model, name: str) -> Template:
             raw = file.read(MAX_TEMPLATE_BYTES + 1)
         if len(raw) > MAX_TEMPLATE_BYTES:
             raise ModelFileError(
-                f"The chat template {shown_path(name)} is larger than a mebibyte, so it is something else: "
+                f"The chat template {one_line(name)} is larger than a mebibyte, so it is something else: "
                 "name a file with a Jinja template."
             )
         return JinjaTemplate(raw.decode("utf-8-sig"), model.bos, model.eos)
     except FileNotFoundError:
         raise ModelFileError(
-            f"There is no chat template {shown_path(name)}: name a file with a Jinja template, or one of "
+            f"There is no chat template {one_line(name)}: name a file with a Jinja template, or one of "
             f"{', '.join(builtin_templates())}."
         ) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ModelFileError(
-            f"The chat template {shown_path(name)} cannot be read: {shown(reason)}. Change that, or name "
+            f"The chat template {one_line(name)} cannot be read: {shortened(reason)}. Change that, or name "
             "another file."
         ) from None
     except TemplateError as error:
         raise ModelFileError(
-            f"The chat template {shown_path(name)} cannot be used: {_short(error)}. Correct it, or name "
+            f"The chat template {one_line(name)} cannot be used: {_short(error)}. Correct it, or name "
             "another file."
         ) from None
 
 
 def _short(error: TemplateError) -> str:
-    return shown(str(error).rstrip("."), 200)
+    return shortened(str(error).rstrip("."), 200)

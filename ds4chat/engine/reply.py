@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
 from ds4chat.engine.events import FinishReason, FullRow, Generate, Judged, Origin, Token, Tuning
-from ds4chat.engine.llama import Context, DecodeError, Floats, Sampler
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, TextStream, Thinking
 
@@ -165,8 +165,14 @@ class Reply:
     # -- acceptance
 
     def own_choice(self, logits: Floats, index: int) -> int:
-        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode."""
-        return self._sampler.sample(self._target, index) if self._sampler else judge.choose(logits)
+        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode.
+
+        Raises BadRowError for a row that decides nothing.
+        """
+        best = judge.choose(logits)
+        if not judge.decides(logits, best):
+            raise BadRowError
+        return self._sampler.sample(self._target, index) if self._sampler else best
 
     def accept(
         self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning

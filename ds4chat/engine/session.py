@@ -37,6 +37,7 @@ from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
     Ended,
     Event,
+    FinishReason,
     Generate,
     Notice,
     Outcome,
@@ -48,8 +49,8 @@ from ds4chat.engine.events import (
     refused,
     uncompared,
 )
-from ds4chat.engine.llama import Context, DecodeError, LlamaError
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
@@ -95,7 +96,7 @@ class Session:
         self.target = target
         self.drafter = drafter
         self.prompter = prompter
-        self.n_ctx = min(n_ctx, target.n_ctx)
+        self.n_ctx = target.model.room = min(n_ctx, target.n_ctx)
         self.rollback = rollback
         self.batches_are_exact = batches_are_exact
         self.tokens: list[int] = []
@@ -116,25 +117,8 @@ class Session:
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
         started = time.perf_counter()
-        try:
-            prompt = self.prompter.of(request)
-        except (PromptError, LlamaError) as error:
-            emit(refused(request.reply, str(error)))
-            return
-        for note in prompt.notes:
-            emit(Notice("info", note))
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return
-        if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
-                    "context",
-                )
-            )
+        prompt = self._prompt(request, emit)
+        if prompt is None:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
@@ -164,7 +148,8 @@ class Session:
         except LlamaError as error:
             reused = 0
             reply.finish = "error"
-            reply.detail = f"{error} The reply stops here; what came stays. Retry, or reload the model."
+            advice = "" if isinstance(error, BadRowError) else " Retry, or reload the model."
+            reply.detail = f"{error} The reply stops here; what came stays.{advice}"
             self.reset()
         finally:
             reply.close()
@@ -199,6 +184,31 @@ class Session:
         if self._auto_ran:
             self._remember(self._auto.table)
             self._auto_ran = False
+
+    def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
+        """The request's prompt; None where there is none that fits the context, and an Ended says why."""
+        try:
+            prompt = self.prompter.of(request)
+        except (PromptError, LlamaError) as error:
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            emit(refused(request.reply, str(error), reason))
+            return None
+        for note in prompt.notes:
+            emit(Notice("info", note))
+        if not prompt.tokens:
+            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
+            return None
+        if len(prompt.tokens) >= self.n_ctx:
+            emit(
+                refused(
+                    request.reply,
+                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
+                    "Shorten it, or raise the context length (-c).",
+                    "context",
+                )
+            )
+            return None
+        return prompt
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Decode the last reply again without drafts and emit a Replayed, which says why where it could not

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from ds4chat.models import architectures, tokenizer
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit, check_texts, misfit
 from ds4chat.models.gguf_file import Header
+from ds4chat.text import one_line, shortened
 
 
 def check(target: Header, support: Header) -> Fit:
     """Raises ModelFileError where it cannot draft for the target."""
-    name = shown_path(support.path)
+    name = one_line(support.path)
     if architectures.rollback_of(support.architecture) != "kv":
         raise ModelFileError(
-            f"{name} keeps a recurrent state ({shown(support.architecture)}), which a draft model cannot "
+            f"{name} keeps a recurrent state ({shortened(support.architecture)}), which a draft model cannot "
             "roll back. Give a draft model whose layers all attend."
         )
     if not tokenizer.has_tokenizer(support):
         misfit(support, target, "it has no tokenizer")
     ours, theirs = (h.text("tokenizer.ggml.model") for h in (target, support))
     if ours != theirs:
-        misfit(support, target, f"its tokenizer is of the type {shown(theirs)}, the target's {shown(ours)}")
+        misfit(
+            support,
+            target,
+            f"its tokenizer is of the type {shortened(theirs)}, the target's {shortened(ours)}",
+        )
     for word, adds, token in (
         ("begin", tokenizer.adds_bos, tokenizer.bos),
         ("end", tokenizer.adds_eos, tokenizer.eos),

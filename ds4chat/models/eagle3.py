@@ -6,10 +6,10 @@ import sys
 from array import array
 
 from ds4chat.models import architectures, fit, tokenizer
-from ds4chat.models.errors import shown
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo
 from ds4chat.models.summary import trunk_layers
+from ds4chat.text import shortened
 
 N_FEATURES = 3
 """Layers of the target whose inputs the encoder takes."""
@@ -32,7 +32,7 @@ def misfit(target: Header, support: Header) -> str:
     if target.architecture not in architectures.EAGLE3_TARGETS:
         return (
             "it reads the inputs of the target's layers, which llama.cpp does not give out for the "
-            f"architecture {shown(target.architecture)}"
+            f"architecture {shortened(target.architecture)}"
         )
     width = target.own_integer("embedding_length")
     made_for = support.own_integer("target_hidden_size")

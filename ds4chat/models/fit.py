@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 from ds4chat.models import tokenizer
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.summary import trunk_layers
+from ds4chat.text import one_line, shortened
 
 LOW_BITS = 4.0
 """A head below this many bits a weight is known to lose most of its acceptance."""
@@ -24,7 +25,7 @@ class Fit(NamedTuple):
 def misfit(support: Header, target: Header, what: str) -> NoReturn:
     """The two files do not belong together."""
     raise ModelFileError(
-        f"{shown_path(support.path)} does not fit {shown_path(target.path)}: {what}. "
+        f"{one_line(support.path)} does not fit {one_line(target.path)}: {what}. "
         "Give the support file that was made for this model."
     )
 
@@ -57,7 +58,7 @@ def checkpoint_conflict(target: Header, support: Header) -> str:
     ):
         ours, theirs = target.metadata.get(key), support.metadata.get(key)
         if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
-            return f"it was made from the {word} {shown(theirs)}, the target from {shown(ours)}"
+            return f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
     return ""
 
 
@@ -74,6 +75,6 @@ def low_bit_notes(header: Header) -> tuple[str, ...]:
         return ()
     worst = min(low, key=lambda t: t.type.bits)
     return (
-        f"The drafting head of {shown_path(header.path)} is stored in {worst.type.name} "
+        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
         f"({worst.type.bits:.1f} bits a weight); below {LOW_BITS:g} bits most drafts tend to be rejected.",
     )

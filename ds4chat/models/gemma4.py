@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ds4chat.models import fit
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import Header
+from ds4chat.text import one_line, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class _Layer:
 def check(target: Header, support: Header) -> Fit:
     """Raises ModelFileError where the two do not belong together."""
     if target.architecture != "gemma4":
-        fit.misfit(support, target, f"it drafts for gemma4, the target is {shown(target.architecture)}")
+        fit.misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
         raise ModelFileError(
-            f"{shown_path(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
+            f"{one_line(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
             "Convert it again with a current converter."
         )
     reason = misfit(target, support)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from ds4chat.models import architectures, tokenizer
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit, check_vocabulary, checkpoint_conflict, low_bit_notes, misfit
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.requirements import check_nextn
 from ds4chat.models.summary import nextn_layers, trunk_layers
+from ds4chat.text import one_line, shortened
 
 
 def check_inside(target: Header) -> Fit:
     """The NextN blocks inside the target. Raises ModelFileError where there are none that can run."""
     if not nextn_layers(target):
         raise ModelFileError(
-            f"{shown_path(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
+            f"{one_line(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
             "model with --mtp FILE, or use --lookup."
         )
     return Fit(_check_blocks(target), low_bit_notes(target))
@@ -22,11 +23,11 @@ def check_inside(target: Header) -> Fit:
 
 def _check_blocks(header: Header) -> int:
     """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
-    name, architecture = shown_path(header.path), header.architecture
+    name, architecture = one_line(header.path), header.architecture
     if architecture not in architectures.NEXTN:
         raise ModelFileError(
-            f"llama.cpp cannot run NextN blocks of the architecture {shown(architecture)}, so that of {name} "
-            "is of no use. Give a draft model with --mtp FILE, or use --lookup."
+            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
+            f"{name} is of no use. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if not declared or held != declared:
@@ -58,12 +59,12 @@ def _check_deepseek4(header: Header, block: int) -> None:
     ratios = header.integers(header.own("attention.compress_ratios")) or []
     if len(ratios) <= block or ratios[block] != 0:
         raise ModelFileError(
-            f"{shown_path(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
+            f"{one_line(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
             "which llama.cpp asks for. Convert it again with a current converter."
         )
     if (header.own_integer("hash_layer_count") or 0) > block:
         raise ModelFileError(
-            f"{shown_path(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
+            f"{one_line(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
         )
 
 
@@ -73,15 +74,15 @@ def check_support(target: Header, support: Header) -> Fit:
         misfit(
             support,
             target,
-            f"it was made for the architecture {shown(support.architecture)}, the target is "
-            f"{shown(target.architecture)}",
+            f"it was made for the architecture {shortened(support.architecture)}, the target is "
+            f"{shortened(target.architecture)}",
         )
     _check_widths(target, support)
     n_heads = _check_blocks(support)
     embeddings = support.tensors.get("token_embd.weight")
     if embeddings is None or tokenizer.vocabulary_size(support) is None:
         raise ModelFileError(
-            f"{shown_path(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
+            f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
             "the support model too. Convert it again with `convert_hf_to_gguf.py --mtp`."
         )
     conflict = checkpoint_conflict(target, support)

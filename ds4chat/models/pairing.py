@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ds4chat.models import architectures, tokenizer
 from ds4chat.models.architectures import Rollback
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, OTHER, describe, kind_of
 from ds4chat.models.nextn import check_inside
 from ds4chat.models.requirements import check_trunk
 from ds4chat.models.sanity import check_metadata, check_tables, check_vocabulary
+from ds4chat.text import one_line, shortened
 
 EMBEDDED = "embedded"
 """In the place of a support file's path: the NextN block inside the target."""
@@ -52,16 +53,16 @@ def check_target(path: str | os.PathLike[str]) -> Header:
     check_metadata(header)
     kind = kind_of(header)
     if not kind.whole:
-        raise ModelFileError(f"{shown_path(header.path)} is {describe(header)}. {kind.as_target}")
+        raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_target}")
     for key in ("block_count", "embedding_length", "context_length"):
         if header.own_integer(key) is None:
             raise ModelFileError(
-                f"{shown_path(header.path)} is incomplete: it lacks the metadata key "
-                f"{shown(header.own(key))}. Download it again, or convert it again."
+                f"{one_line(header.path)} is incomplete: it lacks the metadata key "
+                f"{shortened(header.own(key))}. Download it again, or convert it again."
             )
     if not tokenizer.vocabulary_size(header) or not tokenizer.has_tokenizer(header):
         raise ModelFileError(
-            f"{shown_path(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
+            f"{one_line(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
             "its tokenizer files beside it."
         )
     check_trunk(header)
@@ -83,7 +84,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
     _refuse_target_itself(target, header)
     kind = kind_of(header)
     if kind.check is None:
-        raise ModelFileError(f"{shown_path(header.path)} is {describe(header)}. {kind.as_support}")
+        raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_support}")
     check_vocabulary(header)
     check_tables(header)
     return Pair(kind.drafts, header, header.path, *kind.check(target, header), off_reason)
@@ -109,4 +110,4 @@ def _refuse_target_itself(target: Header, support: Header) -> None:
         if kind_of(target).inside
         else OTHER.as_support
     )
-    raise ModelFileError(f"{shown_path(support.path)} is the target itself. {hint}")
+    raise ModelFileError(f"{one_line(support.path)} is the target itself. {hint}")

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
 from ds4chat.models.summary import nextn_layers, trunk_layers
+from ds4chat.text import one_line, shortened
 
 MAX_LAYERS = 512
 
@@ -101,7 +102,7 @@ def check_trunk(header: Header) -> None:
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if declared and not held and header.architecture in _WANT_DECLARED_NEXTN:
         raise ModelFileError(
-            f"{shown_path(header.path)} is incomplete: it declares {declared} NextN block"
+            f"{one_line(header.path)} is incomplete: it declares {declared} NextN block"
             f"{'s' if declared > 1 else ''} and holds 0. Convert it again, or download it again."
         )
     blocks = range(trunk_layers(header))
@@ -129,12 +130,12 @@ def check_nextn(header: Header, blocks: Iterable[int]) -> None:
         _corrupt(header, f"its first {dense} blocks have no experts, its NextN block {blocks[0]} among them")
     if header.architecture == "deepseek2" and header.metadata.get(header.own("attention.temperature_scale")):
         raise ModelFileError(
-            f"{shown_path(header.path)} scales its attention by the position, which llama.cpp's NextN graph "
+            f"{one_line(header.path)} scales its attention by the position, which llama.cpp's NextN graph "
             "does not. Use --lookup, or a draft model with --mtp FILE."
         )
     if header.architecture == "deepseek2" and _reads_no_low_rank_queries(header):
         raise ModelFileError(
-            f"llama.cpp takes {shown_path(header.path)}, by its {trunk_layers(header)} layers, for a model "
+            f"llama.cpp takes {one_line(header.path)}, by its {trunk_layers(header)} layers, for a model "
             "without low-rank queries, and such a one's NextN block it cannot run. Use --lookup, or a draft "
             "model with --mtp FILE."
         )
@@ -172,9 +173,9 @@ def _check_tensors(header: Header, blocks: Iterable[int], needs: tuple[Needs, ..
                 names = either.split("|")
                 if not any(prefix + name in header.tensors or name in header.tensors for name in names):
                     raise ModelFileError(
-                        f"{shown_path(header.path)} is incomplete: it lacks the tensor {prefix}{names[0]}, "
-                        f"without which llama.cpp cannot run the architecture {shown(header.architecture)}. "
-                        "Convert it again, or download it again."
+                        f"{one_line(header.path)} is incomplete: it lacks the tensor {prefix}{names[0]}, "
+                        "without which llama.cpp cannot run the architecture "
+                        f"{shortened(header.architecture)}. Convert it again, or download it again."
                     )
 
 
@@ -513,5 +514,5 @@ def _blocks(header: Header) -> int:
 
 def _corrupt(header: Header, what: str) -> NoReturn:
     raise ModelFileError(
-        f"{shown_path(header.path)} is corrupt: {what}. Download it again, or convert it again."
+        f"{one_line(header.path)} is corrupt: {what}. Download it again, or convert it again."
     )

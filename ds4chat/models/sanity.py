@@ -10,9 +10,10 @@ import sys
 from array import array
 
 from ds4chat.models import tokenizer
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
 from ds4chat.models.requirements import EXPERTS_BY_BLOCK, MAX_LAYERS, ROTATE_NOTHING, check_values
+from ds4chat.text import one_line, shortened
 
 MAX_EXPERTS = 1024
 MAX_ROTATED = 1 << 16
@@ -34,14 +35,14 @@ def check_metadata(header: Header) -> None:
         raise _corrupt(header, "its embeddings are 0 wide")
     empty = next((name for name, tensor in header.tensors.items() if 0 in tensor.dims), None)
     if empty is not None:
-        raise _corrupt(header, f"its tensor {shown(empty)} is empty")
+        raise _corrupt(header, f"its tensor {shortened(empty)} is empty")
     _check_experts(header)
     _check_numbers(header)
     _check_sections(header)
     _check_own(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
-        raise _corrupt(header, f"its rope scaling is of the unknown type {shown(scaling)}")
+        raise _corrupt(header, f"its rope scaling is of the unknown type {shortened(scaling)}")
     ratios = header.metadata.get(header.own("attention.compress_ratios"))
     if isinstance(ratios, ArrayInfo) and ratios.length > MAX_LAYERS:
         raise _corrupt(header, f"it counts {ratios.length:,} compression ratios")
@@ -141,5 +142,5 @@ def _check_experts(header: Header) -> None:
 
 def _corrupt(header: Header, what: str) -> ModelFileError:
     return ModelFileError(
-        f"{shown_path(header.path)} is corrupt: {what}. Download it again, or convert it again."
+        f"{one_line(header.path)} is corrupt: {what}. Download it again, or convert it again."
     )

@@ -9,9 +9,24 @@ from pathlib import Path
 
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
+from ds4chat.text import one_line, printable
 
 LOG_NAME = "ds4chat.log"
 MAX_BYTES = 4 << 20
+
+
+class LineFormatter(logging.Formatter):
+    """A record on one line, its trace below it, all printable: what is logged comes from files, servers and
+    llama.cpp, and may neither forge a line nor drive the terminal that shows the log."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def log_path(settings: Settings) -> Path:
@@ -34,6 +49,6 @@ def log_to_file(settings: Settings) -> None:
         reason = str(error) if isinstance(error, paths.FolderError) else f"{path}: {error.strerror or error}."
         print(f"ds4chat: no log is kept: {reason} --log-file FILE names another place.", file=sys.stderr)
         handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LineFormatter())
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, Option
+from ds4chat.text import shortened
 
 Source = Literal["cli", "file", "env"]
 """Where a value stands; a sentence about it spells it as it stands there."""
@@ -61,12 +62,12 @@ def spelled(option: Option, raw: object, source: Source) -> str:
     """How a sentence names this option and its value: ``--mtp-draft 17``, ``mtp-draft = 17`` or
     ``DS4_MTP_MIN_MARGIN=17``."""
     if source == "env":
-        return f"{option.env}={_shown(str(raw))}"
+        return f"{option.env}={shortened(raw)}"
     if source == "file":
         text = json.dumps(raw, ensure_ascii=False) if isinstance(raw, (str, bool)) else str(raw)
-        return f"{option.key} = {_shown(text)}"
+        return f"{option.key} = {shortened(text)}"
     text = str(raw)
-    return f"--{option.key} {_shown(text)}" if text.strip() else f'--{option.key} ""'
+    return f"--{option.key} {shortened(text)}" if text.strip() else f'--{option.key} ""'
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -171,7 +172,7 @@ def _names(raw: object, choices: tuple[str, ...], said: str) -> str:
             close = nearest(str(word), choices)
             hint = f" Did you mean {close}?" if close else ""
             raise SettingError(
-                f"{said} names {_shown(str(word))}, which is not known: it takes {listed(choices)}.{hint}"
+                f"{said} names {shortened(word)}, which is not known: it takes {listed(choices)}.{hint}"
             )
     return " ".join(dict.fromkeys(words))
 
@@ -237,7 +238,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         return f"{key} is no option of speculation or sampling, and a preset holds only those."
     close = nearest(key, known)
     hint = f"did you mean {close}?" if close else "ds4chat config defaults lists them."
-    return f"{_shown(key)} is not a known key; {hint}"
+    return f"{shortened(key)} is not a known key; {hint}"
 
 
 def listed(words: tuple[str, ...]) -> str:
@@ -247,14 +248,3 @@ def listed(words: tuple[str, ...]) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
-
-
-def printable(text: str) -> str:
-    """``text`` on one line and safe for a terminal: what cannot be printed is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _shown(text: str) -> str:
-    """``text`` printable and not longer than a sentence can bear."""
-    plain = printable(text)
-    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"

@@ -21,12 +21,12 @@ from ds4chat.store.entities import (
     ModelIdentity,
     Node,
     Role,
-    clean,
     sound,
     time_of_day,
     title_of,
 )
 from ds4chat.store.errors import StoreError, damaged_value, no_conversation
+from ds4chat.text import encodable
 
 PREVIEW_LENGTH = 200
 LONGEST_WORD = 4096
@@ -51,7 +51,7 @@ class Conversations:
         values: list[Any] = [deleted]
         if model:
             where.append(_MODEL_FILTER)
-            values += [f"%{escape_like(clean(model))}%"] * 2
+            values += [f"%{escape_like(encodable(model))}%"] * 2
         with self._database.read() as connection:
             rows = connection.execute(
                 f"{_LIST} WHERE {' AND '.join(where)} "
@@ -134,7 +134,7 @@ class Conversations:
         with self._database.write() as connection:
             made = connection.execute(
                 "INSERT INTO conversations (title, created_ms, updated_ms) VALUES (?, ?, ?)",
-                (clean(title), now, now),
+                (encodable(title), now, now),
             )
             return int(made.lastrowid or 0)
 
@@ -149,9 +149,9 @@ class Conversations:
             made = connection.execute(
                 "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms) "
                 "VALUES (?, ?, ?, 'complete', ?, ?, ?)",
-                (conversation, parent, role, clean(text), now, now),
+                (conversation, parent, role, encodable(text), now, now),
             )
-            title = row["title"] or (title_of(clean(text)) if role == "user" else "")
+            title = row["title"] or (title_of(encodable(text)) if role == "user" else "")
             connection.execute(
                 "UPDATE conversations SET title = ?, updated_ms = ?, active_leaf = ? WHERE id = ?",
                 (title, now, made.lastrowid, conversation),
@@ -184,7 +184,7 @@ class Conversations:
     def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
         """The message to go on from, so that what follows ``parent`` is asked under that system prompt: it is
         ``parent`` itself where that is in force, else a system message below it, made if it is new."""
-        text = clean(system) if system.strip() else ""
+        text = encodable(system) if system.strip() else ""
         with self._database.write() as connection:
             if self._system_at(connection, parent) == text:
                 return parent
@@ -235,7 +235,7 @@ class Conversations:
 
     def rename(self, conversation: int, title: str) -> None:
         """Give a conversation another title."""
-        self._change(conversation, "title = ?", clean(" ".join(title.split()))[:LONGEST_WORD])
+        self._change(conversation, "title = ?", encodable(" ".join(title.split()))[:LONGEST_WORD])
 
     def pin(self, conversation: int, pinned: bool = True) -> None:
         """Keep a conversation at the top of the list, or no longer."""
@@ -442,7 +442,7 @@ def text_of(connection: sqlite3.Connection, message: int) -> str:
 
 def settle_text(connection: sqlite3.Connection, message: int, tail: str = "") -> None:
     """Put a reply's pieces together into its text, where search finds it."""
-    text = text_of(connection, message) + clean(tail)
+    text = text_of(connection, message) + encodable(tail)
     connection.execute("UPDATE messages SET text = ? WHERE id = ?", (text, message))
     connection.execute("DELETE FROM pieces WHERE message = ?", (message,))
 
@@ -452,7 +452,7 @@ def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> 
     if identity is None:
         return None
     values = tuple(
-        clean(value)[:LONGEST_WORD] if isinstance(value, str) else value
+        encodable(value)[:LONGEST_WORD] if isinstance(value, str) else value
         for value in (getattr(identity, name) for name in _IDENTITY)
     )
     connection.execute(

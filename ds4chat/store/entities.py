@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,6 @@ LATEST_MS = 253_402_128_000_000
 
 Kinds = tuple[Any, ...]
 """Of each value in a row the type, or several joined by ``|``."""
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +160,6 @@ def sound(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
 def time_of_day(ms: int) -> int:
     """A stored time, within those that are dates everywhere."""
     return min(max(ms, 0), LATEST_MS)
-
-
-def clean(text: str) -> str:
-    """``text`` as it can be kept: lone surrogates, which UTF-8 has no form for, become U+FFFD. The number of
-    characters stays."""
-    return _SURROGATES.sub("\ufffd", text)
 
 
 def title_of(prompt: str) -> str:

@@ -15,11 +15,11 @@ from ds4chat.engine.events import Token
 from ds4chat.engine.stats import OUTCOMES, PHASES
 from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
 from ds4chat.store.entities import Message, ModelIdentity
-from ds4chat.store.errors import StoreError, shown_path
+from ds4chat.store.errors import StoreError
 from ds4chat.store.files import write_whole
-from ds4chat.store.harmless import json_harmless
 from ds4chat.store.records import JudgedRows
 from ds4chat.store.store import Store
+from ds4chat.text import json_printable, json_text, one_line
 
 Format = Literal["md", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -38,7 +38,7 @@ def export(
     form = form or form_of(path)
     if form is None:
         raise StoreError(
-            f"{shown_path(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
+            f"{one_line(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
             "input",
         )
     write_whole(path, chunks(store, conversation, form), overwrite=overwrite)
@@ -84,7 +84,7 @@ def markdown(store: Store, conversation: int) -> Iterator[str]:
     # JSON's strings and lists are YAML's, too.
     yield "---\n"
     for name, value in front.items():
-        yield f"{name}: {json_harmless(json.dumps(value, ensure_ascii=False))}\n"
+        yield f"{name}: {json_text(value)}\n"
     yield "---\n"
     for message in path:
         yield from _markdown_message(store, message)
@@ -135,11 +135,10 @@ def document(store: Store, conversation: int) -> Iterator[str]:
         "active": facts.active_leaf,
         "models": [_model_document(model) for model in models],
     }
-    yield json_harmless(_encoded(head)).removesuffix("}") + ',"messages":['
+    yield json_printable(_encoded(head)).removesuffix("}") + ',"messages":['
     for index, message in enumerate(messages):
-        yield (
-            ("," if index else "") + "\n" + json_harmless(_encoded(_message_document(store, message, number)))
-        )
+        document = json_printable(_encoded(_message_document(store, message, number)))
+        yield f"{',' if index else ''}\n{document}"
     yield "\n]}\n"
 
 

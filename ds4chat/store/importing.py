@@ -21,11 +21,12 @@ from ds4chat.store.document import (
     Header,
     MessageDocument,
 )
-from ds4chat.store.entities import ModelIdentity, clean
-from ds4chat.store.errors import StoreError, from_system, shown_path
+from ds4chat.store.entities import ModelIdentity
+from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.packing import TOP
 from ds4chat.store.recording import insert_steps
 from ds4chat.store.store import Store
+from ds4chat.text import encodable, one_line
 
 _BATCH = 1000
 """Steps in one batch of an imported reply."""
@@ -44,13 +45,13 @@ def import_file(store: Store, path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{shown_path(path)} is not a file that can be imported. {_GIVE}", "input")
+                raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input")
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise from_system(error, f"{shown_path(path)} cannot be read. {_GIVE} The system says") from error
+        raise from_system(error, f"{one_line(path)} cannot be read. {_GIVE} The system says") from error
     except ValueError:
         raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
-    return import_json(store, data, name=shown_path(path))
+    return import_json(store, data, name=one_line(path))
 
 
 def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
@@ -83,7 +84,7 @@ def _sentences(name: str) -> Iterator[None]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # msgspec's message names the field; what it quotes of the file is short and printable.
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StoreError(f"{name} cannot be imported: {shown_path(why[:300])}. {_GIVE}", "input") from None
+        raise StoreError(f"{name} cannot be imported: {one_line(why[:300])}. {_GIVE}", "input") from None
     except _Refused as refused:
         raise StoreError(f"{name} cannot be imported: {refused}. {_GIVE}", "input") from None
 
@@ -111,7 +112,7 @@ def _check_tree(document: ConversationDocument) -> None:
 def _insert(connection: sqlite3.Connection, document: ConversationDocument, now_ms: int) -> int:
     made = connection.execute(
         "INSERT INTO conversations (title, created_ms, updated_ms, pinned) VALUES (?, ?, ?, ?)",
-        (clean(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
+        (encodable(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
     )
     conversation = int(made.lastrowid or 0)
     models = [
@@ -153,15 +154,15 @@ def _insert_message(
             parent,
             message.role,
             message.state,
-            "" if steps else clean(message.text),
+            "" if steps else encodable(message.text),
             message.created_ms,
             message.updated_ms,
             None if message.model is None else models[message.model],
             None if message.support is None else models[message.support],
-            clean(message.drafter),
+            encodable(message.drafter),
             message.finish_reason,
-            clean(message.detail),
-            clean(message.tail),
+            encodable(message.detail),
+            encodable(message.tail),
             message.prompt_tokens,
             message.reused_tokens,
             message.prefill_ms,

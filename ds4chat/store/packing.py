@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ds4chat.engine.events import FullRow, Judged, Origin, Phases, Step, Token, Tuning
 from ds4chat.engine.stats import OUTCOMES, PHASES
-from ds4chat.store.entities import clean
 from ds4chat.store.errors import StoreError
+from ds4chat.text import encodable
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 REASONS: tuple[str, ...] = ("", "match", "ratio")
@@ -116,7 +116,7 @@ def pack(steps: Sequence[Step], tuning_id: Callable[[Tuning], int]) -> Batch:
     strings: dict[str, int] = {}
 
     def code(text: str) -> int:
-        return strings.setdefault(clean(text), len(strings))
+        return strings.setdefault(encodable(text), len(strings))
 
     judged = [row for step in steps for row in step.judged]
     batch = Batch(

@@ -23,10 +23,11 @@ import msgspec
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
-from ds4chat.store.entities import ModelIdentity, State, clean
+from ds4chat.store.entities import ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
 from ds4chat.store.packing import pack
+from ds4chat.text import encodable
 
 INTERVAL = 0.7
 """Seconds between two writes of a running reply: with the time of a write, less than one."""
@@ -174,7 +175,7 @@ class ReplyRecorder:
                 this_process(),
                 model_id(connection, request.model),
                 model_id(connection, request.support),
-                clean(request.drafter),
+                encodable(request.drafter),
                 self.message,
             ),
         )
@@ -236,7 +237,7 @@ def insert_steps(
     )
     connection.execute(
         "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
-        (message, number, clean("".join(token.text for step in steps for token in step.tokens))),
+        (message, number, encodable("".join(token.text for step in steps for token in step.tokens))),
     )
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
@@ -258,7 +259,7 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         settle_text(connection, message)
         connection.execute(
             "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-            (clean(end.message), message),
+            (encodable(end.message), message),
         )
         return
     settle_text(connection, message, end.tail)
@@ -269,8 +270,8 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         (
             _STATES.get(end.finish_reason, "complete"),
             end.finish_reason,
-            clean(end.detail),
-            clean(end.tail),
+            encodable(end.detail),
+            encodable(end.tail),
             end.prompt_tokens,
             end.reused_tokens,
             end.prefill_ms,

@@ -19,7 +19,8 @@ from itertools import islice
 
 from ds4chat.store.conversations import escape_like
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, clean, sound, time_of_day
+from ds4chat.store.entities import Role, sound, time_of_day
+from ds4chat.text import encodable
 
 SNIPPET_LENGTH = 160
 MOST_TERMS = 32
@@ -66,7 +67,7 @@ def terms_of(query: str) -> list[Term]:
     """The words and quoted phrases of what the user typed, each once."""
     found = [
         Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
-        for quoted, word in _TERM.findall(clean(query).replace("\0", " "))
+        for quoted, word in _TERM.findall(encodable(query).replace("\0", " "))
     ]
     return list(dict.fromkeys(term for term in found if term.text))[:MOST_TERMS]
 
@@ -139,7 +140,7 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
             "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
             "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
         )
-        values += [f"%{escape_like(clean(model))}%"] * 2
+        values += [f"%{escape_like(encodable(model))}%"] * 2
     return " AND ".join(where), values
 
 

@@ -14,10 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import Console
 from textual import events, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -26,6 +29,7 @@ from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
@@ -35,6 +39,7 @@ from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.history.found_message import show_message
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
+from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
     CommandRequested,
     ConversationRead,
@@ -85,6 +90,9 @@ class ChatApp(App[int]):
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
         super().__init__()
+        self._printable = PrintableFilter()
+        # The trace of an uncaught exception quotes texts: only without colours can it be told from them.
+        self.error_console = Console(stderr=True, color_system=None, markup=False, highlight=False)
         self.settings = settings
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
@@ -124,6 +132,21 @@ class ChatApp(App[int]):
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat_screen
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), self._printable]
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notice. Most quote a file, a path or an error: brackets in them are no markup."""
+        super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return variable_defaults(self.current_theme.dark)

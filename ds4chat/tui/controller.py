@@ -42,6 +42,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -205,8 +206,8 @@ class Chat:
     def model_name(self) -> str:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
-            return self.loaded.target.name or PurePath(self.loaded.target.path).stem
-        return PurePath(self.load_command.model).stem if self.load_command else ""
+            return self.loaded.target.title
+        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""

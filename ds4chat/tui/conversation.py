@@ -170,12 +170,14 @@ class Conversation:
     """The recorder's number for it."""
 
     def messages(self) -> tuple[Message, ...]:
-        """What the engine is asked with: all turns so far. A reply without an answer is left out."""
+        """What the engine is asked with: all turns so far. A reply without an answer is left out, and so is a
+        prompt at which the engine died, which would end it again and again; only a retry asks it anew."""
         found = [Message("system", self.system)] if self.system.strip() else []
-        for turn in self.turns:
+        for turn, after in zip(self.turns, [*self.turns[1:], None]):
             if isinstance(turn, UserTurn):
-                found.append(Message("user", turn.text))
-            elif turn.answer:
+                if not (isinstance(after, Reply) and after.state == "crashed"):
+                    found.append(Message("user", turn.text))
+            elif turn.answer and turn.state != "crashed":
                 found.append(Message("assistant", turn.answer))
         return tuple(found)
 

@@ -20,6 +20,7 @@ from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
 from ds4chat.store.writer import Ticket, Writer
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
@@ -222,7 +223,7 @@ class StoreRecorder:
         self._loaded = loaded
         name = loaded.target.name
         self._models = list(dict.fromkeys([command.model, *self._models]))
-        self._targets[name or PurePath(loaded.target.path).stem] = loaded.target
+        self._targets[loaded.target.title] = loaded.target
         self._writer.put(
             lambda: self.store.history.used_model(command.model, command.support, command.lookup, name)
         )
@@ -342,7 +343,7 @@ def read_conversation(store: Store, key: int, number: Callable[[], int]) -> Conv
 
 def _reply(store: Store, message: Message, number: int) -> Reply:
     model = message.model
-    name = (model.name or PurePath(model.path).stem) if model else ""
+    name = one_line(model.name or PurePath(model.path).stem) if model else ""
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:

@@ -22,6 +22,8 @@ from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from ds4chat.text import one_line
+
 DEFAULT_THEME = "ds4-dark"
 
 BASE_COLORS = (
@@ -186,7 +188,7 @@ def _user_files(user_dir: Path | None, problems: list[str]) -> list[Traversable]
 
 
 def _read_file(file: Traversable) -> tuple[Theme | None, list[str]]:
-    name = file.name.removesuffix(".toml")
+    name = one_line(file.name.removesuffix(".toml"))
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)

@@ -16,7 +16,7 @@ from gguf import GGUFValueType as T
 from kits import gguf as kit
 
 from ds4chat.models.demo import demo_model
-from ds4chat.models.errors import ModelFileError, shown, shown_size
+from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import MAX_TENSORS, ArrayInfo, read_header
 
 
@@ -463,12 +463,6 @@ def test_names_from_files_cannot_steer_the_terminal(file: Path) -> None:
     sentence = refused(file, content)
     assert "\x1b" not in sentence and "\x07" not in sentence
     assert r"\x1b]0;owned\x07" in sentence
-
-
-def test_shown() -> None:
-    assert shown("a" * 100) == "a" * 59 + "…"
-    assert shown(b"\xff") == r"\xff"
-    assert shown("\udcff") == r"\udcff"
 
 
 @pytest.mark.parametrize(

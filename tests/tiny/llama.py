@@ -60,7 +60,16 @@ def _silent_block(i: int, width: int, ff: int = _FF) -> Tensors:
     }
 
 
-def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, name: str) -> None:
+def _write_bigram(
+    path: Path,
+    n_layer: int,
+    head: np.ndarray,
+    variant: Variant,
+    name: str,
+    *,
+    pre: str = "gpt-2",
+    nan_token: int = -1,
+) -> None:
     width = chain.N_CLASSES
     n_vocab = len(vocab.vocabulary(variant).texts)
     tensors: Tensors = {
@@ -68,18 +77,32 @@ def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, 
         "output_norm.weight": ones(width),
         "output.weight": head,
     }
+    if nan_token >= 0:
+        tensors["token_embd.weight"][nan_token] = np.nan
     for i in range(n_layer):
         tensors |= _silent_block(i, width)
     metadata = _metadata(width, n_layer) | {"vocab_size": n_vocab}
-    write(path, "llama", metadata, tensors, name=name, variant=variant)
+    write(path, "llama", metadata, tensors, name=name, variant=variant, pre=pre)
 
 
 def write_target(
-    path: Path, *, gain: float = GAIN, runner_ratio: float = 0.0, vocabulary: Variant = "standard"
+    path: Path,
+    *,
+    gain: float = GAIN,
+    runner_ratio: float = 0.0,
+    vocabulary: Variant = "standard",
+    pre: str = "gpt-2",
+    name: str = "tiny llama",
+    nan_token: int = -1,
+    flat: bool = False,
 ) -> None:
-    """Four silent layers under the target's head."""
+    """Four silent layers under the target's head.
+
+    ``nan_token``: its embedding is no number, nor is any row from there on. ``flat``: every logit is 0.
+    """
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
-    _write_bigram(path, 4, target_output(n_vocab, gain, runner_ratio), vocabulary, "tiny llama")
+    head = target_output(n_vocab, gain, runner_ratio) * (not flat)
+    _write_bigram(path, 4, head, vocabulary, name, pre=pre, nan_token=nan_token)
 
 
 def write_draft(

@@ -13,8 +13,9 @@ from typing import Literal
 
 import gguf
 
-Variant = Literal["standard", "changed", "longer"]
-"""``changed``: one word has another text. ``longer``: 32 more unused tokens."""
+Variant = Literal["standard", "changed", "longer", "hostile"]
+"""``changed``: one word has another text. ``longer``: 32 more unused tokens. ``hostile``: a word of the
+endless cycle is a sequence that drives a terminal."""
 
 CONTROL = (
     "<｜begin▁of▁sentence｜>",
@@ -39,6 +40,7 @@ TOPICS = ("loop", "emoji", "broken", "stop", "cut", "ponder")
 """Words that open a reply of their own; see tiny.chain."""
 OTHER_WORDS = ("look", "wow", "ok", "all", "done", "off", "here")
 _CHANGED = {"log": "lot"}
+HOSTILE_WORD = "\x1bc\x07"
 
 FIRST_BYTE = len(CONTROL)
 FIRST_WORD = FIRST_BYTE + 256
@@ -100,6 +102,8 @@ def vocabulary(variant: Variant = "standard") -> Vocabulary:
     for word in _words():
         if variant == "changed":
             word = _CHANGED.get(word, word)
+        elif variant == "hostile" and word == "red":
+            word = "".join(BYTE_CHARACTERS[byte] for byte in HOSTILE_WORD.encode())
         stored = _SPACE + word
         for end in range(2, len(stored) + 1):
             if stored[:end] not in texts[FIRST_WORD:]:

@@ -154,8 +154,22 @@ def test_the_engines_death_keeps_the_reply_and_a_reload_starts_another() -> None
     assert engine.starts == 2
     chat.frame()
     assert [g.messages[-1].content for g in engine.generates] == ["one", "two"]
-    # The answer that was cut off is part of what the engine is told.
-    assert engine.generates[1].messages[-2].content == "Speculative decoding lets"
+    # What the engine died of may be in that turn: it is not sent again unasked.
+    assert [m.content for m in engine.generates[1].messages] == ["Be brief.", "two"]
+
+
+def test_a_turn_at_which_the_engine_died_is_asked_again_by_a_retry_alone() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("fatal")
+    engine.push(died(1))
+    engine.alive = False
+    chat.frame()
+    assert chat.reload()
+    chat.frame()
+    assert [len(engine.generates), chat.state] == [1, "ready"]
+    assert chat.retry()
+    chat.frame()
+    assert [m.content for m in engine.generates[1].messages] == ["Be brief.", "fatal"]
 
 
 def test_a_failed_load_says_why_and_prompts_wait() -> None:

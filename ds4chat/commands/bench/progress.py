@@ -6,6 +6,8 @@ import shutil
 import time
 from typing import TextIO
 
+from ds4chat.text import redraw_line
+
 BAR = 24
 
 
@@ -25,11 +27,9 @@ class Progress:
         seconds = int(time.monotonic() - self._started)
         line = f"bench [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}  {seconds} s  {what}"
         width = shutil.get_terminal_size().columns
-        self._out.write(f"\r\x1b[K{line[: max(width - 1, 1)]}")
-        self._out.flush()
+        redraw_line(self._out, line[: max(width - 1, 1)])
 
     def clear(self) -> None:
         """Take the line away."""
         if self._on:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+            redraw_line(self._out)

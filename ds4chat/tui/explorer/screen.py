@@ -144,7 +144,7 @@ class ExplorerScreen(Sheet[None]):
         before = self.table.listing
         listing.narrow(before.filter)
         listing.sort(before.column, before.descending)
-        self.query_one(".sheet").border_title = f"{self.TITLE_TEXT}  {source.title}"
+        self.retitle(f"{self.TITLE_TEXT}  {source.title}")
         self.table.show(listing)
         self.what_if.show(source.rows, source.times)
         self._draw_charts()

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 
 from ds4chat.store import Conversation, Hit, Store, StoreError
 from ds4chat.store import Message as StoredMessage
-from ds4chat.store.harmless import one_line
+from ds4chat.text import one_line
 from ds4chat.tui.history import changes as changes
 from ds4chat.tui.history import rows as rows
 from ds4chat.tui.history.branches import BranchScreen

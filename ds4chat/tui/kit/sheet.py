@@ -8,8 +8,11 @@ from typing import ClassVar, TypeVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from ds4chat.text import one_line
 
 Result = TypeVar("Result")
 StyleSheets = list[str | PurePath]
@@ -33,6 +36,10 @@ class Sheet(ModalScreen[Result]):
     def compose_sheet(self) -> ComposeResult:
         """The widgets between the title and the line of keys."""
         raise NotImplementedError
+
+    def retitle(self, title: str) -> None:
+        """Show this title, which may name a file, in the frame."""
+        self.query_one(".sheet").border_title = Content(one_line(title))
 
     def action_close(self) -> None:
         """Back to the chat, with nothing chosen."""

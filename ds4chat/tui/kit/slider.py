@@ -9,6 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -146,7 +147,7 @@ class Control(Widget, can_focus=True):
     def show_error(self, sentence: str) -> None:
         """Say what was wrong with the typed value, until the next key; a notice has room for all of it."""
         self._error = sentence
-        self.tooltip = sentence
+        self.tooltip = Content(sentence)
         self.notify(sentence, severity="warning", markup=False)
         self.refresh()
 

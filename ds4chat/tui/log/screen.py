@@ -84,10 +84,10 @@ class LogScreen(Sheet[None]):
         yield self._view
         with Horizontal(id="log-foot"):
             yield Input(placeholder="search", id="log-search")
-            yield Static(id="log-state")
+            yield Static(id="log-state", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(".sheet").border_title = f"Log  {self._tail.path}"
+        self.retitle(f"Log  {self._tail.path}")
         self.query_one("#log-search").display = False
         self._view.focus()
         self.read_more()

@@ -17,7 +17,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
-from ds4chat.models.errors import ModelFileError, shown_path, shown_size
+from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.search import (
     FoundModel,
     SupportChoice,
@@ -26,6 +26,7 @@ from ds4chat.models.search import (
     search_folders,
     support_choices,
 )
+from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import ModelChosen
 
@@ -161,7 +162,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
             # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
-            detail.update(Text(f"{used}{shown_path(model.path)}", overflow="fold", no_wrap=False))
+            detail.update(Text(f"{used}{one_line(model.path)}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
         elif self._shown:
@@ -190,7 +191,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             return
         self._target = event.target
         self._choices = sorted(event.choices, key=lambda choice: not choice.fits)
-        self.query_one(".sheet").border_title = f"What drafts for {event.target.name}"
+        self.retitle(f"What drafts for {event.target.name}")
         self.query_one(Input).display = False
         self._show_choices()
         options = self.query_one(OptionList)
@@ -219,7 +220,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         at = self.query_one(OptionList).highlighted
         if at is not None and at < len(self._choices):
             choice = self._choices[at]
-            where = f"{shown_path(choice.support)}\n" if choice.support not in ("", "embedded") else ""
+            where = f"{one_line(choice.support)}\n" if choice.support not in ("", "embedded") else ""
             self.query_one("#model-detail", Static).update(where + choice.note)
         hint = SUPPORT_HINT.format("on" if self._lookup_first else "off")
         self.query_one(".sheet-hint", Static).update(hint)
@@ -278,7 +279,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self.dismiss(None)
             return
         self._target = None
-        self.query_one(".sheet").border_title = self.TITLE_TEXT
+        self.retitle(self.TITLE_TEXT)
         self.query_one(".sheet-hint", Static).update(TARGET_HINT)
         field = self.query_one(Input)
         field.display = True
@@ -308,7 +309,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
 def _row(mark: str, name: str, right: str, width: int) -> Text:
     """A row of exactly ``width`` cells: mark, name, and the rest at the right."""
-    name = "".join(c if c.isprintable() else "·" for c in name)
+    name = one_line(name)
     room = max(8, width - cell_len(right) - 4)
     if cell_len(name) > room:
         name = set_cell_size(name, room - 1) + "…"

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ds4chat.tui.transcript.safe import clean_input
+from ds4chat.text import without_controls
 
 LARGEST = 1 << 20
 """Bytes of a file that is put into a prompt: more than any local model's context holds."""
@@ -37,7 +37,7 @@ def read_text(name: str) -> str:
         raise FileError(f"{name} is not UTF-8 text: byte {error.start} is not. Convert it first.") from None
     if "\x00" in text:
         raise FileError(f"{name} is not text: it has NUL bytes.")
-    return clean_input(text)
+    return without_controls(text)
 
 
 def quoted(name: str, text: str) -> str:

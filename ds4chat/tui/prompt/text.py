@@ -12,10 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
+from ds4chat.text import without_controls
 from ds4chat.tui.prompt.files import Folds
 from ds4chat.tui.prompt.history import PromptHistory
 from ds4chat.tui.prompt.menu import CompletionMenu
-from ds4chat.tui.transcript.safe import clean_input
 
 FOLD_LINES = 10
 """A paste of more lines is folded to one mark."""
@@ -241,7 +241,7 @@ class PromptText(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        text = clean_input(event.text)
+        text = without_controls(event.text)
         if text.count("\n") + 1 > FOLD_LINES or len(text) > FOLD_CHARACTERS:
             self.insert_folded(text)
         elif result := self._replace_via_keyboard(text, *self.selection):

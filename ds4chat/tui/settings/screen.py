@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option as Row
 from ds4chat.settings.save import SaveError, save
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
+from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import SettingsSaved
 from ds4chat.tui.themes import unknown_theme
@@ -42,8 +43,7 @@ def shown_value(value: Any) -> str:
         return ", ".join(value) if value else "none"
     if isinstance(value, float):
         return f"{value:g}"
-    text = "".join(c if c.isprintable() else "·" for c in str(value))
-    return text or "–"
+    return one_line(value) or "–"
 
 
 def takes(option: Option) -> str:
@@ -118,7 +118,7 @@ class SettingsScreen(Sheet[Settings | None]):
         yield Static(id="settings-message", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(".sheet").border_title = f"Settings  {self._path}"
+        self.retitle(f"Settings  {self._path}")
         self.query_one("#settings-filter").display = bool(self._wanted)
         self.query_one("#settings-edit").display = False
         self._show_rows()

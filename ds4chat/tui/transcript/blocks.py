@@ -13,10 +13,10 @@ from typing import ClassVar, NamedTuple
 from rich.style import Style
 
 from ds4chat.engine.events import Level, Loaded, Origin
+from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
-from ds4chat.tui.transcript.safe import safe_text
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
 
 Span = tuple[str, str | Style]
@@ -133,7 +133,7 @@ class NoteBlock(Block):
     """Sentences of ds4chat itself, such as the answer to a command."""
 
     def __init__(self, text: str, level: Level, width: int) -> None:
-        self._text = safe_text(text)
+        self._text = drawn(text)
         self._role = {"info": "note", "warning": "warning", "error": "error"}[level]
         self._lines: list[str] = []
         self.resize(width)
@@ -278,7 +278,7 @@ class ReplyBlock(Block):
 
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
-        self._rendered = render(safe_text(self.reply.answer).strip("\n"), text_width(self._width))
+        self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
         self._measure()
         self.version += 1
 

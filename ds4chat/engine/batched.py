@@ -168,6 +168,7 @@ class BatchedSession:
             reply.end_for_context(self._n_ctx)
         if reply.finish:
             now = time.perf_counter()
+            tail, thinking_tail = reply.tails()
             slot.events.append(
                 Ended(
                     reply=request.reply,
@@ -180,7 +181,8 @@ class BatchedSession:
                     first_token_ms=(slot.decoding - slot.started) * 1000,
                     context_used=slot.pos,
                     seed=request.tuning.seed,
-                    tail=reply.tail(),
+                    tail=tail,
+                    thinking_tail=thinking_tail,
                 )
             )
             reply.close()

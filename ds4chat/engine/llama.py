@@ -310,6 +310,14 @@ class Model:
             known = self._control[token] = bool(C.llama_vocab_is_control(self.vocab, token))
         return known
 
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the tokens that stand for more than their text or were added to it by hand: control
+        tokens and user-defined ones."""
+        kinds = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
+        attributes = C.llama_vocab_get_attr
+        found = (token for token in range(self.n_vocab) if attributes(self.vocab, token) & kinds)
+        return {self._special(token): token for token in found}
+
     @property
     def bos(self) -> str:
         """Text of the token that begins a sequence; empty when there is none."""

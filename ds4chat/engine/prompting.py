@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model
 from ds4chat.engine.templates import RendererError, TemplateError, TemplateProcess
-from ds4chat.engine.text import opens_thinking
+from ds4chat.engine.thinking import (
+    ReplyFormat,
+    declared_by_template,
+    switches,
+    system_switch,
+    turn_marks,
+    turns_of,
+)
 
 
 class PromptError(Exception):
@@ -17,11 +26,13 @@ class PromptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens to decode, strings that end the reply beside the end tokens, and where thinking stands."""
+    """Tokens to decode, strings that end the reply beside the end tokens, and how the reply is read."""
 
     tokens: list[int]
     stop: tuple[str, ...]
-    thinking: bool
+    format: ReplyFormat
+    thinking: str = ""
+    """The mark that opened a thought at the prompt's end; empty where none did."""
 
 
 class Prompter:
@@ -33,6 +44,8 @@ class Prompter:
         self._templates: TemplateProcess | None = templates or TemplateProcess()
         self.note = ""
         """A sentence when the chat template is missing or broken."""
+        self._answers = True
+        """Example conversations do not end the process that renders."""
         template = model.chat_template
         if not template:
             self.note = (
@@ -75,35 +88,66 @@ class Prompter:
             lines = [f"{m.role.capitalize()}: {m.content}\n" for m in messages]
             text = "".join(lines) + "Assistant:"
             return Prompt(
-                self._model.tokenize(text, add_special=True, parse_special=False), ("\nUser:",), False
+                self._model.tokenize(text, add_special=True, parse_special=False),
+                ("\nUser:",),
+                self._raw_format,
             )
         text = self._render(messages, think)
         bos = self._model.bos
         tokens = self._model.tokenize(
             text, add_special=not (bos and text.startswith(bos)), parse_special=True
         )
-        return Prompt(tokens, (), opens_thinking(text))
+        return Prompt(tokens, (), self._format, self._format.opened_by(text))
 
     def raw(self, text: str) -> Prompt:
         """Tokens of a text as it stands, special tokens recognised in it."""
-        return Prompt(
-            self._model.tokenize(text, add_special=True, parse_special=True), (), opens_thinking(text)
-        )
+        tokens = self._model.tokenize(text, add_special=True, parse_special=True)
+        return Prompt(tokens, (), self._raw_format, self._raw_format.opened_by(text))
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        return self._model.special_tokens()
+
+    @cached_property
+    def _raw_format(self) -> ReplyFormat:
+        return ReplyFormat(self._special, self._hidden)
+
+    @cached_property
+    def _format(self) -> ReplyFormat:
+        """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
+        declared, turns = declared_by_template(self._example), turn_marks(self._example)
+        return ReplyFormat(self._special, self._hidden, declared=declared, turns=turns)
+
+    @property
+    def _hidden(self) -> set[int]:
+        return {token for token in self._special.values() if not self._model.piece(token)}
+
+    @cached_property
+    def _words(self) -> tuple[str, str]:
+        return system_switch(self._model.chat_template, self._example)
+
+    def _example(self, messages: list[dict[str, str]], *, think: bool, **more: Any) -> str:
+        if self._templates is None or not self._answers:
+            raise TemplateError("it is not asked")
+        try:
+            return self._templates.render(messages, switches(self._model.chat_template, think) | more)
+        except TemplateError as error:
+            self._answers = error.retry
+            raise
 
     def _render(self, messages: Sequence[Message], think: bool) -> str:
         assert self._templates is not None
-        turns = [{"role": m.role, "content": m.content} for m in messages]
-        # Templates name the switch differently; those that know none ignore both.
-        switches = {"enable_thinking": think, "thinking": think}
+        turns = turns_of(messages, self._words[think])
+        variables = switches(self._model.chat_template, think)
         try:
             try:
-                return self._templates.render(turns, switches)
+                return self._templates.render(turns, variables)
             except TemplateError as error:
                 if not error.retry or len(turns) < 2 or turns[0]["role"] != "system":
                     raise
             # Some templates refuse a system turn: its text then opens the first user turn.
             merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
-            return self._templates.render([merged, *turns[2:]], switches)
+            return self._templates.render([merged, *turns[2:]], variables)
         except RendererError as error:
             raise PromptError(f"{_no_renderer(error)}: {_MEND_RENDERER}") from None
         except TemplateError as error:

@@ -185,6 +185,7 @@ class Session:
             reply.lossy,
             reply.resampled,
         )
+        tail, thinking_tail = reply.tails()
         emit(
             Ended(
                 reply=request.reply,
@@ -197,7 +198,8 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
-                tail=reply.tail(),
+                tail=tail,
+                thinking_tail=thinking_tail,
             )
         )
 

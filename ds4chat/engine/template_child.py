@@ -79,10 +79,9 @@ class Renderer:
         parts: list[str] = []
         for part in self._template.generate(
             messages=messages,
-            add_generation_prompt=True,
             **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
             **self._tokens,
-            **switches,
+            **{"add_generation_prompt": True, **switches},
         ):
             room -= len(part)
             if room < 0:

@@ -26,8 +26,8 @@ GUTTER = 3
 MARGIN = 1
 """Cells kept free at the right."""
 
-KINDS = ("plain", "accepted", "corrected", "bonus", "approximate", "thinking")
-"""Role of a token by its kind in a Flow. Thinking is a kind of its own: its colour is not an origin's."""
+KINDS = ("plain", "accepted", "corrected", "bonus", "approximate")
+"""Role of a token by its kind in a Flow."""
 
 FALLBACK = "corrected"
 """With two colours, how every token looks that is no accepted draft."""
@@ -205,7 +205,7 @@ class ReplyBlock(Block):
             )
             self._where.append(flow.tokens + len(target))
             owners.append(number)
-            kind = "thinking" if token.thinking else _role(token.origin, number in judged_by)
+            kind = _role(token.origin, number in judged_by)
             target.append((token.text, KINDS.index(kind)))
         first = max(0, self._flow.height - 1)
         self._taken = len(reply.tokens)
@@ -217,9 +217,10 @@ class ReplyBlock(Block):
                 self._flow.append(text, number)
             for text, number in thought:
                 self._thought.append(text, number)
-        if reply.tail and not self._tail_taken:
+        if (reply.tail or reply.thinking_tail) and not self._tail_taken:
             self._tail_taken = True
             self._flow.extend(reply.tail)
+            self._thought.extend(reply.thinking_tail)
         self._note_marks()
         self._measure()
         same_top = self._top_rows() == before and self._header == header
@@ -312,7 +313,7 @@ class ReplyBlock(Block):
         if index == 1 and self._thought.tokens:
             mark = "▾" if self.thinking_open else "▸"
             unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
-            busy = " …" if self.reply.running and not self._flow.tokens else ""
+            busy = " …" if self.reply.running and not self._flow.end else ""
             return ("   ", ""), (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
         if index < top:
             return (" ┊ ", "thinking-bar"), *self._token_spans(self._thought, index - 2)

@@ -67,6 +67,7 @@ class Printer:
             self._step(event)
         elif isinstance(event, Notice):
             self._clear_progress()
+            self._end_thinking()
             print(f"ds4chat: {event.message}", file=self._err)
         elif isinstance(event, Loading):
             self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
@@ -113,6 +114,8 @@ class Printer:
             )
             self._put(token.text, token.thinking)
         self._out.flush()
+        if self._settings.mtp_timing or self._settings.mtp_spec_log or self._settings.mtp_conf_log:
+            self._end_thinking()
         if self._settings.mtp_timing:
             print(timing_line(step), file=self._err)
         if self._settings.mtp_spec_log:

@@ -290,7 +290,7 @@ class ReplyFormat:
         self._openings: dict[str, str] = {}
         """How a prompt may end that leaves a thought open -> the mark that opened it."""
         families = [*declared_by_tokens(special), *declared, *FAMILIES]
-        as_tokens = [f for f in families if all(text in special for text in _needed(f))]
+        as_tokens = [f for f in families if all(map(_is_symbol, self.spell("".join(_needed(f)))))]
         for family in as_tokens:
             self._add(family)
         for family in families:
@@ -457,28 +457,32 @@ class ReplyText:
         """Line ends at the edges of a thought belong to its marks."""
         return self.inside or not (self._said[False] or self._said[True])
 
-    def _looked_for(self) -> Iterable[str]:
+    def _looked_for(self, text: str) -> Iterable[str]:
+        """The marks that count now. One that is spelled counts where it belongs alone: a thought begins
+        before the answer, and ends with the tag that goes with its own."""
         form = self._form
         for mark, effect in form.marks.items():
-            if (
-                _is_symbol(mark)
-                or (effect == "think" and not self.inside and not self._answered)
-                or (effect == "answer" and self.inside and mark == form.closes.get(self._by))
-                or (effect == "drop" and not self.inside and (not self._answered or "/" in mark))
+            if _is_symbol(mark):
+                yield mark
+            elif self.inside:
+                if effect == "answer" and mark == form.closes.get(self._by):
+                    yield mark
+            elif (effect == "drop" and "/" in mark) or (
+                effect in ("think", "drop") and not self._answered and _agree(text.lstrip(), mark)
             ):
                 yield mark
         yield from self._ends
 
     def _first_mark(self, text: str) -> tuple[int, str] | None:
         """Where the mark that completes first begins, of several the longest; None without one."""
-        found = [(i + len(mark), i, mark) for mark in self._looked_for() if (i := text.find(mark)) >= 0]
+        found = [(i + len(mark), i, mark) for mark in self._looked_for(text) if (i := text.find(mark)) >= 0]
         return min(found)[1:] if found else None
 
     def _undecided(self, text: str) -> int:
         """How many characters at the end of a text may still become a mark or part of one."""
         if self._label and self._label.startswith(text.lstrip("\n")):
             return len(text)
-        keep = max((_overlap(text, mark) for mark in self._looked_for()), default=0)
+        keep = max((_overlap(text, mark) for mark in self._looked_for(text)), default=0)
         if self._blanks_wait:
             keep = len(text) - len(text[: len(text) - keep].rstrip("\n"))
         return keep
@@ -486,11 +490,13 @@ class ReplyText:
     def _obey(self, mark: str) -> None:
         effect = self._form.marks[mark]
         was = self.inside
-        if self._header is not None and effect == "body":
-            self._end_header(mark)
-        elif effect in ("header", "closing"):
+        if effect == "drop":
+            return
+        if effect in ("header", "closing"):
             self._header = mark
             return
+        if self._header is not None and effect == "body":
+            self._end_header(mark)
         elif effect == "think":
             self.inside, self._by, self._label = True, mark, self._form.labels.get(mark, "")
         elif effect == "answer":
@@ -536,6 +542,11 @@ class ReplyText:
         self._ready.append((text, self.inside))
         self._said[self.inside] = text[-1]
         self._answered = self._answered or (not self.inside and not text.isspace())
+
+
+def _agree(a: str, b: str) -> bool:
+    """One of two texts begins with the other."""
+    return a.startswith(b) or b.startswith(a)
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -75,6 +75,11 @@ BYTE_CHARACTERS = _byte_characters()
 _SPACE = BYTE_CHARACTERS[32]
 
 
+def stored(text: str) -> str:
+    """A text as the GGUF stores it in a byte-pair token."""
+    return "".join(BYTE_CHARACTERS[byte] for byte in text.encode())
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts as the GGUF stores them, their types, and the merges in order of rank."""
@@ -100,11 +105,11 @@ def vocabulary(variant: Variant = "standard") -> Vocabulary:
     for word in _words():
         if variant == "changed":
             word = _CHANGED.get(word, word)
-        stored = _SPACE + word
-        for end in range(2, len(stored) + 1):
-            if stored[:end] not in texts[FIRST_WORD:]:
-                texts.append(stored[:end])
-                merges.append(f"{stored[: end - 1]} {stored[end - 1]}")
+        whole = _SPACE + word
+        for end in range(2, len(whole) + 1):
+            if whole[:end] not in texts[FIRST_WORD:]:
+                texts.append(whole[:end])
+                merges.append(f"{whole[: end - 1]} {whole[end - 1]}")
     assert len(texts) <= N_VOCAB, len(texts)
     size = N_VOCAB + (32 if variant == "longer" else 0)
     types = [int(gguf.TokenType.CONTROL)] * len(CONTROL) + [int(gguf.TokenType.NORMAL)] * (
@@ -151,12 +156,12 @@ def encode(text: str, *, bos: bool = True) -> list[int]:
 
 
 def _encode_piece(piece: str) -> list[int]:
-    stored = "".join(BYTE_CHARACTERS[b] for b in piece.encode())
+    text = stored(piece)
     # Merges grow from a leading space alone: the longest known prefix is one token, bytes follow.
     longest = 1
-    while longest < len(stored) and stored[: longest + 1] in _INDEX:
+    while longest < len(text) and text[: longest + 1] in _INDEX:
         longest += 1
-    return [_INDEX[stored[:longest]]] + [_INDEX[c] for c in stored[longest:]] if stored else []
+    return [_INDEX[text[:longest]]] + [_INDEX[c] for c in text[longest:]] if text else []
 
 
 def piece(token: int) -> bytes:

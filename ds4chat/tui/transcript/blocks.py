@@ -285,8 +285,12 @@ class ReplyBlock(Block):
 
     # -- layout
 
+    @property
+    def _has_thought(self) -> bool:
+        return bool(self._thought.end)
+
     def _top_rows(self) -> int:
-        return 1 + bool(self._thought.tokens) + (self._thought.height if self.thinking_open else 0)
+        return 1 + self._has_thought + (self._thought.height if self.thinking_open else 0)
 
     def _body_rows(self) -> int:
         return len(self._rendered) if self._rendered is not None else self._flow.height
@@ -310,7 +314,7 @@ class ReplyBlock(Block):
         top = self._top_rows()
         if index == 0:
             return ("   ", ""), *self._header
-        if index == 1 and self._thought.tokens:
+        if index == 1 and self._has_thought:
             mark = "▾" if self.thinking_open else "▸"
             unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
             busy = " …" if self.reply.running and not self._flow.end else ""
@@ -354,7 +358,7 @@ class ReplyBlock(Block):
 
     def hit(self, index: int, column: int) -> Hit:
         top = self._top_rows()
-        if index == 1 and self._thought.tokens:
+        if index == 1 and self._has_thought:
             return Hit("fold")
         if 2 <= index < top:
             return self._token_hit(self._thought, self._thought_tokens, index - 2, column)
@@ -394,7 +398,7 @@ class ReplyBlock(Block):
         return bool(self.locate(token))
 
     def toggle(self) -> bool:
-        if not self._thought.tokens:
+        if not self._has_thought:
             return False
         self.thinking_open = not self.thinking_open
         self._measure()

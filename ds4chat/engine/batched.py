@@ -168,7 +168,6 @@ class BatchedSession:
             reply.end_for_context(self._n_ctx)
         if reply.finish:
             now = time.perf_counter()
-            tail, thinking_tail = reply.tails()
             slot.events.append(
                 Ended(
                     reply=request.reply,
@@ -181,8 +180,7 @@ class BatchedSession:
                     first_token_ms=(slot.decoding - slot.started) * 1000,
                     context_used=slot.pos,
                     seed=request.tuning.seed,
-                    tail=tail,
-                    thinking_tail=thinking_tail,
+                    **reply.tails(),
                 )
             )
             reply.close()

@@ -249,9 +249,10 @@ class Reply:
         elif self.left == 0:
             self.finish = "length"
 
-    def tails(self) -> tuple[str, str]:
-        """What was still held back of the answer and of the thinking, at the reply's end."""
-        return self._text.finish()
+    def tails(self) -> dict[str, str]:
+        """What was still held back at the reply's end, as fields of Ended."""
+        answer, thinking = self._text.finish()
+        return {"tail": answer, "thinking_tail": thinking}
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

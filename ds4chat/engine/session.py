@@ -185,7 +185,6 @@ class Session:
             reply.lossy,
             reply.resampled,
         )
-        tail, thinking_tail = reply.tails()
         emit(
             Ended(
                 reply=request.reply,
@@ -198,8 +197,7 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
-                tail=tail,
-                thinking_tail=thinking_tail,
+                **reply.tails(),
             )
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kits.stored_replies import ended, step
 
+import ds4chat.tui.panels  # noqa: F401  first: the charts and the panels import each other
 from ds4chat.engine.events import Message, Step, Token
 from ds4chat.store import Store, open_store
 from ds4chat.store.conversations import settle_text
@@ -152,7 +153,7 @@ def test_exports_to_read_and_to_analyse_tell_them_apart(store: Store) -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
-    ("query", "token"), [("ponder", 1), ("cafe", 2), ("é", 2), ("five", None), ('"It is"', 4)]
+    ("query", "token"), [("ponder", 1), ("cafe", 2), ('"the cafe"', 2), ("five", None), ('"It is"', 4)]
 )
 def test_search_finds_both_and_leads_to_the_token(
     store: Store, before: bool, query: str, token: int | None

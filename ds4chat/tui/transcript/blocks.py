@@ -219,8 +219,11 @@ class ReplyBlock(Block):
                 self._thought.append(text, number)
         if (reply.tail or reply.thinking_tail) and not self._tail_taken:
             self._tail_taken = True
-            self._flow.extend(reply.tail)
-            self._thought.extend(reply.thinking_tail)
+            for flow, tail in ((self._flow, reply.tail), (self._thought, reply.thinking_tail)):
+                if flow.tokens:
+                    flow.extend(tail)
+                elif tail:
+                    flow.append(tail, KINDS.index("plain"))
         self._note_marks()
         self._measure()
         same_top = self._top_rows() == before and self._header == header
@@ -371,7 +374,7 @@ class ReplyBlock(Block):
         if not 0 <= column < end - start:
             return NOTHING
         found = flow.token_at(start + column)
-        return NOTHING if found is None else Hit("token", owners[found])
+        return NOTHING if found is None or found >= len(owners) else Hit("token", owners[found])
 
     def locate(self, token: int) -> list[tuple[int, int, int]]:
         """Where a token is shown: (row, first character, end), the gutter left out. One entry at least while

@@ -115,7 +115,8 @@ class Prompter:
     @cached_property
     def _format(self) -> ReplyFormat:
         """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
-        declared, turns = declared_by_template(self._example), turn_marks(self._example)
+        declared = declared_by_template(self._example, self._model.chat_template)
+        turns = turn_marks(self._example)
         return ReplyFormat(self._special, self._hidden, declared=declared, turns=turns)
 
     @property

@@ -160,8 +160,9 @@ _USER, _NEXT, _SAID, _THOUGHT = "Quoxim", "Vezrul", "Plimdor", "Zibnate"
 _TAG = re.compile(r"<[^<>\s]{2,48}>|\[[^\[\]\s]{2,48}\]|◁[^◁▷]{2,48}▷")
 
 
-def declared_by_template(render: Render) -> tuple[Family, ...]:
-    """The pairs that a template writes around thinking and answers and that FAMILIES does not hold."""
+def declared_by_template(render: Render, template: str = "") -> tuple[Family, ...]:
+    """The pairs that a template writes around thinking and answers, or tells the model to write, as its text
+    says, and that FAMILIES does not hold."""
     asked = {"role": "user", "content": _USER}
     said = {"role": "assistant", "content": _SAID}
     found: list[Family] = []
@@ -183,10 +184,14 @@ def declared_by_template(render: Render) -> tuple[Family, ...]:
         found.append(Family(off[0], off[1], spelled=True))
     elif len(on) == 1 and off in ([], [_closing(on[0])]):
         found.append(Family(on[0], _closing(on[0]), spelled=True))
+    if told := _TOLD.search(template):
+        found.append(Family("<think>", "</think>", around=(told[1], told[3]), spelled=True))
     known = {text for family in FAMILIES for text in family.marks()}
-    return tuple(family for family in dict.fromkeys(found) if family.think not in known or family.around)
+    return tuple(f for f in dict.fromkeys(found) if not known.issuperset((f.think, *f.around)))
 
 
+_TOLD = re.compile(r"<think></think>[^\n]{0,80}?(<(\w+)>)(</\2>)")
+"""Words of a system prompt that say how to think and to answer, as Granite 3.3's."""
 _ROOT = re.compile("think|thought|reason|reflect|scratchpad|deliberat|ponder|(?<![a-z])cot(?![a-z])")
 _END = re.compile("/|end|close|stop|suffix")
 _EDGE = re.compile(r"/|start|begin|open|end|close|stop|prefix|suffix|(?<![a-z])of(?![a-z])|[\W_]")
@@ -249,7 +254,9 @@ def _common(a: str, b: str) -> str:
 
 
 def _closing(tag: str) -> str:
-    return f"{tag[0]}/{tag[1:]}"
+    """The tag that goes with one that begins something."""
+    ending = re.sub("(?i)start|begin", lambda m: "END" if m[0].isupper() else "end", tag, count=1)
+    return ending if ending != tag else f"{tag[0]}/{tag[1:]}"
 
 
 # ---------------------------------------------------------------------------- reading a reply
@@ -333,8 +340,10 @@ class ReplyFormat:
         if not any(map(_is_symbol, end)) and _TAG.fullmatch(end.strip()):
             self.stops = (end.strip(),)
         opener = self.spell(turns.next).lstrip()
-        first = next((n for n, char in enumerate(opener) if _is_symbol(char)), 0)
-        opener = opener[first:].split("\n")[0].rstrip()
+        if opener and _is_symbol(opener[0]) and not self.ends and not self.stops:
+            # Nothing else ends a turn here, so this is how one ends.
+            self.ends = frozenset(token for token, symbol in self.symbols.items() if symbol == opener[0])
+        opener = opener.split("\n")[0].rstrip()
         if any(map(_is_symbol, opener)) or _TAG.match(opener):
             self.openers = (opener,)
         elif sum(map(str.isalnum, opener)) > 1:
@@ -398,6 +407,8 @@ class ReplyText:
         """The last character of the answer and of the thinking."""
         self._answered = False
         """The answer has more than blanks."""
+        self._wrapped = False
+        """A mark that stands around the answer has begun it."""
 
     def ends_at(self, token: int) -> bool:
         """Whether an end token ends the reply here: one that is a mark too may end no more than a thought."""
@@ -467,7 +478,7 @@ class ReplyText:
             elif self.inside:
                 if effect == "answer" and mark == form.closes.get(self._by):
                     yield mark
-            elif (effect == "drop" and "/" in mark) or (
+            elif (effect == "drop" and self._wrapped) or (
                 effect in ("think", "drop") and not self._answered and _agree(text.lstrip(), mark)
             ):
                 yield mark
@@ -491,6 +502,7 @@ class ReplyText:
         effect = self._form.marks[mark]
         was = self.inside
         if effect == "drop":
+            self._wrapped = True
             return
         if effect in ("header", "closing"):
             self._header = mark

@@ -355,6 +355,16 @@ def test_a_pair_that_the_template_writes_is_found() -> None:
     assert read(ReplyText(form), [(written, -1)]) == ("hm", "yes")
 
 
+def test_tags_around_the_answer_that_the_system_prompt_asks_for_are_left_out() -> None:
+    template = "Write your thoughts between <think></think> and your response between <response></response>."
+    (family,) = declared_by_template(render_of(CHATML), template)
+    form = ReplyFormat({}, declared=(family,))
+    written = b"<think>hm</think><response>It has </answer>.</response>"
+    assert read(ReplyText(form), [(written, -1)]) == ("hm", "It has </answer>.")
+    plain = b"An XML file ends with </response>."
+    assert read(ReplyText(form), [(plain, -1)]) == ("", plain.decode())
+
+
 @pytest.mark.parametrize(
     "opening",
     [
@@ -427,6 +437,24 @@ def test_a_reply_ends_where_the_template_ends_the_turn() -> None:
     form = with_tokens("<|im_start|>", "<|im_end|>", "<eos>", turns=turn_marks(render_of(CHATML)))
     assert form.ends == {1}
     assert ReplyText(form).ends_at(1)
+
+
+def test_where_nothing_ends_a_turn_the_next_ones_token_does() -> None:
+    """As GLM's, whose template goes on with the user's mark, and Apertus's, which ends turns only there."""
+    for following in ("<|user|>\n", "<|over|><|user|>"):
+        form = with_tokens("<|user|>", "<|over|>", turns=TurnMarks("", following))
+        assert form.ends == {0 if following.startswith("<|user") else 1}
+
+
+def test_a_role_may_stand_before_its_mark() -> None:
+    special = ("<|message_sep|>", "<|role_sep|>")
+    form = with_tokens(*special, turns=TurnMarks("<|message_sep|>\n\n", "user<|role_sep|>\n"))
+    text = ReplyText(form)
+    assert read(text, cut("The user said yes.\n\nuser<|role_sep|>\nand", special)) == (
+        "",
+        "The user said yes.\n\n",
+    )
+    assert text.stopped == "turn"
 
 
 def test_a_reply_ends_where_it_begins_the_next_turn() -> None:

@@ -46,7 +46,8 @@ class Prompter:
         """A sentence when the chat template is missing or broken."""
         self._answers = True
         """Example conversations do not end the process that renders."""
-        template = model.chat_template
+        self._special = model.special_tokens()
+        self._template = template = model.chat_template
         if not template:
             self.note = (
                 "The model has no chat template, so the conversation is written as 'User:' and "
@@ -105,17 +106,13 @@ class Prompter:
         return Prompt(tokens, (), self._raw_format, self._raw_format.opened_by(text))
 
     @cached_property
-    def _special(self) -> dict[str, int]:
-        return self._model.special_tokens()
-
-    @cached_property
     def _raw_format(self) -> ReplyFormat:
         return ReplyFormat(self._special, self._hidden)
 
     @cached_property
     def _format(self) -> ReplyFormat:
         """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
-        declared = declared_by_template(self._example, self._model.chat_template)
+        declared = declared_by_template(self._example, self._template)
         turns = turn_marks(self._example)
         return ReplyFormat(self._special, self._hidden, declared=declared, turns=turns)
 
@@ -125,13 +122,13 @@ class Prompter:
 
     @cached_property
     def _words(self) -> tuple[str, str]:
-        return system_switch(self._model.chat_template, self._example)
+        return system_switch(self._template, self._example)
 
     def _example(self, messages: list[dict[str, str]], *, think: bool, **more: Any) -> str:
         if self._templates is None or not self._answers:
             raise TemplateError("it is not asked")
         try:
-            return self._templates.render(messages, switches(self._model.chat_template, think) | more)
+            return self._templates.render(messages, switches(self._template, think) | more)
         except TemplateError as error:
             self._answers = error.retry
             raise
@@ -139,7 +136,7 @@ class Prompter:
     def _render(self, messages: Sequence[Message], think: bool) -> str:
         assert self._templates is not None
         turns = turns_of(messages, self._words[think])
-        variables = switches(self._model.chat_template, think)
+        variables = switches(self._template, think)
         try:
             try:
                 return self._templates.render(turns, variables)

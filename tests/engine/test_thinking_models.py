@@ -92,14 +92,32 @@ def test_tags_that_the_template_alone_knows_are_found(tiny_dir: Path) -> None:
         assert told(chat(bench)) == (" let me", " it is five")
 
 
-def test_the_switch_opens_or_shuts_the_thought(tiny_dir: Path) -> None:
-    """As Qwen's: shut, the model answers at once; the prompt says which it was."""
-    template = TURNS + "{% if add_generation_prompt %}<|role>assistant\n{% if enable_thinking %}<think>\n"
-    template += "{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-    says = (" let", " me", "</think>", *ANSWER)
-    with speaker(tiny_dir, *says, special=("<think>", "</think>"), template=template) as bench:
+SWITCHES = {
+    "enable_thinking": "enable_thinking is defined and not enable_thinking",
+    "thinking": "thinking is defined and not thinking",
+    "reasoning": "reasoning is defined and not reasoning",
+    "reasoning_effort": "reasoning_effort == 'none'",
+    "thinking_budget": "thinking_budget == 0",
+    "/no_think": "'/no_think' in messages[0].content",
+}
+
+
+@pytest.mark.parametrize("off", SWITCHES.values(), ids=SWITCHES)
+def test_the_templates_own_switch_shuts_the_thought(tiny_dir: Path, off: str) -> None:
+    """As most templates do it: the prompt then ends with an empty one."""
+    template = OPENED.replace("{% endif %}", f"{{% if {off} %}}<think></think>{{% endif %}}{{% endif %}}")
+    says = ("<think>", " let", " me", "</think>", *ANSWER)
+    with speaker(tiny_dir, *says, special=("<think>", "</think>"), template=TURNS + template) as bench:
         assert told(chat(bench, think=True)) == (" let me", " it is five")
-        assert told(chat(bench, think=False, n=2)) == ("", " let me")
+        assert told(chat(bench, think=False)) == ("", " it is five")
+
+
+def test_a_thought_that_the_template_opens_ends_with_its_token(tiny_dir: Path) -> None:
+    template = OPENED.replace("{% endif %}", "<think>\n{% endif %}")
+    says = (" let", " me", "</think>", *ANSWER)
+    with speaker(tiny_dir, *says, special=("<think>", "</think>"), template=TURNS + template) as bench:
+        assert told(chat(bench)) == (" let me", " it is five")
+        assert told(chat(bench, n=1)) == (" let", "")
 
 
 def test_a_wrong_end_token_does_not_let_the_model_go_on(tiny_dir: Path) -> None:

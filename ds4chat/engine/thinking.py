@@ -301,7 +301,7 @@ class ReplyFormat:
         for family in as_tokens:
             self._add(family)
         for family in families:
-            if family.spelled and family not in as_tokens and (family in declared or not as_tokens):
+            if family.spelled and family not in as_tokens:
                 self._add(family)
         if turns is not None:
             self._end_at(turns)
@@ -322,8 +322,8 @@ class ReplyFormat:
     def _add(self, family: Family) -> None:
         marks = {self.spell(text): effect for text, effect in family.marks().items()}
         think, answer = self.spell(family.think), self.spell(family.answer)
-        if think and len(think) > 1 and think[0] in self.marks:
-            del marks[think]  # its beginning is a mark already: it only stands at a prompt's end
+        if not _is_symbol(think) and not _TAG.fullmatch(think):
+            marks.pop(think, None)  # ordinary words, or several marks: only a prompt's end opens a thought so
         self.marks = {**marks, **self.marks}
         if think:
             self.closes.setdefault(think, answer)

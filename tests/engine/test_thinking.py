@@ -263,6 +263,17 @@ def test_a_spelled_tag_opens_no_thought_in_the_midst_of_an_answer(before: str) -
     assert read(ReplyText(SPELLED), [(written.encode(), -1)]) == ("", written)
 
 
+def test_ordinary_words_open_a_thought_at_a_prompts_end_alone() -> None:
+    written = b"Here are my reasoning steps:\nfirst"
+    assert read(ReplyText(SPELLED), [(written, -1)]) == ("", written.decode())
+
+
+def test_a_spelled_tag_counts_beside_tokens_of_another_family() -> None:
+    """Every Gemma has <unused94>, which MedGemma alone thinks with."""
+    form = with_tokens("<unused94>", "<unused95>")
+    assert read(ReplyText(form), [(b"<think>hm</think>yes", -1)]) == ("hm", "yes")
+
+
 def test_a_spelled_thought_is_ended_by_its_own_tag_alone() -> None:
     written = "<think>[/THINK] is another's.</think>yes"
     assert read(ReplyText(SPELLED), [(written.encode(), -1)]) == ("[/THINK] is another's.", "yes")

@@ -148,6 +148,12 @@ def chat_parser() -> Parser:
     _add_prompt(parser, shot)
     parser.put(
         shot,
+        "--show-thinking",
+        action="store_true",
+        help="The model's thinking on stderr. Stdout holds the answer alone.",
+    )
+    parser.put(
+        shot,
         "--prompts-file",
         metavar="FILE",
         help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
@@ -371,6 +377,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
             json=given.json,
             raw=given.raw,
             ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
             parallel=given.parallel or PARALLEL.default,
             prompts=prompts_of(given.prompts_file),
         )
@@ -378,8 +385,14 @@ def _shot(given: argparse.Namespace) -> Shot | None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
     if prompt is not None:
-        return Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos)
-    for name in ("json", "raw", "ignore_eos"):
+        return Shot(
+            prompt,
+            json=given.json,
+            raw=given.raw,
+            ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
+        )
+    for name in ("json", "raw", "ignore_eos", "show_thinking"):
         if getattr(given, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
     return None

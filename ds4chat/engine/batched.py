@@ -185,7 +185,7 @@ class BatchedSession:
                     first_token_ms=(slot.decoding - slot.started) * 1000,
                     context_used=slot.pos,
                     seed=request.tuning.seed,
-                    tail=reply.tail(),
+                    **reply.tails(),
                 )
             )
             reply.close()

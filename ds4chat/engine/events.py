@@ -91,10 +91,11 @@ class Token:
     id: int
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
-    completes the character carries it); the texts of a reply joined are the reply."""
+    completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
+    outside the thinking, joined, are the answer; those inside it, the thinking."""
     origin: Origin
     thinking: bool = False
-    """The token belongs to the model's thinking, its tags included."""
+    """The token belongs to the model's thinking, its marks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +368,9 @@ class Ended:
     context_used: int
     seed: int
     tail: str = ""
-    """Text that was still held back when the reply ended: it follows the last token's text."""
+    """The answer's text that was still held back when the reply ended: it follows the last token's."""
+    thinking_tail: str = ""
+    """The same of the thinking."""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:

@@ -8,15 +8,25 @@ which every message is in the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ds4chat.engine.events import Generate, Message
 from ds4chat.engine.llama import Model, builtin_templates
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
-from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, opens_thinking
+from ds4chat.engine.thinking import (
+    TAGS,
+    ReplyFormat,
+    declared_by_template,
+    switches,
+    system_switch,
+    turn_marks,
+    turn_of,
+    with_word,
+)
 from ds4chat.engine.user_text import Finder, Marks, Span, forbidden_tokens, names_of, tokenize
 from ds4chat.models.errors import ModelFileError
 from ds4chat.text import one_line, shortened
@@ -37,7 +47,10 @@ class Prompt:
 
     tokens: list[int]
     stop: tuple[str, ...]
-    thinking: bool
+    format: ReplyFormat
+    """How the reply is read."""
+    thinking: str = ""
+    """The mark that opened a thought at the prompt's end; empty where none did."""
     notes: tuple[str, ...] = ()
     """Sentences for the user, each said once a model."""
     form: str = ""
@@ -56,10 +69,12 @@ class Prompter:
         self._model = model
         names = names_of(model.special_tokens)
         self._specials = Finder(names)
-        self._names = Finder([*names, *OPEN_TAGS, *CLOSE_TAGS])
+        self._names = Finder([*names, *TAGS])
         self._structural: set[str] = set()
         self._said: set[str] = set()
         self._template: Template | None = None
+        self._answers = True
+        """Examples may be asked of the template: none of them has exceeded a limit."""
         self.note = ""
         """A sentence when the model's chat template is missing or broken."""
         if not use_template:
@@ -98,10 +113,12 @@ class Prompter:
         assistant's already. Raises PromptError, LlamaError."""
         if self._template is None:
             return self._lines(messages)
+        messages = with_word(messages, self._words[think])
         if messages and messages[-1].role == "assistant" and not messages[-1].content.strip():
             messages = messages[:-1]
         continues = bool(messages) and messages[-1].role == "assistant"
-        rendering = _Rendering(self._template, messages, self._names, think, continues)
+        variables = switches(self._template.source, think)
+        rendering = _Rendering(self._template, messages, self._names, variables, continues)
         text, own = rendering.marked()
         forbidden = self._forbidden(text, own)
         if not (continues or rendering.holds_names or forbidden):
@@ -110,7 +127,8 @@ class Prompter:
         return Prompt(
             self._with_first(tokenize(self._model, text, own, forbidden)),
             (),
-            opens_thinking(text),
+            self._format,
+            self._format.opened_by(text),
             self._notes(forbidden.values(), rendering.left_out),
             rendering.form,
         )
@@ -121,7 +139,51 @@ class Prompter:
     def raw(self, text: str) -> Prompt:
         """Tokens of a text as it stands, special tokens recognised in it."""
         tokens = self._model.tokenize(text, add_special=False, parse_special=True)
-        return Prompt(self._with_first(tokens), (), opens_thinking(text))
+        return Prompt(self._with_first(tokens), (), self._raw_format, self._raw_format.opened_by(text))
+
+    @cached_property
+    def _raw_format(self) -> ReplyFormat:
+        return ReplyFormat(self._special_ids, self._hidden)
+
+    @cached_property
+    def _format(self) -> ReplyFormat:
+        """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
+        source = self._template.source if self._template else ""
+        declared = declared_by_template(self._example, source)
+        turns = turn_marks(self._example)
+        return ReplyFormat(self._special_ids, self._hidden, declared=declared, turns=turns)
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        return {special.text: special.id for special in self._model.special_tokens}
+
+    @property
+    def _hidden(self) -> set[int]:
+        return {token for token in self._special_ids.values() if not self._model.piece(token)}
+
+    @cached_property
+    def _words(self) -> tuple[str, str]:
+        """What the system prompt says to have the model answer at once, and think."""
+        return system_switch(self._template.source if self._template else "", self._example)
+
+    def _example(
+        self, messages: list[dict[str, str]], *, think: bool, add_generation_prompt: bool = True
+    ) -> str:
+        """An example conversation rendered, with contents as text or, where that loses one, as typed parts.
+        Raises TemplateError."""
+        if self._template is None or not self._answers:
+            raise TemplateError("it is not asked")
+        variables = switches(self._template.source, think)
+        rendered = ""
+        try:
+            for form in (messages, _typed(messages)):
+                rendered = self._template.render(form, variables, open_turn=add_generation_prompt)
+                if all(message["content"] in rendered for message in messages):
+                    break
+        except TemplateError as error:
+            self._answers = error.retry
+            raise
+        return rendered
 
     def _lines(self, messages: Sequence[Message]) -> Prompt:
         lines = [f"{m.role.capitalize()}: {m.content}" for m in messages]
@@ -131,7 +193,7 @@ class Prompter:
         own = [(0, len(text))]
         forbidden = self._forbidden(text, own)
         tokens = self._with_first(tokenize(self._model, text, own, forbidden))
-        return Prompt(tokens, ("\nUser:",), False, self._notes(forbidden.values(), ""))
+        return Prompt(tokens, ("\nUser:",), self._raw_format, notes=self._notes(forbidden.values(), ""))
 
     def _with_first(self, tokens: list[int]) -> list[int]:
         """The tokens behind the one that the vocabulary wants at the beginning, which stands there once. The
@@ -162,14 +224,13 @@ class _Rendering:
         template: Template,
         messages: Sequence[Message],
         names: Finder,
-        think: bool,
+        variables: Mapping[str, Any],
         continues: bool,
     ) -> None:
         self._template = template
         self._messages = messages
         self._continues = continues
-        # Templates name the switch differently; those that know none ignore both.
-        self._variables = {"enable_thinking": think, "thinking": think}
+        self._variables = variables
         texts = [text for message in messages for text in (message.content, message.thinking)]
         try:
             self._marks = Marks(texts, names)
@@ -189,9 +250,14 @@ class _Rendering:
     def marked(self) -> tuple[str, list[tuple[int, int]]]:
         """The prompt's text, in the first form that has every message in it, and which stretches of it are
         the messages' own. Raises PromptError."""
-        marks = self._marks
+        marks, source = self._marks, self._template.source
         turns = [
-            self._turn(message, marks.mark(2 * i, message.content), marks.mark(2 * i + 1, message.thinking))
+            turn_of(
+                message.role,
+                marks.mark(2 * i, message.content),
+                marks.mark(2 * i + 1, message.thinking),
+                source,
+            )
             for i, message in enumerate(self._messages)
         ]
         failure: TemplateError | None = None
@@ -232,7 +298,10 @@ class _Rendering:
 
     def plain(self) -> str:
         """The prompt's text in the form that marked() found, without marks on the way. Raises PromptError."""
-        turns = [self._turn(message, message.content, message.thinking) for message in self._messages]
+        turns = [
+            turn_of(message.role, message.content, message.thinking, self._template.source)
+            for message in self._messages
+        ]
         form = _forms(turns)[self.form]
         try:
             return self._template.render(form, self._variables, open_turn=True)
@@ -241,12 +310,6 @@ class _Rendering:
                 f"The chat template failed on this conversation: {_short(error)}. Take back the last turn "
                 f"(/undo), or take {_OTHER_TEMPLATE}."
             ) from None
-
-    def _turn(self, message: Message, content: str, thinking: str) -> dict[str, Any]:
-        turn: dict[str, Any] = {"role": message.role, "content": content}
-        if thinking and "reasoning_content" in self._template.source:
-            turn["reasoning_content"] = thinking
-        return turn
 
     def _missing(self, rendered: str) -> list[int]:
         """Indices of the messages whose text is not in the prompt."""
@@ -276,10 +339,13 @@ def _forms(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
     found: dict[str, list[Turn]] = {}
     for name, form in forms.items():
         found[name] = form
-        found[f"{name}, typed parts"] = [
-            {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in form
-        ]
+        found[f"{name}, typed parts"] = _typed(form)
     return found
+
+
+def _typed(turns: Sequence[Turn]) -> list[Turn]:
+    """Turns with their contents as typed parts."""
+    return [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
 
 
 def _system_merged(turns: Sequence[Turn]) -> list[Turn]:

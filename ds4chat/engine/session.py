@@ -176,7 +176,7 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
-                tail=reply.tail(),
+                **reply.tails(),
             )
         )
 

@@ -62,7 +62,7 @@ class Message:
     parent: int | None
     role: Role
     text: str
-    """All of it: a reply's thinking and tail included."""
+    """All of it, a reply's tail included."""
     state: State
     created_ms: int
     updated_ms: int
@@ -75,6 +75,8 @@ class Message:
     """A sentence that says why the reply is not complete, where there is one."""
     tail: str = ""
     """The text after the last token's."""
+    thinking: str = ""
+    """What the model thought. Of replies stored by earlier versions it is part of the text instead."""
     tokens: int = 0
     steps: int = 0
     drafted: int = 0

@@ -148,7 +148,8 @@ def _insert_message(
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
         "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "decode_ms, first_token_ms, seed, thinking) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             conversation,
             parent,
@@ -169,26 +170,32 @@ def _insert_message(
             message.decode_ms,
             message.first_token_ms,
             message.seed,
+            "" if steps else encodable(message.thinking),
         ),
     )
     number = int(made.lastrowid or 0)
     for batch, first in enumerate(range(0, len(steps), _BATCH)):
-        insert_steps(connection, number, batch, steps[first : first + _BATCH], {})
+        some = steps[first : first + _BATCH]
+        insert_steps(connection, number, batch, some, {}, apart=bool(message.thinking))
     if steps:
-        settle_text(connection, number, message.tail)
+        settle_text(connection, number, message.tail, message.thinking[len(_said(steps, thinking=True)) :])
     connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
     return number
 
 
 def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
-    """That a reply's steps make up its text and that their numbers fit into what is stored."""
+    """That a reply's steps make up its text and its thinking, and that their numbers fit into what is
+    stored."""
+    if message.role != "assistant" and (steps or message.thinking):
+        what = "steps" if steps else "thinking"
+        raise _Refused(f"message {message.id} has {what} but is no reply")
     if not steps:
         return
-    if message.role != "assistant":
-        raise _Refused(f"message {message.id} has steps but is no reply")
-    text = "".join(token.text for step in steps for token in step.tokens) + message.tail
+    text = _said(steps, thinking=False if message.thinking else None) + message.tail
     if text != message.text:
         raise _Refused(f"the tokens of message {message.id} do not make up its text")
+    if message.thinking and not message.thinking.startswith(_said(steps, thinking=True)):
+        raise _Refused(f"the tokens of message {message.id} do not make up its thinking")
     last = -1
     for step in steps:
         numbers = (step.index, step.drafted, step.depth, step.context_used)
@@ -202,6 +209,12 @@ def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
         if not sound:
             raise _Refused(f"step {step.index} of message {message.id} holds a number that cannot be")
         last = step.index
+
+
+def _said(steps: list[Step], *, thinking: bool | None) -> str:
+    """The text of the tokens inside or outside the thinking; None: of all."""
+    tokens = (token for step in steps for token in step.tokens)
+    return "".join(token.text for token in tokens if thinking is None or token.thinking is thinking)
 
 
 def _is_sound(row: Judged) -> bool:

@@ -215,10 +215,17 @@ class ReplyRecorder:
 
 
 def insert_steps(
-    connection: sqlite3.Connection, message: int, number: int, steps: list[Step], tunings: dict[Tuning, int]
+    connection: sqlite3.Connection,
+    message: int,
+    number: int,
+    steps: list[Step],
+    tunings: dict[Tuning, int],
+    *,
+    apart: bool = True,
 ) -> None:
     """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
-    tunings that are known already, and gains those of others."""
+    tunings that are known already, and gains those of others. ``apart``: the thinking is kept beside the
+    text, not in it."""
 
     def tuning_id(tuning: Tuning) -> int:
         if tuning not in tunings:
@@ -235,9 +242,14 @@ def insert_steps(
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
     )
+    sides: tuple[list[str], list[str]] = ([], [])
+    for step in steps:
+        for token in step.tokens:
+            sides[token.thinking and apart].append(token.text)
+    text, thinking = (encodable("".join(side)) for side in sides)
     connection.execute(
-        "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
-        (message, number, encodable("".join(token.text for step in steps for token in step.tokens))),
+        "INSERT INTO pieces (message, number, text, thinking) VALUES (?, ?, ?, ?)",
+        (message, number, text, thinking),
     )
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
@@ -262,7 +274,7 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
             (encodable(end.message), message),
         )
         return
-    settle_text(connection, message, end.tail)
+    settle_text(connection, message, end.tail, end.thinking_tail)
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "

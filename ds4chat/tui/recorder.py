@@ -353,6 +353,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         # Its records cannot be read: the text alone is better than nothing.
         reply = Reply(number, name, key=message.id)
         trouble = str(error)
+    thinking_tail = message.thinking.removeprefix("".join(t.text for t in reply.tokens if t.thinking))
     if not reply.tokens:
         tail = message.text
     end = message.ended(number)
@@ -360,7 +361,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         reply.end(end)
     else:
         reply.state = "stopped" if message.state in ("stopped", "complete") else "crashed"
-    reply.tail = tail
+    reply.tail, reply.thinking_tail = tail, thinking_tail
     reply.trouble = trouble
     if message.state == "streaming":
         reply.trouble = "This reply is still being written by another ds4chat."

@@ -86,6 +86,36 @@ def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
     assert (answer["settings"]["draft"], answer["settings"]["mode"]) == (3, "exact")
 
 
+def thinking_model(folder: Path) -> list[str]:
+    """Opens a thought itself, whatever is asked."""
+    says = ("<think>", " let", " me", " see", "</think>", " it", " is", " five")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    path = tiny.build("llama-speaker", folder, says=says, special=("<think>", "</think>"), template=template)
+    return ["-m", str(path), "-c", "256", "-t", "1", "-p", "hi"]
+
+
+def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(tiny_dir: Path) -> None:
+    model = thinking_model(tiny_dir)
+    done = ds4chat(*model)
+    assert (done.returncode, done.stdout, done.stderr) == (0, " it is five\n", "")
+    done = ds4chat(*model, "--show-thinking")
+    assert (done.stdout, done.stderr) == (" it is five\n", " let me see\n")
+    done = ds4chat(*model, "-n", "3")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "ended within its thinking" in done.stderr and "--nothink" in done.stderr
+
+
+def test_json_has_the_thinking_beside_the_answer(tiny_dir: Path) -> None:
+    model = thinking_model(tiny_dir)
+    answer = json.loads(ds4chat(*model, "--json").stdout)
+    schema = json.loads(files("ds4chat.commands").joinpath("oneshot.schema.json").read_text())
+    jsonschema.validate(answer, schema)
+    assert (answer["text"], answer["thinking"]) == (" it is five", " let me see")
+    assert [t.get("thinking") for t in answer["tokens"]] == [True] * 5 + [None] * 3
+    cut = json.loads(ds4chat(*model, "--json", "-n", "3").stdout)
+    assert (cut["text"], cut["thinking"], cut["finish_reason"]) == ("", " let me", "length")
+
+
 @pytest.mark.parametrize("depth", ["1", "3", "16", "auto"])
 def test_the_text_does_not_depend_on_the_depth(pair: list[str], depth: str) -> None:
     assert (

@@ -265,7 +265,7 @@ def first_reply(document: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d: d.update(format="other"), "not a conversation that ds4chat exported"),
         (lambda d: d.pop("format"), "not a conversation that ds4chat exported"),
-        (lambda d: d.update(version=2), "newer version"),
+        (lambda d: d.update(version=3), "newer version"),
         (lambda d: d.update(version=-1), "version"),
         (lambda d: d.update(surprise=1), "surprise"),
         (lambda d: d.pop("title"), "title"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from tiny import chain, raw, vocab
@@ -103,6 +104,55 @@ def write_target(
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
     head = target_output(n_vocab, gain, runner_ratio) * (not flat)
     _write_bigram(path, 4, head, vocabulary, name, pre=pre, nan_token=nan_token)
+
+
+def write_speaker(
+    path: Path,
+    *,
+    says: tuple[str, ...],
+    special: tuple[str, ...],
+    template: str,
+    eos: str = "",
+    user_defined: bool = False,
+) -> None:
+    """A model with tokens and a template of its own that answers everything with the texts of ``says``, one
+    token each and none of them twice; then it goes on from the one that the last text repeats, or ends.
+
+    ``special`` are its control tokens (or user-defined ones), of which ``eos`` ends a reply.
+    """
+    chain_ = list(dict.fromkeys(says))
+    texts = ["<eos>", *special, *vocab.BYTE_CHARACTERS]
+    texts += [text for text in map(vocab.stored, (t for t in chain_ if t not in texts)) if text not in texts]
+    index = {text: i for i, text in enumerate(texts)}
+    ids = [index.get(text, index.get(vocab.stored(text), 0)) for text in says]
+    shared = chain.N_CLASSES - 1
+    assert len(chain_) <= shared
+    table, head = zeros(len(texts), chain.N_CLASSES), zeros(len(texts), chain.N_CLASSES)
+    table[:, shared] = 1
+    head[ids[0], shared] = GAIN
+    for class_, token in enumerate(dict.fromkeys(ids)):
+        table[token] = 0
+        table[token, class_] = 1
+        follows = ids[ids.index(token) + 1 : ids.index(token) + 2] or [index[eos or "<eos>"]]
+        head[follows[0], class_] = GAIN
+
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        kind = gguf.TokenType.USER_DEFINED if user_defined else gguf.TokenType.CONTROL
+        kinds = [gguf.TokenType.CONTROL, *[kind] * len(special)]
+        kinds += [gguf.TokenType.NORMAL] * (len(texts) - len(kinds))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(texts)
+        writer.add_token_types([int(kind) for kind in kinds])
+        writer.add_token_merges([" ".join(vocab.BYTE_CHARACTERS[:2])])  # of bytes that nobody writes
+        writer.add_eos_token_id(index[eos or "<eos>"])
+        writer.add_add_bos_token(False)
+        writer.add_chat_template(template)
+
+    tensors: Tensors = {"token_embd.weight": table, "output_norm.weight": ones(64), "output.weight": head}
+    tensors |= _silent_block(0, chain.N_CLASSES)
+    metadata = _metadata(chain.N_CLASSES, 1) | {"vocab_size": len(texts)}
+    write(path, "llama", metadata, tensors, name="tiny speaker", variant=None, tokenizer=tokenizer)
 
 
 def write_draft(

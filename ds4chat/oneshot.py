@@ -66,7 +66,7 @@ class Printer:
             self.ended = event
             self._add_tail(event.tail)
 
-    def finish(self, loaded: Loaded) -> None:
+    def finish(self) -> None:
         """What comes after the reply: the closing newline, the reason it ended early, the summary."""
         assert self.ended is not None
         if not self._json and self.text:
@@ -74,7 +74,7 @@ class Printer:
         if self.ended.detail:
             print(f"ds4chat: {self.ended.detail}", file=self._err)
         if self._settings.mtp_timing:
-            for line in summary_lines(self.stats, loaded.plain_ms):
+            for line in summary_lines(self.stats):
                 print(line, file=self._err)
 
     def _add_tail(self, tail: str) -> None:
@@ -137,7 +137,7 @@ def run(settings: Settings, shot: Shot) -> int:
         print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
     if loaded.strict_note:
         print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
-    printer.finish(loaded)
+    printer.finish()
     assert printer.ended is not None
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
@@ -167,6 +167,7 @@ def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Gen
         think=settings.think,
         ignore_eos=shot.ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
+        baseline=True,
     )
 
 

@@ -164,6 +164,7 @@ class _Opening:
             auto=auto,
             remember=remember,
             states=self._states(target, drafter, pair) if self._resuming else None,
+            settling=1 if device() == "CPU" else 2,
         )
         return session, Loaded(
             target=self._info(model),

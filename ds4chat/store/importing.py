@@ -147,7 +147,8 @@ def _insert_message(
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
         "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "decode_ms, first_token_ms, seed, load_plain_ms, check_plain_ms) "
+        f"VALUES ({', '.join('?' * 21)})",
         (
             conversation,
             parent,
@@ -168,6 +169,8 @@ def _insert_message(
             message.decode_ms,
             message.first_token_ms,
             message.seed,
+            message.load_plain_ms,
+            message.check_plain_ms,
         ),
     )
     number = int(made.lastrowid or 0)

@@ -325,6 +325,7 @@ class Chat:
         """Ask for a reply to the conversation as it stands."""
         self._unasked = self.conversation.messages()
         reply = Reply(self.next_number(), self.model_name)
+        reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
@@ -351,6 +352,7 @@ class Chat:
                 max_tokens=self.max_tokens,
                 think=self.think,
                 keep_accepted=self.keep_accepted,
+                baseline=True,
             )
         )
 
@@ -452,9 +454,17 @@ class Chat:
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
-            frame.replayed.append(event)
+            self._replayed(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _replayed(self, replayed: Replayed, frame: Frame) -> None:
+        frame.replayed.append(replayed)
+        reply = self.conversation.reply(replayed.reply)
+        if reply is not None and replayed.plain_ms:
+            reply.stats.fold(replayed)
+            self.recorder.checked(reply)
+            frame.grown = reply
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

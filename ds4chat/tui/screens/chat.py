@@ -33,7 +33,6 @@ from ds4chat.tui.widgets.status_line import STATES, Status, StatusLine
 from ds4chat.tui.widgets.token_card import TokenCard
 from ds4chat.tui.widgets.too_small import TooSmall, is_too_small
 from ds4chat.tui.widgets.transcript import Transcript
-from ds4chat.tui.widgets.transcript.summary import replay_sentence
 from ds4chat.tui.widgets.welcome import Welcome
 
 IDLE_SECONDS = 0.5
@@ -141,7 +140,7 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            self.transcript.add_note(replay_sentence(replayed), "info" if replayed.equal else "warning")
+            self.transcript.add_note(replayed.detail, "info" if replayed.equal else "warning")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -191,7 +190,6 @@ class ChatScreen(TuningScreen):
         if not frame.engine:
             return
         chat = self.chat
-        self.transcript.set_loaded(chat.loaded)
         self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
         if chat.state in ("died", "failed"):
             model = "the model again" if chat.state == "died" else chat.model_name

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from ds4chat.engine.events import Loaded, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import EngineState, Progress
-from ds4chat.tui.widgets.panels.acceptance import speedup
+from ds4chat.tui.widgets.panels.acceptance import speedup_role
 from ds4chat.tui.widgets.panels.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.widgets.panels.lines import Line, LinesView, Span, style_sheet
 
@@ -126,9 +126,10 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (f"{tuning.depth}{probe}", "strong")])]
     parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
-    factor = speedup(stats, loaded)
-    if factor is not None:
-        parts.append(_Part(3, [(f"{factor:4.2f}×", "good" if factor >= 1 else "bad"), (" plain", "muted")]))
+    plain = stats.plain
+    if plain.speedup is not None:
+        told = " plain at load" if plain.at_load else " plain"
+        parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
     if stats.acceptance is not None:
         parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
     full = stats.context_used > NEARLY_FULL * loaded.n_ctx

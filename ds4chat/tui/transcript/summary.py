@@ -1,0 +1,73 @@
+"""The lines around a reply's text: who answers, and what it came to. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ds4chat.tui.conversation import Reply
+from ds4chat.tui.kit.figures import whole_percent
+
+Span = tuple[str, str]
+
+ENDINGS = {
+    "complete": "",
+    "limited": "cut at its limit",
+    "stopped": "stopped by you",
+    "failed": "failed",
+    "crashed": "cut off: the engine died",
+}
+
+
+def header_spans(reply: Reply, width: int) -> tuple[Span, ...]:
+    """Name of the model, the words that its text must be read with, and that it is being written."""
+    spans: list[Span] = [(reply.model[: max(1, width)] or "reply", "name")]
+    if reply.lossy:
+        spans.append((" · approximate", "approximate"))
+    if reply.steps and reply.steps[-1].tuning.strict:
+        spans.append((" · strict", "note"))
+    if reply.state == "waiting":
+        spans.append((" · reading …", "note"))
+    return tuple(spans)
+
+
+def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
+    """One line of figures for a reply that is over, and the sentence that says why it is cut, if it is."""
+    parts: list[Span] = []
+    ending = ENDINGS.get(reply.state, "")
+    if ending:
+        parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
+    count = len(reply.tokens)
+    if count:
+        parts.append((f"{count:,} token{'s' if count != 1 else ''}", "note"))
+    stats = reply.stats
+    if stats.decode_tokens_per_s:
+        parts.append((f"{stats.decode_tokens_per_s:.1f} tok/s", "note"))
+    if stats.plain.speedup:
+        told = "plain at load" if stats.plain.at_load else "plain"
+        parts.append((f"{stats.plain.speedup:.2f}× {told}", "note"))
+    if stats.acceptance is not None:
+        parts.append((f"{whole_percent(stats.acceptance).strip()} accepted", "note"))
+    if stats.lossy:
+        parts.append((f"{stats.lossy} by ratio alone", "approximate"))
+    if not parts:
+        parts.append(("no text", "note"))
+    lines = [_fit(parts, width)]
+    # Why the engine died stands in the banner while it matters.
+    if reply.trouble and reply.state != "crashed":
+        lines += [((piece, "note"),) for piece in textwrap.wrap(reply.trouble, max(8, width))]
+    return lines
+
+
+def _fit(parts: list[Span], width: int) -> tuple[Span, ...]:
+    """The parts with dots between them, those at the end left out that do not fit."""
+    spans: list[Span] = []
+    used = 0
+    for text, role in parts:
+        dot = " · " if spans else ""
+        if spans and used + len(dot) + len(text) > width:
+            break
+        if dot:
+            spans.append((dot, "note"))
+        spans.append((text, role))
+        used += len(dot) + len(text)
+    return tuple(spans)

@@ -37,59 +37,68 @@ class PlainPasses:
 
     def __init__(self, settling: int) -> None:
         self._settling = settling
+        self._changes: deque[float] = deque(maxlen=5)
+        """Milliseconds that the changes to one row were measured to cost, of earlier replies too."""
         self.begin()
 
     def begin(self) -> None:
         """A reply starts."""
         self._wanted = 1
         """Passes that the run still has to bring; 0 between runs."""
-        self._plain = 0
-        """Steps of one row in a row."""
+        self._run: list[float] = []
+        """Milliseconds of its steps so far."""
+        self._one_row = 0
+        """Steps of one row since another size."""
         self._since = 0
-        self._run_ms = self._run_steps = 0.0
-        self._added = 0.0
-        """Milliseconds that the runs after the first made the reply longer."""
-        self._run_cost = 0.0
-        """Milliseconds that a run makes the reply longer, by the latest one."""
-        self._first = True
-        self._total_ms = self._drafting_ms = self._drafting_tokens = 0.0
+        """Steps since a pass."""
+        self._pass_ms = math.inf
+        self._added: float | None = None
+        """Milliseconds that the runs after the first made the reply longer; None before the first is over."""
+        self._total_ms = self._drafting_ms = 0.0
+        self._drafting_steps = self._drafting_tokens = 0
 
     def due(self) -> bool:
         """Whether the next step is to be decoded without a draft."""
-        affordable = self._added + self._run_cost <= self.SHARE * self._total_ms
-        if not self._wanted and self._since >= self.EVERY and affordable:
-            self._wanted = self.PASSES
+        if not self._wanted and self._since >= self.EVERY:
+            cost = self._cost(self._settling + self.PASSES)
+            if (self._added or 0.0) + cost <= self.SHARE * self._total_ms:
+                self._wanted = self.PASSES
         return self._wanted > 0
 
     def took(self, rows: int, tokens: int, total_ms: float, plain_ms: float) -> bool:
         """Take in a step: the rows of its batch (0 where something went wrong), the tokens it emitted, its
         milliseconds, and those without the time spent on a draft. True where it was a pass."""
-        settled = rows == 1 and self._plain >= self._settling
-        self._plain = self._plain + 1 if rows == 1 else 0
+        settled = rows == 1 and self._one_row >= self._settling
+        self._one_row = self._one_row + 1 if rows == 1 else 0
+        self._since = 0 if settled else self._since + 1
         self._total_ms += total_ms
         if rows > 1:
             self._drafting_ms += total_ms
-            self._drafting_tokens += tokens
+            self._drafting_steps += 1
+            self._drafting_tokens += max(tokens, 1)
         if self._wanted:
-            self._run_ms += plain_ms
-            self._run_steps += 1
-        self._since = 0 if settled else self._since + 1
-        if settled and self._wanted:
-            self._wanted -= 1
+            self._run.append(plain_ms)
+            self._wanted -= settled
             if not self._wanted:
-                self._end_run(plain_ms)
+                self._end_run()
         return settled
 
-    def _end_run(self, pass_ms: float) -> None:
-        """Book what the run cost: its own time beyond what its tokens take with drafts, and the change back
-        to the size of those, which costs what the change to one row did."""
-        change = max(0.0, self._run_ms - self._run_steps * pass_ms)
-        pace = self._drafting_ms / self._drafting_tokens if self._drafting_tokens else 0.0
-        self._run_cost = max(0.0, self._run_ms - self._run_steps * pace + change)
-        if not self._first:
-            self._added += self._run_cost
-        self._first = False
-        self._run_ms = self._run_steps = 0.0
+    def _end_run(self) -> None:
+        settling, passes = self._run[: self._settling], self._run[self._settling :]
+        self._pass_ms = min(passes, default=math.inf)
+        self._changes.append(sum(max(0.0, ms - self._pass_ms) for ms in settling))
+        self._added = 0.0 if self._added is None else self._added + self._cost(len(self._run))
+        self._run = []
+
+    def _cost(self, steps: int) -> float:
+        """Milliseconds that a run of so many steps makes the reply longer: what they take beyond the time of
+        their tokens with drafts, the change of size, and the change back, which costs as much."""
+        if not self._drafting_steps:
+            return 0.0
+        # More rows never take less time: a pass that seems to say so was interrupted.
+        pass_ms = min(self._pass_ms, self._drafting_ms / self._drafting_steps)
+        change_ms = statistics.median_low(self._changes) if self._changes else 0.0
+        return max(0.0, steps * (pass_ms - self._drafting_ms / self._drafting_tokens) + 2 * change_ms)
 
 
 def plain_steps(emitted: int, judged: int) -> int:
@@ -105,33 +114,39 @@ class PlainTime:
     on either side took, so that a context that grows and a load that drifts count as they are there; those
     after the last run, what that one took.
 
-    A step that takes more than twice the median of those of its size was interrupted. What it took beyond
-    that says nothing of the passes, and is spread over the reply: plain decoding would have been interrupted
-    for the same share of its time.
+    Machines interrupt a step now and then. A pass stands for many tokens, so it counts for them with no more
+    than the median of the steps with drafts among them, which no pass exceeds by itself; and plain decoding
+    is taken to be interrupted for the same share of its time as those steps, by what some of them take beyond
+    twice the median of their size.
 
     ``load_ms``: what a pass over an empty cache took at the load, which stands in before the first pass; 0
     where that is unknown.
     """
 
     RECENT = 9
-    """Steps of one size whose median is its usual time."""
+    """Steps that a median is taken of."""
     NEAR = 4
     """Passes on each side of a stretch that count for it."""
+    SETTLED = 2
+    """Steps after which a change of the batch size does not count as an interruption."""
 
     __slots__ = (
-        "_after",
         "_before",
-        "_between",
         "_closed_ms",
+        "_drafting",
+        "_drafting_ms",
+        "_gap",
         "_interrupted_ms",
-        "_near",
         "_pass_ms",
-        "_total_ms",
+        "_rows",
+        "_run",
+        "_same",
         "_usual",
         "checked_ms",
         "load_ms",
         "passes",
         "tokens",
+        "total_ms",
     )
 
     def __init__(self, load_ms: float = 0.0) -> None:
@@ -139,24 +154,29 @@ class PlainTime:
 
     def _begin(self, load_ms: float) -> None:
         self.load_ms = load_ms
-        self.passes = 0
-        """Passes measured; 0: there is nothing but ``load_ms``."""
-        self.tokens = 0
-        """Tokens that plain decoding would have decoded one by one, the end token included."""
-        self._usual: dict[int, deque[float]] = {}
-        self._total_ms = self._interrupted_ms = 0.0
-        self._pass_ms = 0.0
-        self._closed_ms = 0.0
-        """Of the tokens between passes, as far as both sides are known."""
-        self._before: float | None = None
-        """What a pass took before the tokens of ``_between``; None where none came before."""
-        self._between = 0
-        self._near: list[float] = []
-        """Passes of the run after ``_between``."""
-        self._after = 0
-        """Tokens since that run."""
         self.checked_ms = 0.0
         """Of a check, which decoded all tokens again plainly and weighs as a pass for each; 0 without one."""
+        self.passes = 0
+        """Passes measured within the reply."""
+        self.tokens = 0
+        """Tokens that plain decoding would have decoded one by one, the end token included."""
+        self.total_ms = 0.0
+        """Milliseconds that the steps took."""
+        self._pass_ms = 0.0
+        self._before: float | None = None
+        """What the run of passes before the gap took for each; None where there was none."""
+        self._gap = 0
+        """Tokens since that run, up to the next one."""
+        self._run: deque[float] = deque(maxlen=self.NEAR)
+        """Passes since the gap."""
+        self._closed_ms = 0.0
+        """Of the tokens of all gaps before this one."""
+        self._drafting: deque[float] = deque(maxlen=self.RECENT)
+        """Steps with drafts in the gap."""
+        self._usual: dict[int, deque[float]] = {}
+        """Steps with drafts by the rows of their batch."""
+        self._rows = self._same = 0
+        self._drafting_ms = self._interrupted_ms = 0.0
 
     def add(
         self, *, index: int, rows: int, tokens: int, total_ms: float, draft_ms: float, is_pass: bool
@@ -169,20 +189,24 @@ class PlainTime:
         if index == 0:
             self._begin(self.load_ms)
         self.tokens += tokens
-        self._total_ms += total_ms
-        interrupted = self._interruption(rows, total_ms)
-        self._interrupted_ms += interrupted
-        if not is_pass:
-            self._after += tokens
+        self.total_ms += total_ms
+        self._same = self._same + 1 if rows == self._rows else 0
+        self._rows = rows
+        if is_pass:
+            self.passes += 1
+            self._pass_ms += total_ms - draft_ms
+            self._run.append(total_ms - draft_ms)
+            if len(self._run) == self.NEAR:
+                self._close()  # what comes later in a long run is not near the gap
             return
-        plain_ms = total_ms - draft_ms
-        if self._after:
+        if self._run:
             self._close()
-        self.passes += 1
-        self._pass_ms += plain_ms
-        self._near.append(max(0.0, plain_ms - interrupted))
-        if len(self._near) > self.NEAR:
-            del self._near[0]
+            self._before = statistics.fmean(self._run)
+            self._run.clear()
+        self._gap += tokens
+        if rows > 1:
+            self._drafting.append(total_ms)
+            self._look_for_interruption(rows, total_ms)
 
     @property
     def at_load(self) -> bool:
@@ -195,9 +219,9 @@ class PlainTime:
         weight = self.tokens if self.checked_ms else 0
         if self.at_load:
             return self.load_ms * self.tokens if self.load_ms > 0 and self.tokens else None
-        kept = self._total_ms - self._interrupted_ms
+        kept = self._drafting_ms - self._interrupted_ms
         interrupted = self._interrupted_ms / kept if kept > 0 else 0.0
-        measured = self._pass_ms + (self._closed_ms + self._open_ms()) * (1 + interrupted)
+        measured = self._pass_ms + (self._closed_ms + self._gap_ms()) * (1 + interrupted)
         return (self.passes * measured + weight * self.checked_ms) / (self.passes + weight)
 
     @property
@@ -207,41 +231,33 @@ class PlainTime:
         return tokens / ms * 1000 if ms else None
 
     @property
-    def total_ms(self) -> float:
-        """Milliseconds that the steps took."""
-        return self._total_ms
-
-    @property
     def speedup(self) -> float | None:
         """How many times as fast as plain decoding the steps were; None where nothing tells."""
         ms = self.ms
-        return ms / self._total_ms if ms and self._total_ms else None
+        return ms / self.total_ms if ms and self.total_ms else None
 
-    def _interruption(self, rows: int, ms: float) -> float:
+    def _look_for_interruption(self, rows: int, ms: float) -> None:
         usual = self._usual.setdefault(rows, deque(maxlen=self.RECENT))
-        over = ms - 2 * statistics.median(usual) if len(usual) > 2 else 0.0
+        self._drafting_ms += ms
+        if self._same >= self.SETTLED and len(usual) > 2:
+            median = statistics.median(usual)
+            self._interrupted_ms += ms - median if ms > 2 * median else 0.0
         usual.append(ms)
-        return max(0.0, over)
 
-    def _open_ms(self) -> float:
-        """Of the tokens before the latest run of passes, and after it."""
-        if not self._near:
-            return (self._between + self._after) * (self._before or 0.0)
-        latest = statistics.fmean(self._near)
-        before = latest if self._before is None else self._before
-        return self._between * (before + latest) / 2 + self._after * latest
+    def _gap_ms(self) -> float:
+        sides = [] if self._before is None else [self._before]
+        if self._run:
+            sides.append(statistics.fmean(self._run))
+        if len(self._drafting) > 2:
+            most = statistics.median(self._drafting)
+            sides = [min(side, most) for side in sides]
+        return self._gap * statistics.fmean(sides) if sides else 0.0
 
     def _close(self) -> None:
-        """A new run of passes begins: the tokens since the latest one lie between two."""
-        if self._near:
-            latest = statistics.fmean(self._near)
-            before = latest if self._before is None else self._before
-            self._closed_ms += self._between * (before + latest) / 2
-            self._before = latest
-            self._between = 0
-        self._between += self._after
-        self._after = 0
-        self._near.clear()
+        """The passes on both sides of the gap are known."""
+        self._closed_ms += self._gap_ms()
+        self._gap = 0
+        self._drafting.clear()
 
 
 @dataclass(frozen=True, slots=True)

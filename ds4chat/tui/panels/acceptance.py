@@ -83,7 +83,7 @@ def speed_lines(stats: Stats) -> list[Line]:
     if plain.tokens_per_s is None:
         return [head, (("plain speed was not measured here", "muted"),)]
     passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
-    how = "at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
+    how = "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
     return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {how}", "muted"),)]
 
 

@@ -94,7 +94,7 @@ class Printer:
             self._add_tail(event.tail, thinking=False)
             self._end_thinking()
 
-    def finish(self, loaded: Loaded) -> None:
+    def finish(self) -> None:
         """What comes after the reply: the closing newline, the reason it ended early, the summary."""
         assert self.ended is not None
         if not self._json and self.text:
@@ -104,7 +104,7 @@ class Printer:
         if self.only_thought:
             print(f"ds4chat: {ONLY_THOUGHT}", file=self._err)
         if self._settings.mtp_timing:
-            for line in summary_lines(self.stats, loaded.plain_ms):
+            for line in summary_lines(self.stats):
                 print(line, file=self._err)
 
     def _say_off(self, reason: str) -> None:
@@ -199,7 +199,7 @@ def run(settings: Settings, shot: Shot) -> int:
     assert loaded is not None
     if loaded.strict_note:
         print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
-    printer.finish(loaded)
+    printer.finish()
     assert printer.ended is not None
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
@@ -229,6 +229,7 @@ def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Gen
         think=settings.think,
         ignore_eos=shot.ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
+        baseline=True,
     )
 
 

@@ -234,6 +234,9 @@ class Generate:
     keep_accepted: bool = True
     conversation: int = 0
     """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
+    baseline: bool = False
+    """Decode a plain step now and then, so that the speed can be held against plain decoding's
+    (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +352,20 @@ class Step:
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: int
     """Tokens in the target's KV cache after the step."""
+    baseline: bool = False
+    """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain
+    step takes ms.total - ms.draft here."""
+
+    @property
+    def accepted(self) -> int:
+        """Judged drafts that were accepted. Each is one of ``tokens``, but for the one of ``accepted_end``
+        and for those of a probe, which are hits and never used."""
+        return sum(row.accepted for row in self.judged)
+
+    @property
+    def accepted_end(self) -> bool:
+        """The last accepted draft was the token that ended the reply, which is accepted and not emitted."""
+        return self.accepted > len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +413,8 @@ class Replayed:
     gap: float
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
     detail: str
+    plain_ms: float = 0.0
+    """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
 
 
 def uncompared(reply: int, why: str) -> Replayed:

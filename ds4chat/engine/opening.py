@@ -208,6 +208,7 @@ class _Opening:
             remember=remember,
             states=self._states(target, drafter, pair) if self._resuming else None,
             windowed=self._windowed,
+            settling=1 if device() == "CPU" else 2,
         )
         return session, Loaded(
             target=self._info(model),

@@ -32,6 +32,7 @@ from typing import Literal
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
@@ -76,7 +77,8 @@ class Session:
     decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
     depth "auto"; ``remember`` gets its cost table after each reply that it ran. states: where keep() puts the
     conversation's state, and where a prompt's beginning may be found. windowed: some layers attend a sliding
-    window, of which a saved state holds no more than its last token sees.
+    window, of which a saved state holds no more than its last token sees. settling: plain steps after a
+    change of the batch size that tell nothing of the baseline (PlainPasses).
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Session:
         remember: Callable[[CostTable], object] = lambda table: None,
         states: SavedStates | None = None,
         windowed: bool = False,
+        settling: int = 1,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -107,6 +110,7 @@ class Session:
         self._auto_ran = False
         self._remember = remember
         self._states = states
+        self._plain = PlainPasses(settling)
         self._judged = 0
         self._accepted = 0
         self._failures = 0
@@ -124,6 +128,7 @@ class Session:
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, tuning, seed)
         self._auto.begin()
+        self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
@@ -342,7 +347,8 @@ class Session:
         limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
         depth, draft = 0, Draft()
         failed = False
-        if self.drafter and limit > 0:
+        plainly = reply.request.baseline and not tuning.probe and self._plain.due()
+        if self.drafter and limit > 0 and not plainly:
             depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
             if depth > 0:
                 draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
@@ -396,6 +402,12 @@ class Session:
                 emitted=len(tokens),
             )
         )
+        baseline = self._plain.took(
+            rows=0 if failed or not rolled_back else len(used) + 1,
+            tokens=len(tokens),
+            total_ms=ms.total,
+            plain_ms=ms.total - ms.draft,
+        )
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,
@@ -409,6 +421,7 @@ class Session:
             depth=depth,
             drafter=draft.source,
             context_used=len(self.tokens),
+            baseline=baseline,
         )
 
     def _controller(self, tuning: Tuning) -> DepthController:

@@ -201,6 +201,11 @@ class Conversations:
         with self._database.write():
             self.rewind(conversation, self.under_system(conversation, leaf, system))
 
+    def checked(self, message: int, plain_ms: float) -> None:
+        """Keep what a check's plain decoding of a whole reply took."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
+
     def switch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
         with self._database.write() as connection:
@@ -377,11 +382,11 @@ _MESSAGE_FIELDS = (
     *("id", "conversation", "parent", "role", "text", "state", "created_ms", "updated_ms", "drafter"),
     *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
     *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
-    "thinking",
+    *("load_plain_ms", "check_plain_ms", "thinking"),
 )
 _NO_INTEGERS: dict[str, Any] = {
     **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail", "thinking"), str),
-    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms"), float),
+    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms", "load_plain_ms", "check_plain_ms"), float),
     "parent": int | None,
     "finish_reason": str | None,
 }

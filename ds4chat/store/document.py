@@ -74,6 +74,8 @@ class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     first_token_ms: float = 0.0
     context_used: Count = 0
     seed: Large = 0
+    load_plain_ms: float = 0.0
+    check_plain_ms: float = 0.0
     steps: msgspec.Raw = msgspec.Raw(b"[]")
     """Read one reply at a time: a long conversation's steps are many times the size of its text."""
 

@@ -89,6 +89,10 @@ class Message:
     first_token_ms: float = 0.0
     context_used: int = 0
     seed: int = 0
+    load_plain_ms: float = 0.0
+    """A plain pass at the load of the models that answered, in milliseconds; 0 where it is unknown."""
+    check_plain_ms: float = 0.0
+    """What a check's plain decoding of the whole reply took; 0 without one."""
 
     @property
     def ending(self) -> str:

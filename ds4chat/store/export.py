@@ -26,7 +26,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 _MESSAGE_FIGURES = (
     *("drafter", "finish_reason", "detail", "tail", "prompt_tokens", "reused_tokens", "prefill_ms"),
-    *("decode_ms", "first_token_ms", "context_used", "seed"),
+    *("decode_ms", "first_token_ms", "context_used", "seed", "load_plain_ms", "check_plain_ms"),
 )
 
 
@@ -214,6 +214,7 @@ def judged_records(rows: JudgedRows, conversation: int) -> Iterator[dict[str, An
             "judged": int(rows.step_judged[step]),
             "committed": int(rows.step_accepted[step]),
             "emitted": int(rows.step_emitted[step]),
+            "accepted_end": bool(rows.step_accepted[step] > rows.step_emitted[step]),
             "depth": int(rows.step_depth[step]),
             "margin": _number(rows.step_margin[step]),
             "gate": _number(rows.step_gate[step]),

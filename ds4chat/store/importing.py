@@ -148,8 +148,8 @@ def _insert_message(
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
         "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed, thinking) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "decode_ms, first_token_ms, seed, thinking, load_plain_ms, check_plain_ms) "
+        f"VALUES ({', '.join('?' * 22)})",
         (
             conversation,
             parent,
@@ -171,6 +171,8 @@ def _insert_message(
             message.first_token_ms,
             message.seed,
             "" if steps else encodable(message.thinking),
+            message.load_plain_ms,
+            message.check_plain_ms,
         ),
     )
     number = int(made.lastrowid or 0)

@@ -38,6 +38,9 @@ TOP = 5
 THINKING = 4
 """Added to a token's origin code when it belongs to the thinking."""
 
+BASELINE = 64
+"""Added to a step's outcome code when the step is a plain pass that the baseline rests on."""
+
 TOKEN = np.dtype([("id", "<i4"), ("chars", "<u4"), ("kind", "u1")])
 STEP = np.dtype(
     [
@@ -171,13 +174,26 @@ def unpack(batches: Iterable[Batch]) -> Columns:
     return columns
 
 
+def outcome_codes(steps: Records) -> NDArray[np.uint8]:
+    """Each step's outcome as an index into OUTCOMES, (steps,)."""
+    codes: NDArray[np.uint8] = steps["outcome"] % BASELINE
+    return codes
+
+
+def baseline_passes(steps: Records) -> NDArray[np.bool_]:
+    """Whether each step is a plain pass that the baseline rests on, (steps,)."""
+    passes: NDArray[np.bool_] = steps["outcome"] >= BASELINE
+    return passes
+
+
 def _check(columns: Columns) -> None:
     """That every count and code leads somewhere, so that reading needs no care. Raises StoreError."""
     steps, judged, full, strings = columns.steps, columns.judged, columns.full, len(columns.strings)
     sound = (
         int(steps["tokens"].sum(dtype=np.int64)) == len(columns.tokens)
         and int(steps["judged"].sum(dtype=np.int64)) == len(judged)
-        and _below(steps["outcome"], len(OUTCOMES))
+        and _below(outcome_codes(steps), len(OUTCOMES))
+        and _below(steps["outcome"], 2 * BASELINE)
         and _below(steps["drafter"], strings)
         and _below(judged["by"], len(REASONS))
         and _below(judged["draft_text"], strings)
@@ -225,12 +241,13 @@ def steps_of(
             tokens=tuple(islice(tokens, n_tokens)),
             drafted=drafted,
             judged=tuple(islice(judged, n_judged)),
-            outcome=OUTCOMES[outcome],
+            outcome=OUTCOMES[outcome % BASELINE],
             ms=Phases(*ms),
             tuning=tunings[tuning],
             depth=depth,
             drafter=columns.strings[drafter],
             context_used=context_used,
+            baseline=outcome >= BASELINE,
         )
         for index, n_tokens, drafted, n_judged, outcome, depth, tuning, drafter, context_used, ms in (
             _rows(columns.steps)
@@ -291,7 +308,7 @@ def _step_record(step: Step, tuning: int, code: Callable[[str], int]) -> tuple[A
         len(step.tokens),
         step.drafted,
         len(step.judged),
-        _OUTCOME_CODE[step.outcome],
+        _OUTCOME_CODE[step.outcome] + BASELINE * step.baseline,
         step.depth,
         tuning,
         code(step.drafter),

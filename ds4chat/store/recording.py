@@ -55,6 +55,8 @@ class Request:
     model: ModelIdentity | None = None
     support: ModelIdentity | None = None
     drafter: str = ""
+    load_plain_ms: float = 0.0
+    check_plain_ms: float = 0.0
 
 
 class ReplyRecorder:
@@ -169,13 +171,15 @@ class ReplyRecorder:
         self.conversation = conversation
         self.message = made.add(conversation, parent, "assistant", "")
         connection.execute(
-            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ? "
-            "WHERE id = ?",
+            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
+            "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
             (
                 this_process(),
                 model_id(connection, request.model),
                 model_id(connection, request.support),
                 encodable(request.drafter),
+                request.load_plain_ms,
+                request.check_plain_ms,
                 self.message,
             ),
         )

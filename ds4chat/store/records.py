@@ -22,6 +22,8 @@ from ds4chat.store.packing import (
     TOKEN,
     Batch,
     Columns,
+    baseline_passes,
+    outcome_codes,
     steps_of,
     tokens_of,
     unpack,
@@ -86,6 +88,8 @@ class JudgedRows:
     step_gate: Floats
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
+    step_baseline: Bools
+    """The step is a plain pass that the baseline rests on."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -218,10 +222,11 @@ def _judged_rows(replies: Sequence[tuple[int, Columns]], tunings: dict[int, Tuni
         step_drafted=steps["drafted"].astype(np.int64),
         step_emitted=emitted,
         step_depth=steps["depth"].astype(np.int64),
-        step_outcome=steps["outcome"].astype(np.int64),
+        step_outcome=outcome_codes(steps).astype(np.int64),
         step_margin=_looked_up(steps["tuning"], margins),
         step_gate=_looked_up(steps["tuning"], {n: t.gate for n, t in tunings.items()}),
         step_ms=steps["ms"].astype(np.float64),
+        step_baseline=baseline_passes(steps),
     )
 
 

@@ -164,7 +164,13 @@ THINKING = (
     "INSERT INTO search (search) VALUES ('rebuild')",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES, THINKING)
+BASELINES = (
+    # What plain decoding takes for a reply is worked out from its steps, and from these two.
+    "ALTER TABLE messages ADD COLUMN load_plain_ms REAL NOT NULL DEFAULT 0",
+    "ALTER TABLE messages ADD COLUMN check_plain_ms REAL NOT NULL DEFAULT 0",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES, THINKING, BASELINES)
 """The statements that lead from version i to version i + 1."""
 
 VERSION = len(STEPS)

@@ -345,6 +345,7 @@ class Chat:
         """Ask for a reply to the conversation as it stands."""
         self._unasked = self.conversation.messages()
         reply = Reply(self.next_number(), self.model_name)
+        reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
@@ -372,6 +373,7 @@ class Chat:
                 think=self.think,
                 keep_accepted=self.keep_accepted,
                 conversation=self.recorder.number_on_disk(self.conversation),
+                baseline=True,
             )
         )
 
@@ -479,7 +481,7 @@ class Chat:
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
-            frame.replayed.append(event)
+            self._replayed(event, frame)
             if event.reply == self._checked:
                 self._check_ended()
                 frame.engine = True
@@ -502,6 +504,14 @@ class Chat:
         self.recorder.loaded(self.load_command, self.loaded)
         frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
+
+    def _replayed(self, replayed: Replayed, frame: Frame) -> None:
+        frame.replayed.append(replayed)
+        reply = self.conversation.reply(replayed.reply)
+        if reply is not None and replayed.plain_ms:
+            reply.stats.fold(replayed)
+            self.recorder.checked(reply)
+            frame.grown = reply
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

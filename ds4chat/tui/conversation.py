@@ -232,6 +232,9 @@ class Recorder(Protocol):
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
         """The reply is over."""
 
+    def checked(self, reply: Reply) -> None:
+        """A check timed plain decoding of the reply, which is over."""
+
     def went_back(self, conversation: Conversation) -> None:
         """Turns were taken off the end of the path shown, and stay in the tree; or what comes next is to be
         asked under another system prompt."""
@@ -283,6 +286,9 @@ class Forgetful:
         """Kept nowhere."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
+        """Kept nowhere."""
+
+    def checked(self, reply: Reply) -> None:
         """Kept nowhere."""
 
     def went_back(self, conversation: Conversation) -> None:

@@ -126,6 +126,7 @@ class _Exchange:
             model=ModelIdentity.of(loaded.target) if loaded else None,
             support=ModelIdentity.of_support(loaded.drafter) if loaded else None,
             drafter=loaded.drafter.kind if loaded and loaded.drafter else "",
+            load_plain_ms=self.reply.stats.plain.load_ms,
         )
 
     def _list_again(self) -> None:
@@ -187,6 +188,15 @@ class StoreRecorder:
         if self._exchange is not None and self._exchange.reply is reply:
             self._exchange.take(end)
             self._writer.put(self._exchange.grow)
+
+    def checked(self, reply: Reply) -> None:
+        """Have what the check took written beside the reply."""
+
+        def write() -> None:
+            if reply.key is not None:
+                self.store.conversations.checked(reply.key, reply.stats.plain.checked_ms)
+
+        self._writer.put(write)
 
     def went_back(self, conversation: Conversation) -> None:
         """Let the path shown end where the conversation now ends, under its system prompt."""
@@ -354,6 +364,8 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         reply = Reply(number, name, key=message.id)
         trouble = str(error)
     thinking_tail = message.thinking.removeprefix("".join(t.text for t in reply.tokens if t.thinking))
+    reply.stats.plain.load_ms = message.load_plain_ms
+    reply.stats.plain.checked_ms = message.check_plain_ms
     if not reply.tokens:
         tail = message.text
     end = message.ended(number)

@@ -34,7 +34,6 @@ from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.files import FileError, with_mentions
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
-from ds4chat.tui.transcript.summary import replay_sentence
 
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
@@ -147,7 +146,7 @@ class ChatScreen(TuningScreen):
         self._draw_engine(frame)
         for replayed in frame.replayed:
             level: Level = "warning" if replayed.equal is False else "info"
-            self.transcript.add_note(replay_sentence(replayed), level)
+            self.transcript.add_note(replayed.detail, level)
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -197,7 +196,6 @@ class ChatScreen(TuningScreen):
         if not frame.engine:
             return
         chat = self.chat
-        self.transcript.set_loaded(chat.loaded)
         self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
         if chat.state in ("died", "failed"):
             model = "the model again" if chat.state == "died" else chat.model_name

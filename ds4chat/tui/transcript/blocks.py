@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 
-from ds4chat.engine.events import Level, Loaded, Origin
+from ds4chat.engine.events import Level, Origin
 from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.kit.charts import changes
@@ -162,11 +162,8 @@ Renderer = Callable[[str, int], Rendered]
 class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
 
-    def __init__(
-        self, reply: Reply, width: int, loaded: Loaded | None = None, *, two_colours: bool = False
-    ) -> None:
+    def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
         self.reply: Reply = reply
-        self._loaded = loaded
         self._width = width
         self._two = two_colours
         self._flow = Flow(text_width(width))
@@ -310,7 +307,7 @@ class ReplyBlock(Block):
             place = self.reply.place(token)
             at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
             rows.append((("   ", ""), (at[:room], "mark")))
-        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, self._loaded, room)]
+        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, room)]
         return rows
 
     def row(self, index: int) -> Row:

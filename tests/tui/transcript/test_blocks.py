@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kits.chat import PIECES, ended, loaded, steps_of
+from kits.chat import PIECES, ended, steps_of
 from rich.cells import cell_len
 from rich.style import Style
 from textual.geometry import Offset
@@ -86,7 +86,7 @@ def test_what_came_after_the_last_token_is_shown_on_its_side() -> None:
 
 def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
     grown = Reply(1, "Tiny")
-    block = ReplyBlock(grown, 40, loaded())
+    block = ReplyBlock(grown, 40)
     for step in steps_of(1, PIECES, by_ratio=[7]):
         grown.take(step)
         block.grow()
@@ -94,7 +94,7 @@ def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
     block.grow()
     opened = reply_of(*PIECES, by_ratio=[7])
     opened.end(ended(1))
-    again = ReplyBlock(opened, 40, loaded())
+    again = ReplyBlock(opened, 40)
     assert [block.row(i) for i in range(block.height)] == [again.row(i) for i in range(again.height)]
 
 
@@ -155,7 +155,7 @@ def test_hostile_text_is_harmless_in_every_block() -> None:
 def test_no_row_is_wider_than_the_screen_beside_the_gutter(width: int) -> None:
     reply = reply_of(*PIECES, ("漢字かな交じり文と👍絵文字", "accepted"))
     reply.end(ended(1))
-    block = ReplyBlock(reply, width, loaded())
+    block = ReplyBlock(reply, width)
     for index in range(1, block.height):
         text = text_of(block.row(index))
         assert cell_len(text.rstrip()) <= max(width, GUTTER + 2) or "tokens" in text
@@ -164,7 +164,7 @@ def test_no_row_is_wider_than_the_screen_beside_the_gutter(width: int) -> None:
 def stack_of(width: int = 40) -> tuple[Stack, ReplyBlock]:
     reply = reply_of()
     reply.end(ended(1))
-    block = ReplyBlock(reply, width, loaded())
+    block = ReplyBlock(reply, width)
     return Stack([UserBlock(UserTurn("one"), width), block]), block
 
 

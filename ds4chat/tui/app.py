@@ -30,6 +30,7 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
 from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
+from ds4chat.tui.keyboard import use_own_parser
 from ds4chat.tui.live import with_tuning
 from ds4chat.tui.messages import (
     CommandRequested,
@@ -86,6 +87,7 @@ class ChatApp(App[int]):
         from, for the settings screen."""
         from ds4chat.engine.from_settings import tuning_of
 
+        use_own_parser()
         super().__init__()
         self.settings = settings
         self.config_path = config_path or paths.config_file()

@@ -25,6 +25,7 @@ from ds4chat.tui.screens.chat_commands import ChatCommands
 from ds4chat.tui.screens.tuning_screen import TuningScreen
 from ds4chat.tui.widgets.banner import Banner
 from ds4chat.tui.widgets.legend import FollowChip
+from ds4chat.tui.widgets.panels.control import Control
 from ds4chat.tui.widgets.panels.lines import style_sheet
 from ds4chat.tui.widgets.prompt import PromptArea
 from ds4chat.tui.widgets.prompt.files import FileError, with_mentions
@@ -109,7 +110,8 @@ class ChatScreen(TuningScreen):
         self.transcript.show_markdown(self._markdown)
         self.dock_view.begin_with(self.chat.tuning)
         self.dock_view.show_presets(self.chat_app.settings.presets)
-        self.prompt.text_field.put(self.chat.recorder.draft())
+        if draft := self.chat.recorder.draft():
+            self.prompt.put_back([draft])
         self.prompt.themes = lambda: self.chat_app.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
@@ -327,12 +329,27 @@ class ChatScreen(TuningScreen):
         else:
             self.transcript.action_follow()
 
+    def _forward_event(self, event: events.Event) -> None:
+        """While nothing has the focus, keys and pastes are the prompt's, also before it is on the screen."""
+        if isinstance(event, events.Key | events.Paste) and self.focused is None:
+            if self.is_mounted:
+                self.set_focus(self.prompt.text_field)
+            self.prompt.text_field._forward_event(event)
+        else:
+            super()._forward_event(event)
+
     def on_key(self, event: events.Key) -> None:
-        """What is typed while the transcript has the focus goes to the prompt."""
-        if self.focused is self.transcript and event.is_printable and event.character:
+        """What is typed reaches the prompt, wherever the focus is, except a key that a control there takes."""
+        taken = isinstance(self.focused, Control) and event.key in self.active_bindings
+        if event.is_printable and not taken:
             event.stop()
-            self.prompt.text_field.focus()
-            self.prompt.text_field.insert(event.character)
+            self.set_focus(self.prompt.text_field)
+            self.prompt.text_field._forward_event(event.copy())
+
+    def on_paste(self, event: events.Paste) -> None:
+        """What is pasted reaches the prompt, wherever the focus is."""
+        event.stop()
+        self.prompt.text_field.paste(event.text)
 
     # -- the engine
 

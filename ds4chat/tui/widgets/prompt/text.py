@@ -241,7 +241,11 @@ class PromptText(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        text = clean_input(event.text)
+        self.paste(event.text)
+
+    def paste(self, text: str) -> None:
+        """Insert a pasted text: a long one as one mark."""
+        text = clean_input(text)
         if text.count("\n") + 1 > FOLD_LINES or len(text) > FOLD_CHARACTERS:
             self.insert_folded(text)
         elif result := self._replace_via_keyboard(text, *self.selection):

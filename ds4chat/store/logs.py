@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ds4chat.files import user_path
 from ds4chat.settings.arguments import Parser, UsageError
 from ds4chat.settings.paths import FolderError, data_dir, folder
 from ds4chat.store.entities import Conversation
@@ -170,7 +171,7 @@ def _export(given: Any, rest: list[str]) -> int:
     store = _open_to_read()
     try:
         if given.output is not None:
-            export(store, number, Path(given.output).expanduser(), form=form, overwrite=given.force)
+            export(store, number, user_path(given.output), form=form, overwrite=given.force)
             print(f"ds4chat: wrote {one_line(given.output)}.", file=sys.stderr)
         else:
             # Markdown holds text as it is, which only a file can take.
@@ -187,7 +188,7 @@ def _import(given: Any, rest: list[str]) -> int:
         raise UsageError("ds4chat logs import takes one FILE.")
     from ds4chat.store.importing import import_file
 
-    path = Path(rest[0]).expanduser()
+    path = user_path(rest[0])
     if not (folder("data") / FILE_NAME).exists():
         # A file that is refused is to leave no database behind.
         with closing(Store.in_memory()) as trial:

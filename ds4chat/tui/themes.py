@@ -9,6 +9,7 @@ one notice can show them all; a file with a problem yields no theme.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,8 @@ from typing import Any
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
+
+from ds4chat.files import read_regular
 
 DEFAULT_THEME = "ds4-dark"
 
@@ -188,12 +191,11 @@ def _user_files(user_dir: Path | None, problems: list[str]) -> list[Traversable]
 def _read_file(file: Traversable) -> tuple[Theme | None, list[str]]:
     name = file.name.removesuffix(".toml")
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_regular(file, MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            return None, [f"Theme {name}: {file} has more than {MAX_BYTES >> 10} KiB, so it is no theme."]
         return None, [f"Theme {name}: {file} cannot be read: {error.strerror}."]
-    if len(data) > MAX_BYTES:
-        return None, [f"Theme {name}: {file} has more than {MAX_BYTES >> 10} KiB, so it is no theme."]
     try:
         return parse_theme(name, data.decode())
     except UnicodeDecodeError as error:

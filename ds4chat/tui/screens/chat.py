@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import replace
 from time import monotonic
 from typing import ClassVar
 
-from textual import events, on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -28,7 +29,7 @@ from ds4chat.tui.widgets.legend import FollowChip
 from ds4chat.tui.widgets.panels.control import Control
 from ds4chat.tui.widgets.panels.lines import style_sheet
 from ds4chat.tui.widgets.prompt import PromptArea
-from ds4chat.tui.widgets.prompt.files import FileError, with_mentions
+from ds4chat.tui.widgets.prompt.files import MENTION, FileError, with_mentions
 from ds4chat.tui.widgets.prompt.text import PromptText
 from ds4chat.tui.widgets.status_line import STATES, Status, StatusLine
 from ds4chat.tui.widgets.token_card import TokenCard
@@ -90,6 +91,8 @@ class ChatScreen(TuningScreen):
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
+        self._to_send: deque[str] = deque()
+        """Prompts that wait for the files that they, or those before them, mention."""
         self._settings_of: dict[Load, Settings] = {}
         """The settings that each load was asked for with."""
 
@@ -284,14 +287,37 @@ class ChatScreen(TuningScreen):
         if is_command(text := event.text):
             self.run_command(text, typed=True)
             return
-        try:
-            full = with_mentions(text)
-        except FileError as error:
-            self.notify(str(error), severity="warning", markup=False)
-            self.prompt.put_back([text])
-            return
         self.prompt.taken(text)
-        self.chat.submit(full.strip("\n"))
+        self._to_send.append(text)
+        if len(self._to_send) == 1:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        """Send the prompts on, in order: one that mentions files once they were read, in a thread."""
+        while self._to_send and not MENTION.search(self._to_send[0]):
+            self._send(self._to_send.popleft())
+        if self._to_send:
+            self._read_mentions(self._to_send[0])
+
+    @work(thread=True, group="files", exit_on_error=False)
+    def _read_mentions(self, text: str) -> None:
+        try:
+            full, problem = with_mentions(text), ""
+        except FileError as error:
+            full, problem = "", str(error)
+        self.app.call_from_thread(self._mentions_read, full, problem)
+
+    def _mentions_read(self, full: str, problem: str) -> None:
+        text = self._to_send.popleft()
+        if problem:
+            self.notify(problem, severity="warning", markup=False)
+            self.prompt.put_back([text])
+        else:
+            self._send(full)
+        self._send_next()
+
+    def _send(self, text: str) -> None:
+        self.chat.submit(text.strip("\n"))
         self.show_queue()
         self.show_status()
         self.wake()
@@ -339,7 +365,7 @@ class ChatScreen(TuningScreen):
             super()._forward_event(event)
 
     def on_key(self, event: events.Key) -> None:
-        """What is typed reaches the prompt, wherever the focus is, except a key that a control there takes."""
+        """What is typed reaches the prompt wherever the focus is, except a key that a control there takes."""
         taken = isinstance(self.focused, Control) and event.key in self.active_bindings
         if event.is_printable and not taken:
             event.stop()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ds4chat.files import user_path
 from ds4chat.models.classify import classify, quantisation
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
@@ -62,9 +63,9 @@ def search_folders(
     setting: str, current_model: str, environ: Mapping[str, str], home: Path
 ) -> list[tuple[Path, int]]:
     """Folders to search and how deep: the setting's, the current model's own, and the usual caches."""
-    folders = [(Path(part).expanduser(), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
+    folders = [(user_path(part), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
     if current_model:
-        folders.append((Path(current_model).expanduser().parent, 0))
+        folders.append((user_path(current_model).parent, 0))
     hub = environ.get("HF_HUB_CACHE") or str(
         Path(environ.get("HF_HOME") or home / ".cache/huggingface") / "hub"
     )

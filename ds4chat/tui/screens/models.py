@@ -222,7 +222,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             where = f"{shown_path(choice.support)}\n" if choice.support not in ("", "embedded") else ""
             self.query_one("#model-detail", Static).update(where + choice.note)
         hint = SUPPORT_HINT.format("on" if self._lookup_first else "off")
-        self.query_one(".sheet-hint", Static).update(hint)
+        self.show_hint(hint)
 
     # -- what the user does
 
@@ -279,7 +279,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             return
         self._target = None
         self.query_one(".sheet").border_title = self.TITLE_TEXT
-        self.query_one(".sheet-hint", Static).update(TARGET_HINT)
+        self.show_hint(TARGET_HINT)
         field = self.query_one(Input)
         field.display = True
         self.set_focus(field)

@@ -28,6 +28,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.shot import Shot
+from ds4chat.terminal import takes_escapes
 
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -107,7 +108,7 @@ class Printer:
                 print(probe_line(row.target, row.draft, self._hits, self.stats.judged), file=self._err)
 
     def _show_progress(self, text: str) -> None:
-        if self._err.isatty():
+        if takes_escapes(self._err):
             self._err.write(f"\r\x1b[K{text}")
             self._err.flush()
             self._progress = True

@@ -32,6 +32,7 @@ from ds4chat.engine.costs import CostTable
 from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
     Event,
     Generate,
@@ -136,7 +137,7 @@ class Session:
                 refused(
                     request.reply,
                     f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
+                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
                     "context",
                 )
             )

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from ds4chat.files import NotRegularError, read_regular
 from ds4chat.settings import paths
 from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
-from ds4chat.settings.toml_lines import line_of
+from ds4chat.settings.toml_lines import Lines
 from ds4chat.settings.validate import (
     SettingError,
     check,
@@ -174,9 +174,10 @@ def parse(data: bytes, folder: Path) -> FileRead:
 
 def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRead:
     read = FileRead()
+    lines = Lines(text)
 
     def wrong(message: str, *path: str) -> None:
-        read.problems.append(Problem(message, line_of(text, path), ".".join(path)))
+        read.problems.append(Problem(message, lines.of(path), ".".join(path)))
 
     for key, raw in document.items():
         option = BY_KEY.get(key)

@@ -20,6 +20,7 @@ from ds4chat.store.errors import StoreError
 from ds4chat.store.harmless import harmless, json_harmless, one_line
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
+from ds4chat.terminal import takes_escapes
 
 RUN_ERROR = 1
 
@@ -248,7 +249,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, its matches bold where a terminal shows it."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:

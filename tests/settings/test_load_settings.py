@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ds4chat.settings.load import Loaded, load, merge, parse
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.settings.toml_lines import line_of, statements
+from ds4chat.settings.toml_lines import Lines, statements
 from ds4chat.settings.validate import SettingError
 
 
@@ -262,7 +262,7 @@ def test_every_key_of_a_valid_document_has_the_line_on_which_it_is_written(lines
         return
     physical = text.split("\n")
     for key in document:
-        line = line_of(text, (key,))
+        line = Lines(text).of((key,))
         assert line is not None
         assert key in physical[line - 1]
     for statement in statements(text):

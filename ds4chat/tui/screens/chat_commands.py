@@ -121,8 +121,8 @@ class ChatCommands:
         )
 
     def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives. Where
-        it fails, that is said, and the line stands in the prompt again."""
+        """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives.
+        Where it fails, that is said, and the line stands in the prompt again."""
         screen = self._screen
 
         def run() -> None:

@@ -121,14 +121,10 @@ def _listing(folder: Path) -> tuple[list[tuple[Path, tuple[int, int]]], list[Pat
 def describe_file(path: Path) -> FoundModel:
     """What a file is, from its header. Never raises: a bad file is found with its problem."""
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        return FoundModel(path, 0, problem=f"{path} cannot be read: {error.strerror}.")
-    try:
         header = read_header(path)
         return FoundModel(path, header.file_size, classify(header), header.architecture, quantisation(header))
     except ModelFileError as error:
-        return FoundModel(path, size, problem=str(error))
+        return FoundModel(path, 0, problem=str(error))
 
 
 def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[SupportChoice]:

@@ -1,30 +1,47 @@
-"""Settings turned into the engine's own terms: a Load and a Tuning."""
+"""Settings in the engine's own terms: a Load, and a Tuning and back."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ds4chat.engine.events import Load, Tuning
 from ds4chat.models.demo import demo_model, demo_support
-from ds4chat.settings.schema import Settings
+from ds4chat.settings.schema import TUNING, Settings
+from ds4chat.settings.validate import check
 
 
 def tuning_of(settings: Settings) -> Tuning:
     """The live part of the settings."""
-    return Tuning(
-        depth=settings.mtp_draft,
-        margin=settings.mtp_margin,
-        gate=settings.mtp_gate,
-        strict=settings.mtp_strict,
-        probe=settings.mtp_probe,
-        full_logits=settings.mtp_full_logits,
-        temp=settings.temp,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        repeat_penalty=settings.repeat_penalty,
-        seed=settings.seed,
+    return Tuning(**{option.tuning: getattr(settings, option.attribute) for option in TUNING})
+
+
+def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
+    """The settings with the live values of a tuning. A pause is not kept: the depth before it stays."""
+    return replace(
+        settings,
+        **{
+            option.attribute: value
+            for option in TUNING
+            if (value := getattr(tuning, option.tuning)) != 0 or option.tuning != "depth"
+        },
     )
+
+
+def changed(tuning: Tuning, values: Mapping[str, Any]) -> Tuning:
+    """``tuning`` with what these option keys are set to; keys of other options are passed over. Raises
+    SettingError for a value that its option does not take."""
+    new = {option.tuning: check(option, values[option.key]) for option in TUNING if option.key in values}
+    return replace(tuning, **new)
+
+
+def preset_of(tuning: Tuning) -> dict[str, Any]:
+    """The table of a preset that holds this tuning, by option key. A pause is no part of a preset."""
+    table = {option.key: getattr(tuning, option.tuning) for option in TUNING}
+    if tuning.depth == 0:
+        del table["mtp-draft"]
+    return table
 
 
 def load_of(settings: Settings) -> Load:

@@ -1,0 +1,160 @@
+"""What each control of the Tuning panel shows, says, and does to a Tuning. Pure.
+
+Ranges and defaults are those of the option table: a value reaches a Tuning only through its check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ds4chat.engine.events import MAX_DEPTH, Depth, Mode, Tuning
+from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
+from ds4chat.settings.validate import check
+
+MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
+FIRST_MARGIN = 0.8
+"""Margin that the mode control begins with when it turns approximate and none was set before."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a control returns to: the depth before a pause, the margin of the last approximate mode."""
+
+    depth: Depth = 1
+    margin: float = FIRST_MARGIN
+
+    def note(self, tuning: Tuning) -> None:
+        """Remember what ``tuning`` holds of it."""
+        if tuning.depth != 0:
+            self.depth = tuning.depth
+        if tuning.margin < 1:
+            self.margin = tuning.margin
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One control: how it looks, what it says of its value, how it moves and what may be typed into it."""
+
+    name: str
+    label: str
+    key: str
+    """The option whose help and range apply."""
+    shown: Callable[[Tuning], str]
+    says: Callable[[Tuning], str]
+    step: Callable[[Tuning, int, Memory], Tuning]
+    typed: Callable[[Tuning, Any], Tuning] | None = None
+    """Take a checked value; None where nothing can be typed."""
+    share: Callable[[Tuning], float] | None = None
+    """How far the value has come in its usual range, 0..1 or beyond; None for what is no number."""
+
+    @property
+    def option(self) -> Option:
+        return BY_KEY[self.key]
+
+    def read(self, tuning: Tuning, raw: str) -> Tuning:
+        """``tuning`` with the typed value. Raises SettingError with the sentence to show."""
+        if self.typed is None:
+            return tuning
+        return self.typed(tuning, check(self.option, raw.strip()))
+
+
+def _number(option: Option, slider: Slider) -> Knob:
+    """The knob of a number."""
+    field = option.tuning
+    low = option.low if option.low is not None else float("-inf")
+    high = option.high if option.high is not None else float("inf")
+
+    def move(tuning: Tuning, by: int, memory: Memory) -> Tuning:
+        moved = round((getattr(tuning, field) + by * slider.step) / slider.step) * slider.step
+        value = min(high, max(low, round(moved, slider.places)))
+        return _with(tuning, field, value if slider.places else int(value))
+
+    def share(tuning: Tuning) -> float:
+        return float((getattr(tuning, field) - slider.low) / (slider.high - slider.low))
+
+    return Knob(
+        name=option.key.removeprefix("mtp-"),
+        label=option.short,
+        key=option.key,
+        shown=lambda tuning: f"{getattr(tuning, field):.{slider.places}f}",
+        says=lambda tuning: slider.says(getattr(tuning, field)),
+        step=move,
+        typed=lambda tuning, value: _with(tuning, field, value),
+        share=share,
+    )
+
+
+def _with(tuning: Tuning, field: str, value: Any) -> Tuning:
+    changes: dict[str, Any] = {field: value}
+    return replace(tuning, **changes)
+
+
+def _step_depth(tuning: Tuning, by: int, memory: Memory) -> Tuning:
+    """1..16 and then auto; from a pause the first press takes up speculation again."""
+    if tuning.depth == 0:
+        return replace(tuning, depth=memory.depth if by > 0 else 0)
+    now = MAX_DEPTH + 1 if tuning.depth == "auto" else tuning.depth
+    moved = min(MAX_DEPTH + 1, max(1, now + by))
+    return replace(tuning, depth="auto" if moved > MAX_DEPTH else moved)
+
+
+def _depth_share(tuning: Tuning) -> float:
+    return 1.0 if tuning.depth == "auto" else tuning.depth / (MAX_DEPTH + 1)
+
+
+def _say_depth(tuning: Tuning) -> str:
+    if tuning.depth == "auto":
+        return "the fastest, as measured"
+    return "no drafts while paused" if tuning.depth == 0 else "drafts a step at most"
+
+
+def _step_mode(tuning: Tuning, by: int, memory: Memory) -> Tuning:
+    mode = MODES[(MODES.index(tuning.mode) + by) % len(MODES)]
+    margin = memory.margin if mode == "approximate" else 1.0
+    return replace(tuning, strict=mode == "strict", margin=margin)
+
+
+def _say_mode(tuning: Tuning) -> str:
+    return {
+        "exact": "the target's own text",
+        "approximate": "lossy: text may differ",
+        "strict": "as one-token greedy",
+    }[tuning.mode]
+
+
+def _step_pause(tuning: Tuning, by: int, memory: Memory) -> Tuning:
+    return replace(tuning, depth=memory.depth if tuning.depth == 0 else 0)
+
+
+KNOBS: tuple[Knob, ...] = (
+    Knob(
+        "pause",
+        "MTP",
+        "mtp-draft",
+        shown=lambda tuning: "paused" if tuning.depth == 0 else "on",
+        says=lambda tuning: "plain decoding" if tuning.depth == 0 else "speculation runs",
+        step=_step_pause,
+    ),
+    Knob(
+        "depth",
+        "depth",
+        "mtp-draft",
+        shown=lambda tuning: str(tuning.depth),
+        says=_say_depth,
+        step=_step_depth,
+        typed=lambda tuning, value: replace(tuning, depth=value),
+        share=_depth_share,
+    ),
+    Knob(
+        "mode",
+        "mode",
+        "mtp-strict",
+        shown=lambda tuning: {"approximate": "approx"}.get(tuning.mode, tuning.mode),
+        says=_say_mode,
+        step=_step_mode,
+    ),
+    *(_number(option, option.slider) for option in TUNING if option.slider and option.tuning != "depth"),
+)
+"""The pause, the depth and the mode have rules of their own; every other slider follows from the table."""

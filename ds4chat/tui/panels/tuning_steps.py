@@ -1,0 +1,50 @@
+"""What the tuning keys and commands make of a Tuning, and what a load makes of the settings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ds4chat.engine.events import Depth, Tuning
+from ds4chat.engine.from_settings import changed
+from ds4chat.settings.schema import BY_KEY, Settings
+from ds4chat.settings.validate import SettingError
+
+
+def with_model(settings: Settings, other: Settings) -> Settings:
+    """The settings with what ``other`` loads: model, drafter and context length."""
+    return replace(
+        settings,
+        model=other.model,
+        mtp=other.mtp,
+        lookup=other.lookup,
+        demo=other.demo,
+        ctx_size=other.ctx_size,
+    )
+
+
+def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
+    """The tuning with one option set from what the user typed. Raises SettingError."""
+    if key not in BY_KEY or not BY_KEY[key].tuning:
+        raise SettingError(f"{key} is no setting of a running reply. /settings has all of them.")
+    return changed(tuning, {key: raw})
+
+
+def deeper(tuning: Tuning, by: int, most: int) -> Tuning:
+    """One draft a step more or less, from 1 to ``most``, and auto beyond that."""
+    ladder: list[Depth] = [*range(1, most + 1), "auto"]
+    depth = max(1, tuning.depth) if isinstance(tuning.depth, int) else "auto"
+    place = ladder.index(depth) if depth in ladder else most - 1
+    return replace(tuning, depth=ladder[min(max(0, place + by), most)])
+
+
+def looser(tuning: Tuning, by: int) -> Tuning:
+    """The margin one step lower (by > 0) or higher."""
+    slider = BY_KEY["mtp-margin"].slider
+    assert slider
+    margin = round(min(1.0, max(0.0, tuning.margin - by * slider.step)), slider.places)
+    return replace(tuning, margin=margin)
+
+
+def paused(tuning: Tuning, resume_at: Depth) -> Tuning:
+    """Speculation paused, or at this depth again where it was paused."""
+    return replace(tuning, depth=resume_at if tuning.depth == 0 else 0)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from dataclasses import replace
 from time import monotonic
 from typing import ClassVar
 
-from textual import events, on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -20,6 +19,7 @@ from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.command_table import is_command
 from ds4chat.tui.chat.legend import FollowChip
+from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.pace import APART, Pace
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
@@ -33,7 +33,6 @@ from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
 from ds4chat.tui.panels.tuning_steps import with_model
 from ds4chat.tui.prompt import PromptArea
-from ds4chat.tui.prompt.files import MENTION, FileError, with_mentions
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
 from ds4chat.tui.transcript.summary import replay_sentence
@@ -91,8 +90,7 @@ class ChatScreen(TuningScreen):
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
-        self._to_send: deque[str] = deque()
-        """Prompts that wait for the files that they, or those before them, mention."""
+        self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
         """The settings that each load was asked for with."""
 
@@ -288,39 +286,7 @@ class ChatScreen(TuningScreen):
             self.run_command(text, typed=True)
             return
         self.prompt.taken(text)
-        self._to_send.append(text)
-        if len(self._to_send) == 1:
-            self._send_next()
-
-    def _send_next(self) -> None:
-        """Send the prompts on, in order: one that mentions files once they were read, in a thread."""
-        while self._to_send and not MENTION.search(self._to_send[0]):
-            self._send(self._to_send.popleft())
-        if self._to_send:
-            self._read_mentions(self._to_send[0])
-
-    @work(thread=True, group="files", exit_on_error=False)
-    def _read_mentions(self, text: str) -> None:
-        try:
-            full, problem = with_mentions(text), ""
-        except FileError as error:
-            full, problem = "", str(error)
-        self.app.call_from_thread(self._mentions_read, full, problem)
-
-    def _mentions_read(self, full: str, problem: str) -> None:
-        text = self._to_send.popleft()
-        if problem:
-            self.notify(problem, severity="warning", markup=False)
-            self.prompt.put_back([text])
-        else:
-            self._send(full)
-        self._send_next()
-
-    def _send(self, text: str) -> None:
-        self.chat.submit(text.strip("\n"))
-        self.show_queue()
-        self.show_status()
-        self.wake()
+        self._outbox.put(text)
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from ds4chat.files import is_regular, read_regular, user_path
+from ds4chat.files import ANSWER_SECONDS, read_regular, user_path, within
 from ds4chat.tui.transcript.safe import clean_input
 
 LARGEST = 1 << 20
@@ -88,12 +88,13 @@ _PLAIN = str.maketrans(dict.fromkeys("⟦⟧\n\t", " "))
 
 def with_mentions(text: str) -> str:
     """``text`` with each ``@path`` of an existing file as that file. Raises FileError for one that cannot be
-    read; an ``@word`` that is no file stays."""
+    read; an ``@word`` that names nothing, or a folder, stays."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1) or match.group(2)
+        path = user_path(name)
         try:
-            there = is_regular(user_path(name))
+            there = within(ANSWER_SECONDS, lambda: os.path.exists(path) and not os.path.isdir(path))
         except TimeoutError as error:
             raise FileError(f"{name} cannot be read: {error.strerror}.") from None
         return quoted(name, read_text(name)) if there else match.group()

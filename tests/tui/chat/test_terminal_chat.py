@@ -124,7 +124,7 @@ def test_a_terminal_that_only_writes_lines_gets_no_screen(term: str, tiny_dir: P
 
 
 def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path) -> None:
-    """A thread that hangs in a read is not waited for: a pipe that nobody writes to stands for a dead disk."""
+    """A thread that hangs in a read is not waited for; a pipe that stays empty stands for a dead disk."""
     script = (
         "import os, sys\n"
         "from ds4chat.settings.schema import Settings\n"

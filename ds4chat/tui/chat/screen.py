@@ -339,8 +339,7 @@ class ChatScreen(TuningScreen):
             self.prompt.text_field._forward_event(event.copy())
 
     def on_paste(self, event: events.Paste) -> None:
-        """What is pasted reaches the prompt, wherever the focus is."""
-        event.stop()
+        """What is pasted does, too."""
         self.prompt.text_field.paste(event.text)
 
     # -- the engine

@@ -25,6 +25,7 @@ from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
 from ds4chat.settings.schema import Option
 from ds4chat.settings.validate import nearest
+from ds4chat.terminal import takes_escapes
 from ds4chat.text import one_line, printable, printable_streams
 
 RUN_ERROR = 1
@@ -401,6 +402,11 @@ def _shot(given: argparse.Namespace) -> Shot | None:
 def _chat(given: argparse.Namespace, loaded: Loaded) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+    if not takes_escapes(sys.stdout):
+        raise UsageError(
+            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
+            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+        )
     from ds4chat.tui.app import run
 
     return run(loaded.settings, loaded)

@@ -28,6 +28,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
+from ds4chat.terminal import takes_escapes
 from ds4chat.text import json_text, redraw_line, unguarded
 
 ONLY_THOUGHT = (
@@ -169,7 +170,7 @@ class Printer:
             self._line_open = False
 
     def _show_progress(self, text: str) -> None:
-        if self._err.isatty():
+        if takes_escapes(self._err):
             redraw_line(self._err, text)
             self._progress = True
 

@@ -33,6 +33,8 @@ Level = Literal["info", "warning", "error"]
 Depth = int | Literal["auto"]
 
 MAX_DEPTH = 16
+CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
+"""How sentences name the setting, which is reached in two ways."""
 
 
 class ProtocolError(Exception):
@@ -388,6 +390,13 @@ class Ended:
     """The answer's text that was still held back when the reply ended: it follows the last token's."""
     thinking_tail: str = ""
     """The same of the thinking."""
+
+
+def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
+    """What is said of a reply that a limit ended; empty where none did."""
+    if reason == "context":
+        return "cut: the context is full" if any_text else "the prompt does not fit into the context"
+    return "cut at its limit" if reason == "length" else ""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:

@@ -32,6 +32,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ds4chat.engine import stack
+from ds4chat.engine.events import CONTEXT_LENGTH
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -204,7 +205,7 @@ def _context_advice(reason: str) -> str:
         return "Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
     if _ODD_HEADS in reason:
         return "Take a cache type that suits the model (-ctk f16 -ctv f16)."
-    return "Lower the context length (-c), or free memory."
+    return f"Lower {CONTEXT_LENGTH}, or free memory."
 
 
 def builtin_templates() -> list[str]:
@@ -599,7 +600,7 @@ class Context:
         if n_ctx > MOST_CELLS:
             raise LlamaError(
                 f"A context of {n_ctx} tokens in all is longer than the {MOST_CELLS} that llama.cpp counts. "
-                "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+                f"Lower {CONTEXT_LENGTH}, or answer fewer prompts at once (--parallel)."
             )
         params = C.llama_context_default_params()
         params.n_ctx = n_ctx

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
-from ds4chat.engine.events import FinishReason, FullRow, Generate, Judged, Origin, Token, Tuning
+from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
+    FinishReason,
+    FullRow,
+    Generate,
+    Judged,
+    Origin,
+    Token,
+    Tuning,
+)
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
@@ -119,7 +128,7 @@ class Reply:
         self.finish = "context"
         self.detail = (
             f"The context of {n_ctx} tokens is full, so the reply stops here. Start a new conversation, or "
-            "raise the context length (-c)."
+            f"raise {CONTEXT_LENGTH}."
         )
 
     # -- tuning

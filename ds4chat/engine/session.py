@@ -208,7 +208,7 @@ class Session:
                 refused(
                     request.reply,
                     f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
+                    "Shorten it, or raise {CONTEXT_LENGTH}.",
                     "context",
                 )
             )

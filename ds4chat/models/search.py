@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ds4chat.files import user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, classify, kind_of
@@ -60,9 +61,9 @@ def search_folders(
     setting: str, current_model: str, environ: Mapping[str, str], home: Path
 ) -> list[tuple[Path, int]]:
     """Folders to search and how deep: the setting's, the current model's own, and the usual caches."""
-    folders = [(Path(part).expanduser(), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
+    folders = [(user_path(part), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
     if current_model:
-        folders.append((Path(current_model).expanduser().parent, 0))
+        folders.append((user_path(current_model).parent, 0))
     hub = environ.get("HF_HUB_CACHE") or str(
         Path(environ.get("HF_HOME") or home / ".cache/huggingface") / "hub"
     )
@@ -118,14 +119,10 @@ def _listing(folder: Path) -> tuple[list[tuple[Path, tuple[int, int]]], list[Pat
 def describe_file(path: Path) -> FoundModel:
     """What a file is, from its header. Never raises: a bad file is found with its problem."""
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        return FoundModel(path, 0, problem=f"{path} cannot be read: {error.strerror}.")
-    try:
         header = read_header(path)
         return FoundModel(path, header.file_size, classify(header), header.architecture, quantisation(header))
     except ModelFileError as error:
-        return FoundModel(path, size, problem=str(error))
+        return FoundModel(path, 0, problem=str(error))
 
 
 def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[SupportChoice]:

@@ -117,7 +117,7 @@ class Settings:
         "path",
         "models",
         'Support GGUF that drafts. "embedded", or --mtp without a file, uses the NextN block inside the '
-        "target; empty is none.",
+        "target; none is none.",
         flags=("--mtp-model",),
         metavar="FILE",
         optional_value="embedded",

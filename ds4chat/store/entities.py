@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo
+from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
 from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
@@ -99,7 +99,7 @@ class Message:
         """What cut the message short; empty where nothing did."""
         if self.state != "complete":
             return self.state
-        return "cut at its limit" if self.finish_reason in ("length", "context") else ""
+        return limit_words(self.finish_reason, any_text=bool(self.text))
 
     def ended(self, reply: int = 0) -> Ended | None:
         """The event that ended the reply, numbered ``reply``; None where none came."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ds4chat.engine.events import MAX_DEPTH, Judged, Step
+from ds4chat.files import NotRegularError, read_regular
 from ds4chat.store.conversations import model_id, settle_text
 from ds4chat.store.document import (
     FORMAT,
@@ -41,16 +40,11 @@ def import_file(store: Store, path: Path) -> int:
     """Import the conversation in a JSON file as a new one; returns it. Raises StoreError, and then nothing is
     changed."""
     try:
-        # A pipe or a device could keep one waiting, or go on for ever.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input")
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
+    except (NotRegularError, IsADirectoryError):
+        raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input") from None
     except OSError as error:
         raise from_system(error, f"{one_line(path)} cannot be read. {_GIVE} The system says") from error
-    except ValueError:
-        raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
     return import_json(store, data, name=one_line(path))
 
 

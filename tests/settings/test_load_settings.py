@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ds4chat.settings import toml_lines
 from ds4chat.settings.load import Loaded, load, merge, parse
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.settings.toml_lines import line_of, statements
+from ds4chat.settings.toml_lines import Lines, statements
 from ds4chat.settings.validate import SettingError
 
 
@@ -269,6 +270,25 @@ LINES = st.one_of(
 )
 
 
+def test_a_document_is_gone_through_once_for_all_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the time grows with its length and not with its square; a long array is one statement."""
+    parsed: list[str] = []
+    loads = tomllib.loads
+
+    def counted(text: str) -> dict[str, object]:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(toml_lines.tomllib, "loads", counted)
+    array = "long = [\n" + "\n".join(f"  {n}, # ]" for n in range(500)) + "\n]"
+    text = "\n".join([*(f"unknown{n} = {n}" for n in range(800)), array, "last = 1"])
+    read = parse(text.encode(), Path("/"))
+    assert [problem.line for problem in read.problems] == [*range(1, 802), 1303]
+    # Once as a whole, which goes through the same module, and once for each of 802 statements.
+    assert len(parsed) == 803
+    assert sum(map(len, parsed)) < 3 * len(text)
+
+
 @given(st.lists(LINES, max_size=8))
 def test_every_key_of_a_valid_document_has_the_line_on_which_it_is_written(lines: list[str]) -> None:
     text = "\n".join(lines)
@@ -278,7 +298,7 @@ def test_every_key_of_a_valid_document_has_the_line_on_which_it_is_written(lines
         return
     physical = text.split("\n")
     for key in document:
-        line = line_of(text, (key,))
+        line = Lines(text).of((key,))
         assert line is not None
         assert key in physical[line - 1]
     for statement in statements(text):

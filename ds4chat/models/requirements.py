@@ -321,6 +321,7 @@ _LOW_RANK = (
     "kimi-linear",
     "hy_v4",
     "dots3note",
+    "glm5-next",
 )
 """Their cache holds one low-rank row a token, beside the rotated part of the key (MLA)."""
 

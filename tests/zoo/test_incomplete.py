@@ -70,6 +70,7 @@ CORRUPT: list[tuple[str, dict[str, Any], str]] = [
     ("gpt-oss", {"attention.value_length": 64}, "equal to attention.key_length, 32"),
     ("gemma4", {"attention.value_length": 64}, "equal to attention.key_length, 32"),
     ("granitehybrid", {"embedding_length": 128}, "its ssm.inner_size is 128"),
+    ("glm5-next", {"attention.key_length": 64}, "attention.kv_lora_rank and rope.dimension_count, 32"),
     ("rwkv7", {"wkv.head_size": 33}, "its wkv.head_size is 33"),
     ("hy_v4", {"attention.value_length_mla": 0}, "its attention.value_length_mla is 0"),
     ("dots3note", {"attention.key_length_swa": 65}, "its attention.key_length_swa is 65"),

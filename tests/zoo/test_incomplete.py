@@ -75,6 +75,7 @@ CORRUPT: list[tuple[str, dict[str, Any], str]] = [
     ("hy_v4", {"attention.value_length_mla": 0}, "its attention.value_length_mla is 0"),
     ("dots3note", {"attention.key_length_swa": 65}, "its attention.key_length_swa is 65"),
     ("dots3note", {"attention.sliding_window_pattern": [True] * 4}, "sees beyond the sliding window"),
+    ("dots3note", {"attention.sliding_window_pattern": [True]}, "tells of 1 layers, and it has 4"),
     ("qwen3moe", {"expert_used_count": [0, 2, 2, 2]}, "it uses 0 experts in its first block"),
     ("llama", {"attention.head_count_kv": 3, "attention.head_count": 4}, "4 attention heads over 3"),
 ]

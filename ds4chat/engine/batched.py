@@ -93,7 +93,7 @@ class BatchedSession:
         except (PromptError, LlamaError) as error:
             done[number] = [refused(request.reply, str(error))]
             return
-        if not 0 < len(prompt.tokens) < self._n_ctx:
+        if len(prompt.tokens) >= self._n_ctx:
             detail = (
                 f"The prompt has {len(prompt.tokens)} tokens and a slot holds {self._n_ctx}. Shorten it, or "
                 "raise the context length (-c)."

@@ -87,10 +87,15 @@ class Prompter:
         self._structural = {source[start:end] for start, end in self._specials.spans(source)}
 
     def of(self, request: Generate) -> Prompt:
-        """Tokens of a request: its raw prompt, or its messages. Raises PromptError, LlamaError."""
+        """Tokens of a request: its raw prompt, or its messages; at least one. Raises PromptError,
+        LlamaError."""
         if request.prompt is not None:
-            return self.raw(request.prompt)
-        return self.chat(request.messages, think=request.think)
+            prompt = self.raw(request.prompt)
+        else:
+            prompt = self.chat(request.messages, think=request.think)
+        if not prompt.tokens:
+            raise PromptError("The prompt is empty. Write something to answer.")
+        return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
         """Tokens of a conversation with the assistant's turn opened, or left open at its end when it is the

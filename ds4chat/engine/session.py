@@ -130,9 +130,6 @@ class Session:
             return
         for note in prompt.notes:
             emit(Notice("info", note))
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return
         if len(prompt.tokens) >= self.n_ctx:
             emit(
                 refused(

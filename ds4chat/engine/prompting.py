@@ -8,7 +8,7 @@ which every message is in the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,10 @@ class Prompt:
 class Prompter:
     """Renders conversations for one model.
 
-    chat_template: a file with a template, or the name of one that llama.cpp knows; empty for the model's
-    own. use_template: False for the plain layout. Raises ModelFileError for a named template that cannot be
-    used.
+    template: instead of the model's own. use_template: False for the plain layout.
     """
 
-    def __init__(self, model: Model, *, chat_template: str = "", use_template: bool = True) -> None:
+    def __init__(self, model: Model, template: Template | None = None, *, use_template: bool = True) -> None:
         self._model = model
         names = names_of(model.special_tokens)
         self._specials = Finder(names)
@@ -63,8 +61,8 @@ class Prompter:
         """A sentence when the model's chat template is missing or broken."""
         if not use_template:
             return
-        if chat_template:
-            self._use(_named_template(model, chat_template))
+        if template is not None:
+            self._use(template)
             return
         if not model.chat_template:
             self.note = (
@@ -73,7 +71,7 @@ class Prompter:
             )
             return
         try:
-            self._use(JinjaTemplate(model.chat_template, model.bos, model.eos))
+            self._use(JinjaTemplate(model.chat_template))
         except TemplateError as error:
             self.note = (
                 f"The model's chat template cannot be used ({_short(error)}), {_PLAIN_LINES}. Its replies "
@@ -105,7 +103,7 @@ class Prompter:
         if messages and messages[-1].role == "assistant" and not messages[-1].content.strip():
             messages = messages[:-1]
         continues = bool(messages) and messages[-1].role == "assistant"
-        rendering = _Rendering(self._template, messages, self._names, think, continues)
+        rendering = _Rendering(self._template, messages, self._names, self._variables(think), continues)
         text, own = rendering.marked()
         forbidden = self._forbidden(text, own)
         if not (continues or rendering.holds_names or forbidden):
@@ -118,6 +116,11 @@ class Prompter:
             self._notes(forbidden.values(), rendering.left_out),
             rendering.form,
         )
+
+    def _variables(self, think: bool) -> dict[str, Any]:
+        tokens = {"bos_token": self._model.bos, "eos_token": self._model.eos}
+        # Templates name the switch differently; those that know none ignore both.
+        return {**tokens, "enable_thinking": think, "thinking": think}
 
     def _forbidden(self, text: str, own: Sequence[Span]) -> dict[int, str]:
         return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
@@ -166,14 +169,13 @@ class _Rendering:
         template: Template,
         messages: Sequence[Message],
         names: Finder,
-        think: bool,
+        variables: Mapping[str, Any],
         continues: bool,
     ) -> None:
         self._template = template
         self._messages = messages
         self._continues = continues
-        # Templates name the switch differently; those that know none ignore both.
-        self._variables = {"enable_thinking": think, "thinking": think}
+        self._variables = variables
         texts = [text for message in messages for text in (message.content, message.thinking)]
         try:
             self._marks = Marks(texts, names)
@@ -314,8 +316,11 @@ def _joined(turns: Sequence[Turn]) -> list[Turn]:
     return joined
 
 
-def _named_template(model: Model, name: str) -> Template:
-    """The template in a file, or of this name. Raises ModelFileError."""
+def named_template(name: str) -> Template | None:
+    """The template in a file, or the one that llama.cpp knows by this name; None for an empty name. Raises
+    ModelFileError."""
+    if not name:
+        return None
     if name in builtin_templates():
         return BuiltinTemplate(name)
     try:
@@ -326,7 +331,7 @@ def _named_template(model: Model, name: str) -> Template:
                 f"The chat template {shown_path(name)} is larger than a mebibyte, so it is something else: "
                 "name a file with a Jinja template."
             )
-        return JinjaTemplate(raw.decode("utf-8-sig"), model.bos, model.eos)
+        return JinjaTemplate(raw.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ModelFileError(
             f"There is no chat template {shown_path(name)}: name a file with a Jinja template, or one of "

@@ -200,15 +200,12 @@ class Session:
             return None
         for note in prompt.notes:
             emit(Notice("info", note))
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return None
         if len(prompt.tokens) >= self.n_ctx:
             emit(
                 refused(
                     request.reply,
                     f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise {CONTEXT_LENGTH}.",
+                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
                     "context",
                 )
             )

@@ -126,7 +126,7 @@ def test_drafting_steps_that_are_interrupted_do_not_make_plain_decoding_look_fas
 def test_what_a_change_of_size_costs_is_left_out(settling: int) -> None:
     """A graph that is built anew takes twice as long as the pass. Plain decoding, too, begins with that."""
     plain, _, _ = simulate(2000, lambda n: 10.0, lambda n: 16.0, change_ms=20.0, settling=settling)
-    assert plain.ms == pytest.approx(20_000 + settling * 20)
+    assert plain.ms == pytest.approx(20_000 + settling * 20, abs=10)  # a last step may emit one more
 
 
 @pytest.mark.parametrize(

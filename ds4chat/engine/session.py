@@ -36,6 +36,7 @@ from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
     Event,
     FinishReason,

@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.models import tokenizer
-from ds4chat.models.classify import (
-    Kind,
-    classify,
-    describe,
-    dominant_type,
-    file_type,
-    nextn_layers,
-    quantisation,
-    trunk_layers,
-)
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.kinds import classify, describe, kind_of
 from ds4chat.models.pairing import EMBEDDED, check_pair, check_target, rollback_class
 from ds4chat.models.sanity import check_metadata
+from ds4chat.models.summary import dominant_type, file_type, nextn_layers, quantisation, trunk_layers
 from ds4chat.text import json_text, one_line, shortened
 
 
@@ -31,7 +23,7 @@ class FileReport:
     """One file. Counts that it does not state are None, texts "". ``problem``: why it cannot be run, ""."""
 
     path: str
-    kind: Kind
+    kind: str
     description: str
     name: str
     architecture: str
@@ -150,7 +142,7 @@ def _problem(header: Header) -> str:
     """Why llama.cpp could not run this file in the role that its kind gives it, ""."""
     try:
         check_metadata(header)
-        if classify(header) in ("target", "nextn-embedded"):
+        if kind_of(header).whole:
             check_target(header.path)
     except ModelFileError as error:
         return str(error)

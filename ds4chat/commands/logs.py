@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.files import user_path
 from ds4chat.settings.paths import FolderError, data_dir, folder
 from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
+from ds4chat.terminal import takes_escapes
 from ds4chat.text import json_text, one_line, printable, unguarded
 
 RUN_ERROR = 1
@@ -169,7 +171,7 @@ def _export(given: Any, rest: list[str]) -> int:
     store = _open_to_read()
     try:
         if given.output is not None:
-            export(store, number, Path(given.output).expanduser(), form=form, overwrite=given.force)
+            export(store, number, user_path(given.output), form=form, overwrite=given.force)
             print(f"ds4chat: wrote {one_line(given.output)}.", file=sys.stderr)
         else:
             # Markdown holds text as it is, which a terminal cannot take.
@@ -186,7 +188,7 @@ def _import(given: Any, rest: list[str]) -> int:
         raise UsageError("ds4chat logs import takes one FILE.")
     from ds4chat.store.importing import import_file
 
-    path = Path(rest[0]).expanduser()
+    path = user_path(rest[0])
     if not (folder("data") / FILE_NAME).exists():
         # A file that is refused is to leave no database behind.
         with closing(Store.in_memory()) as trial:
@@ -246,7 +248,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, its matches bold where a terminal shows it."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:

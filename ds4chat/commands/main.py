@@ -25,6 +25,7 @@ from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
 from ds4chat.settings.schema import Option
 from ds4chat.settings.validate import nearest
+from ds4chat.terminal import takes_escapes
 from ds4chat.text import one_line, printable, printable_streams
 
 RUN_ERROR = 1
@@ -146,6 +147,12 @@ def chat_parser() -> Parser:
     )
     shot = parser.add_argument_group("One shot")
     _add_prompt(parser, shot)
+    parser.put(
+        shot,
+        "--show-thinking",
+        action="store_true",
+        help="The model's thinking on stderr. Stdout holds the answer alone.",
+    )
     parser.put(
         shot,
         "--prompts-file",
@@ -371,6 +378,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
             json=given.json,
             raw=given.raw,
             ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
             parallel=given.parallel or PARALLEL.default,
             prompts=prompts_of(given.prompts_file),
         )
@@ -378,8 +386,14 @@ def _shot(given: argparse.Namespace) -> Shot | None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
     if prompt is not None:
-        return Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos)
-    for name in ("json", "raw", "ignore_eos"):
+        return Shot(
+            prompt,
+            json=given.json,
+            raw=given.raw,
+            ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
+        )
+    for name in ("json", "raw", "ignore_eos", "show_thinking"):
         if getattr(given, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
     return None
@@ -388,6 +402,11 @@ def _shot(given: argparse.Namespace) -> Shot | None:
 def _chat(given: argparse.Namespace, loaded: Loaded) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+    if not takes_escapes(sys.stdout):
+        raise UsageError(
+            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
+            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+        )
     from ds4chat.tui.app import run
 
     return run(loaded.settings, loaded)

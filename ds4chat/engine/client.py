@@ -33,6 +33,7 @@ from ds4chat.engine.events import (
     encode,
     read_frame,
 )
+from ds4chat.files import open_to_append
 
 LOG_TAIL = 20
 """Lines of the log that come with an EngineDied."""
@@ -176,7 +177,7 @@ class EngineClient:
         until it can be again."""
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = open_to_append(self.log_path)
         except OSError as error:
             self._log_start = None
             if not self._said_no_log:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gguf.constants import GGUFValueType
 
-from ds4chat.models.classify import classify, describe, nextn_layers
 from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.fit import checkpoint_conflict
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
     OutTensor,
@@ -28,7 +28,9 @@ from ds4chat.models.gguf_write import (
     uint32_value,
     write_gguf,
 )
-from ds4chat.models.pairing import check_target, checkpoint_conflict
+from ds4chat.models.kinds import describe, kind_of
+from ds4chat.models.pairing import check_target
+from ds4chat.models.summary import nextn_layers
 from ds4chat.text import one_line, redraw_line, shortened
 
 ARCHITECTURE = "deepseek4"
@@ -133,10 +135,10 @@ def run(
 def _check(target: Header, source: Header) -> int:
     """Number of the block that the support file becomes. Raises ModelFileError where the two do not fit."""
     name = one_line(source.path)
-    kind = classify(source)
-    if kind == "nextn-support":
+    kind = kind_of(source)
+    if kind.drafts == "nextn-support":
         raise ModelFileError(f"{name} is in llama.cpp's layout already. Give it with --mtp as it is.")
-    if kind != "ds4-support":
+    if not kind.converts:
         raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
     if target.architecture != ARCHITECTURE:
         _misfit(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from gguf.constants import (
     GGUFValueType,
 )
 
+from ds4chat.files import NotRegularError, open_regular
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.scan import U32, U64, Scan
 from ds4chat.text import one_line, shortened
@@ -195,6 +195,14 @@ class Header:
         """An integer under the architecture's prefix, see ``integer``."""
         return self.integer(self.own(key))
 
+    def own_each(self, key: str, count: int, default: int) -> list[int]:
+        """A value for each of ``count`` blocks: one for all, or an array, which may end early."""
+        if isinstance(self.metadata.get(self.own(key)), ArrayInfo):
+            values = (self.integers(self.own(key)) or [])[:count]
+            return values + [default] * (count - len(values))
+        value = self.own_integer(key)
+        return [default if value is None else value] * count
+
     def array(self, key: str) -> list[int] | list[float] | list[bytes] | None:
         """The values of one array, strings as bytes, read now; None when the key is missing or no array.
 
@@ -244,7 +252,7 @@ def read_range(path: Path, offset: int, n: int) -> Iterator[bytes]:
     """``n`` bytes of a file from ``offset`` on, a mebibyte at a time. Raises ModelFileError when they are not
     there (any more)."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(offset)
             while n > 0:
                 chunk = file.read(min(n, _CHUNK))
@@ -269,34 +277,26 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 def _read_file(path: Path) -> Header:
     """The header of this one file."""
     try:
-        status = os.stat(path)
-        # Asked before opening: to open a named pipe would wait for its writer.
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-            raise ModelFileError(f"{one_line(path)} is not a regular file. Give a .gguf file.")
-        file = path.open("rb", buffering=0)
-    except (OSError, ValueError) as error:  # ValueError: a path that no system call takes
+        with open_regular(path) as file:
+            return _parse(file, os.fstat(file.fileno()).st_size, path)
+    except OSError as error:
         raise _unreadable(path, error) from None
-    with file:
-        try:
-            return _parse(file, status.st_size, path)
-        except OSError as error:
-            raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> ModelFileError:
+def _unreadable(path: Path, error: OSError) -> ModelFileError:
     """The sentence for a file that the system does not let us read."""
     name = one_line(path)
     if isinstance(error, FileNotFoundError):
         return ModelFileError(f"{name} does not exist. Give the path of a .gguf file.")
+    if isinstance(error, NotRegularError):
+        return ModelFileError(f"{name} is not a regular file. Give a .gguf file.")
     if isinstance(error, IsADirectoryError):
         return ModelFileError(f"{name} is a folder. Give the path of a .gguf file in it.")
     if isinstance(error, PermissionError):
         return ModelFileError(f"{name} may not be read by this user. Change its permissions (chmod +r).")
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP):
+    if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL):
         return ModelFileError(f"{shortened(name, 200)} is no path of a file. Give the path of a .gguf file.")
-    if isinstance(error, OSError):
-        return ModelFileError(f"{name} cannot be read: {error.strerror}. Check the disk that it is on.")
-    return ModelFileError(f"{name} is no path of a file. Give the path of a .gguf file.")
+    return ModelFileError(f"{name} cannot be read: {error.strerror}. Check the disk that it is on.")
 
 
 def _changed(path: Path) -> ModelFileError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import sys
 from pathlib import Path
 
+from ds4chat.files import open_to_append, user_path
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
 from ds4chat.text import one_line, printable
@@ -31,7 +33,7 @@ class LineFormatter(logging.Formatter):
 
 def log_path(settings: Settings) -> Path:
     """The log file of these settings. Makes nothing."""
-    return Path(settings.log_file).expanduser() if settings.log_file else paths.folder("log") / LOG_NAME
+    return user_path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
 
 
 def log_to_file(settings: Settings) -> None:
@@ -41,7 +43,7 @@ def log_to_file(settings: Settings) -> None:
     path = log_path(settings)
     try:
         paths.made(path.parent)
-        path.touch(mode=0o600)
+        os.close(open_to_append(path))
         handler: logging.Handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8"
         )

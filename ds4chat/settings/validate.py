@@ -19,6 +19,14 @@ Source = Literal["cli", "file", "env"]
 LARGEST_INT = 2**31 - 1
 """llama.cpp counts tokens, layers and threads in 32 bits with a sign."""
 
+NO_FILE = ("none",)
+"""What stands for no file where an option takes a word in the place of one, as /mtp does in the chat."""
+ELSEWHERE = {
+    "on": "without one, --mtp alone drafts with the block inside the target",
+    "off": "none loads no drafter",
+    "lookup": "lookup is an option of its own, --lookup",
+}
+"""Further words that /mtp takes, and what does the same here."""
 ON = ("on", "true", "yes", "1")
 OFF = ("off", "false", "no", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -51,7 +59,7 @@ def check(option: Option, raw: object, source: Source = "cli") -> Any:
         case "names":
             return _names(raw, option.choices, said)
         case "path":
-            return _path(_text(raw, said), option)
+            return _path(_text(raw, said), option, said)
         case "str":
             return _text(raw, said)
         case "table":
@@ -189,7 +197,11 @@ def _text(raw: object, said: str) -> str:
     return raw
 
 
-def _path(text: str, option: Option) -> str:
+def _path(text: str, option: Option, said: str) -> str:
+    if option.optional_value and text in NO_FILE:
+        return ""
+    if option.optional_value and text in ELSEWHERE:
+        raise SettingError(f"{said} names no file: {ELSEWHERE[text]}. A file of that name is ./{text}.")
     if not text or text == option.optional_value:
         return text
     return os.path.expanduser(text)

@@ -201,6 +201,11 @@ class Conversations:
         with self._database.write():
             self.rewind(conversation, self.under_system(conversation, leaf, system))
 
+    def checked(self, message: int, plain_ms: float) -> None:
+        """Keep what a check's plain decoding of a whole reply took."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
+
     def switch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
         with self._database.write() as connection:
@@ -286,10 +291,10 @@ class Conversations:
     ) -> int:
         """A copy of one message. What is still being written is copied as far as it is, as stopped."""
         made = connection.execute(
-            f"INSERT INTO messages (conversation, parent, state, text, {_COPIED}) SELECT ?, ?, "
-            f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, {_COPIED} "
+            f"INSERT INTO messages (conversation, parent, state, text, thinking, {_COPIED}) SELECT ?, ?, "
+            f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, ?, {_COPIED} "
             "FROM messages WHERE id = ?",
-            (conversation, parent, text_of(connection, message), message),
+            (conversation, parent, *texts_of(connection, message), message),
         )
         connection.execute(
             "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
@@ -377,10 +382,11 @@ _MESSAGE_FIELDS = (
     *("id", "conversation", "parent", "role", "text", "state", "created_ms", "updated_ms", "drafter"),
     *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
     *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
+    *("load_plain_ms", "check_plain_ms", "thinking"),
 )
 _NO_INTEGERS: dict[str, Any] = {
-    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail"), str),
-    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms"), float),
+    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail", "thinking"), str),
+    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms", "load_plain_ms", "check_plain_ms"), float),
     "parent": int | None,
     "finish_reason": str | None,
 }
@@ -391,7 +397,7 @@ _MESSAGE_KINDS = (
     *_IDENTITY_KINDS,
 )
 _LIST_KINDS = (int, str, int, int, int, *[int | None] * 3, int, str | None)
-_OWN = ("id", "conversation", "parent", "text", "state")
+_OWN = ("id", "conversation", "parent", "text", "thinking", "state")
 """Fields that a copy of a message has of its own."""
 _COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
 _LIST = f"""SELECT c.id, c.title, c.created_ms, c.updated_ms, c.pinned, c.deleted_ms, c.active_leaf,
@@ -413,15 +419,14 @@ _MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_colum
 
 def _message(connection: sqlite3.Connection, row: Any) -> Message:
     sound(row, _MESSAGE_KINDS)
-    id_, role, text, state = row[0], row[3], row[4], row[5]
+    id_, role, state = row[0], row[3], row[5]
     if role not in ROLES or state not in STATES:
         raise damaged_value()
-    if state == "streaming":
-        text = text_of(connection, id_)
     size = len(_IDENTITY)
     model, support = row[-2 * size : -size], row[-size:]
     values = dict(zip(_MESSAGE_FIELDS, row))
-    values["text"] = text
+    if state == "streaming":
+        values["text"], values["thinking"] = texts_of(connection, id_)
     values["created_ms"], values["updated_ms"] = map(
         time_of_day, (values["created_ms"], values["updated_ms"])
     )
@@ -430,20 +435,30 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
     return Message(**values)
 
 
-def text_of(connection: sqlite3.Connection, message: int) -> str:
-    """A message's text, with the pieces of a reply that is still being written."""
+def texts_of(connection: sqlite3.Connection, message: int) -> tuple[str, str]:
+    """A message's text and its thinking, with the pieces of a reply that is still being written."""
     parts = connection.execute(
-        "SELECT 0, 0, text FROM messages WHERE id = ?1 "
-        "UNION ALL SELECT 1, number, text FROM pieces WHERE message = ?1 ORDER BY 1, 2",
+        "SELECT 0, 0, text, thinking FROM messages WHERE id = ?1 "
+        "UNION ALL SELECT 1, number, text, thinking FROM pieces WHERE message = ?1 ORDER BY 1, 2",
         (message,),
     )
-    return "".join(sound(part, (int, int, str))[2] for part in parts)
+    text, thinking = [], []
+    for part in parts:
+        sound(part, (int, int, str, str))
+        text.append(part[2])
+        thinking.append(part[3])
+    return "".join(text), "".join(thinking)
 
 
-def settle_text(connection: sqlite3.Connection, message: int, tail: str = "") -> None:
-    """Put a reply's pieces together into its text, where search finds it."""
-    text = text_of(connection, message) + encodable(tail)
-    connection.execute("UPDATE messages SET text = ? WHERE id = ?", (text, message))
+def settle_text(
+    connection: sqlite3.Connection, message: int, tail: str = "", thinking_tail: str = ""
+) -> None:
+    """Put a reply's pieces together into its text and its thinking, where search finds them."""
+    text, thinking = texts_of(connection, message)
+    connection.execute(
+        "UPDATE messages SET text = ?, thinking = ? WHERE id = ?",
+        (text + encodable(tail), thinking + encodable(thinking_tail), message),
+    )
     connection.execute("DELETE FROM pieces WHERE message = ?", (message,))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ds4chat.engine.events import MAX_DEPTH, Judged, Step
+from ds4chat.files import NotRegularError, read_regular
 from ds4chat.store.conversations import model_id, settle_text
 from ds4chat.store.document import (
     FORMAT,
@@ -41,16 +41,13 @@ def import_file(store: Store, path: Path) -> int:
     """Import the conversation in a JSON file as a new one; returns it. Raises StoreError, and then nothing is
     changed."""
     try:
-        # A pipe or a device could keep one waiting, or go on for ever.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input")
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
+    except (NotRegularError, IsADirectoryError):
+        raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input") from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _too_large(one_line(path)) from None
         raise from_system(error, f"{one_line(path)} cannot be read. {_GIVE} The system says") from error
-    except ValueError:
-        raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
     return import_json(store, data, name=one_line(path))
 
 
@@ -58,7 +55,7 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
     """Import a conversation from its JSON form as a new one; returns it. Raises StoreError with a sentence
     that begins with ``name``, and then nothing is changed."""
     if len(data) > MOST_BYTES:
-        raise StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
+        raise _too_large(name)
     with _sentences(name):
         header = msgspec.json.decode(data, type=Header)
         if header.format != FORMAT:
@@ -75,6 +72,10 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
         _check_tree(document)
         with store.database.write() as connection:
             return _insert(connection, document, store.conversations.now_ms())
+
+
+def _too_large(name: str) -> StoreError:
+    return StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
 
 
 @contextmanager
@@ -148,7 +149,8 @@ def _insert_message(
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
         "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "decode_ms, first_token_ms, seed, thinking, load_plain_ms, check_plain_ms) "
+        f"VALUES ({', '.join('?' * 22)})",
         (
             conversation,
             parent,
@@ -169,26 +171,34 @@ def _insert_message(
             message.decode_ms,
             message.first_token_ms,
             message.seed,
+            "" if steps else encodable(message.thinking),
+            message.load_plain_ms,
+            message.check_plain_ms,
         ),
     )
     number = int(made.lastrowid or 0)
     for batch, first in enumerate(range(0, len(steps), _BATCH)):
-        insert_steps(connection, number, batch, steps[first : first + _BATCH], {})
+        some = steps[first : first + _BATCH]
+        insert_steps(connection, number, batch, some, {}, apart=bool(message.thinking))
     if steps:
-        settle_text(connection, number, message.tail)
+        settle_text(connection, number, message.tail, message.thinking[len(_said(steps, thinking=True)) :])
     connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
     return number
 
 
 def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
-    """That a reply's steps make up its text and that their numbers fit into what is stored."""
+    """That a reply's steps make up its text and its thinking, and that their numbers fit into what is
+    stored."""
+    if message.role != "assistant" and (steps or message.thinking):
+        what = "steps" if steps else "thinking"
+        raise _Refused(f"message {message.id} has {what} but is no reply")
     if not steps:
         return
-    if message.role != "assistant":
-        raise _Refused(f"message {message.id} has steps but is no reply")
-    text = "".join(token.text for step in steps for token in step.tokens) + message.tail
+    text = _said(steps, thinking=False if message.thinking else None) + message.tail
     if text != message.text:
         raise _Refused(f"the tokens of message {message.id} do not make up its text")
+    if message.thinking and not message.thinking.startswith(_said(steps, thinking=True)):
+        raise _Refused(f"the tokens of message {message.id} do not make up its thinking")
     last = -1
     for step in steps:
         numbers = (step.index, step.drafted, step.depth, step.context_used)
@@ -202,6 +212,12 @@ def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
         if not sound:
             raise _Refused(f"step {step.index} of message {message.id} holds a number that cannot be")
         last = step.index
+
+
+def _said(steps: list[Step], *, thinking: bool | None) -> str:
+    """The text of the tokens inside or outside the thinking; None: of all."""
+    tokens = (token for step in steps for token in step.tokens)
+    return "".join(token.text for token in tokens if thinking is None or token.thinking is thinking)
 
 
 def _is_sound(row: Judged) -> bool:

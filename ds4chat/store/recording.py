@@ -55,6 +55,8 @@ class Request:
     model: ModelIdentity | None = None
     support: ModelIdentity | None = None
     drafter: str = ""
+    load_plain_ms: float = 0.0
+    check_plain_ms: float = 0.0
 
 
 class ReplyRecorder:
@@ -169,13 +171,15 @@ class ReplyRecorder:
         self.conversation = conversation
         self.message = made.add(conversation, parent, "assistant", "")
         connection.execute(
-            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ? "
-            "WHERE id = ?",
+            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
+            "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
             (
                 this_process(),
                 model_id(connection, request.model),
                 model_id(connection, request.support),
                 encodable(request.drafter),
+                request.load_plain_ms,
+                request.check_plain_ms,
                 self.message,
             ),
         )
@@ -215,10 +219,17 @@ class ReplyRecorder:
 
 
 def insert_steps(
-    connection: sqlite3.Connection, message: int, number: int, steps: list[Step], tunings: dict[Tuning, int]
+    connection: sqlite3.Connection,
+    message: int,
+    number: int,
+    steps: list[Step],
+    tunings: dict[Tuning, int],
+    *,
+    apart: bool = True,
 ) -> None:
     """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
-    tunings that are known already, and gains those of others."""
+    tunings that are known already, and gains those of others. ``apart``: the thinking is kept beside the
+    text, not in it."""
 
     def tuning_id(tuning: Tuning) -> int:
         if tuning not in tunings:
@@ -235,9 +246,14 @@ def insert_steps(
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
     )
+    sides: tuple[list[str], list[str]] = ([], [])
+    for step in steps:
+        for token in step.tokens:
+            sides[token.thinking and apart].append(token.text)
+    text, thinking = (encodable("".join(side)) for side in sides)
     connection.execute(
-        "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
-        (message, number, encodable("".join(token.text for step in steps for token in step.tokens))),
+        "INSERT INTO pieces (message, number, text, thinking) VALUES (?, ?, ?, ?)",
+        (message, number, text, thinking),
     )
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
@@ -262,7 +278,7 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
             (encodable(end.message), message),
         )
         return
-    settle_text(connection, message, end.tail)
+    settle_text(connection, message, end.tail, end.thinking_tail)
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "

@@ -1,4 +1,4 @@
-"""Full-text search over messages and titles.
+"""Full-text search over messages, the thinking of replies among them, and titles.
 
 What the user types is never read as FTS5's own language: it is cut into words and "quoted phrases", and each
 becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
@@ -60,7 +60,7 @@ class Hit:
     matches: tuple[tuple[int, int], ...]
     """Begin and end of every match in the snippet."""
     at: int = 0
-    """Where the first match begins in the whole text."""
+    """Where the first match begins in the whole: a reply's thinking, then its text."""
 
 
 def terms_of(query: str) -> list[Term]:
@@ -100,7 +100,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
 def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
     indexed = [term for term in terms if _is_indexed(term)]
     literal = [term for term in terms if not _is_indexed(term) or _has_symbol(term)]
-    where, values = _where(literal, "m.text", model)
+    where, values = _where(literal, "m.text || ' ' || m.thinking", model)
     columns = "m.conversation, c.title, m.id, m.role, m.created_ms"
     joins = "JOIN conversations c ON c.id = m.conversation"
     if indexed:
@@ -122,11 +122,14 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     hits = []
     for row in rows[:limit]:
         conversation, title, message, role, created_ms, _ = sound(row, (int, str, int, str, int, int | float))
-        found = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-        (text,) = sound(found, (str,))
-        hits.append(
-            Hit(conversation, title, message, role, time_of_day(created_ms), *_snippet(text, patterns))
-        )
+        found = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,)).fetchone()
+        text, thinking = sound(found, (str, str))
+        snippet, matches, at = _snippet(text, patterns)
+        if matches or not thinking:
+            at += len(thinking)
+        else:
+            snippet, matches, at = _snippet(thinking, patterns)
+        hits.append(Hit(conversation, title, message, role, time_of_day(created_ms), snippet, matches, at))
     return hits
 
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +39,7 @@ from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.history.found_message import show_message
 from ds4chat.tui.kit import clipboard
+from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
+MOST_PROBLEMS = 5
+"""Problems that are shown at the start; more would cover the screen."""
 LEAVE_SECONDS = 3.0
 """How long the way out may take after a signal."""
 
@@ -89,6 +93,7 @@ class ChatApp(App[int]):
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
+        use_own_parser()
         super().__init__()
         self._printable = PrintableFilter()
         # The trace of an uncaught exception quotes texts: only without colours can it be told from them.
@@ -98,6 +103,10 @@ class ChatApp(App[int]):
         self.log_path = log_path(settings)
         self.parting = ""
         """What is to be said when the screen is gone: a sentence of what could not be kept."""
+        self._owns_process = False
+        self._by_force: threading.Timer | None = None
+        self._left = False
+        """The conversation is kept and the screen closed."""
         self._problems = list(problems)
         self._sources = dict(sources or {})
         self._from_sources = settings
@@ -178,9 +187,7 @@ class ChatApp(App[int]):
         def leave(number: int, _frame: object) -> None:
             code = 128 + number
             loop.call_soon_threadsafe(self.exit, code)
-            by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
-            by_force.daemon = True
-            by_force.start()
+            self._leave_in_time(code)
 
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             try:
@@ -188,9 +195,30 @@ class ChatApp(App[int]):
             except ValueError:  # not in the main thread: somebody else runs this app
                 return
 
+    def run(self, *args: Any, **options: Any) -> int | None:
+        """Run the chat as this process's only work: no thread that hangs keeps it from leaving."""
+        self._owns_process = True
+        code = super().run(*args, **options)
+        if self._by_force is not None:
+            self._by_force.cancel()
+        return code
+
+    def _leave_in_time(self, code: int) -> None:
+        """Leave by force once LEAVE_SECONDS are over."""
+        if self._by_force is None and self._owns_process:
+            self._by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
+            self._by_force.daemon = True
+            self._by_force.start()
+
     def _leave_by_force(self, code: int) -> None:
-        """The way out hangs, as it can when the terminal went away under a write or the machine is very busy:
-        keep the reply and go. The engine leaves by itself when this process is gone."""
+        """The way out hangs, as it can when the terminal went away under a write, a disk does not answer or
+        the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
+        gone."""
+        if self._left:
+            # All is kept and the terminal given back: what hangs is a thread that nobody needs any more.
+            with suppress(OSError):
+                os.write(sys.stderr.fileno(), f"{self.parting}\n".encode() if self.parting else b"")
+            os._exit(code)
         parting = ""
         try:
             self.chat.abandon()
@@ -214,7 +242,10 @@ class ChatApp(App[int]):
         return problems
 
     def _show_problems(self, problems: list[str]) -> None:
-        for problem in problems:
+        shown = problems[:MOST_PROBLEMS]
+        if more := len(problems) - len(shown):
+            shown.append(f"And {more:,} more like these: ds4chat config check lists those of the settings.")
+        for problem in shown:
             self.notify(problem, severity="warning", timeout=12, markup=False)
 
     # -- settings
@@ -420,6 +451,11 @@ class ChatApp(App[int]):
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
         self.chat.abandon()
         self.parting = self.chat.recorder.close()
+
+    async def _shutdown(self) -> None:
+        await super()._shutdown()
+        self._left = True
+        self._leave_in_time(self.return_code or 0)
 
 
 def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:

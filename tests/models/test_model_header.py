@@ -194,7 +194,7 @@ def test_no_permission_by_any_user(file: Path, monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert refusal(file) == "FILE may not be read by this user. Change its permissions (chmod +r)."
 
 
@@ -204,7 +204,7 @@ def test_failing_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(os, "open", fail)
     assert refusal(file) == "FILE cannot be read: Input/output error. Check the disk that it is on."
 
 

@@ -77,6 +77,11 @@ BYTE_CHARACTERS = _byte_characters()
 _SPACE = BYTE_CHARACTERS[32]
 
 
+def stored(text: str) -> str:
+    """A text as the GGUF stores it in a byte-pair token."""
+    return "".join(BYTE_CHARACTERS[byte] for byte in text.encode())
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts as the GGUF stores them, their types, and the merges in order of rank."""
@@ -155,12 +160,12 @@ def encode(text: str, *, bos: bool = True) -> list[int]:
 
 
 def _encode_piece(piece: str) -> list[int]:
-    stored = "".join(BYTE_CHARACTERS[b] for b in piece.encode())
+    text = stored(piece)
     # Merges grow from a leading space alone: the longest known prefix is one token, bytes follow.
     longest = 1
-    while longest < len(stored) and stored[: longest + 1] in _INDEX:
+    while longest < len(text) and text[: longest + 1] in _INDEX:
         longest += 1
-    return [_INDEX[stored[:longest]]] + [_INDEX[c] for c in stored[longest:]] if stored else []
+    return [_INDEX[text[:longest]]] + [_INDEX[c] for c in text[longest:]] if text else []
 
 
 def piece(token: int) -> bytes:

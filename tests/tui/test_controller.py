@@ -77,14 +77,14 @@ def test_a_frame_without_events_is_empty() -> None:
     assert chat.frame().empty
 
 
-def test_the_next_request_carries_the_answer_without_its_thinking() -> None:
+def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
     chat, engine, _ = ready(answer=False)
     chat.submit("Hi")
-    thought = steps_of(1, [("<think>", "plain"), ("hm", "accepted"), ("</think>", "bonus")], thinking=True)
-    engine.push(*thought, *steps_of(1, [("\n\nYes", "plain")], first=2), ended(1))
+    thought = steps_of(1, [("", "plain"), ("hm", "accepted"), ("", "bonus")], thinking=True)
+    engine.push(*thought, *steps_of(1, [("Yes", "plain")], first=2), ended(1))
     chat.frame()
     chat.submit("And?")
-    assert engine.generates[1].messages[2] == Message("assistant", "Yes")
+    assert engine.generates[1].messages[2] == Message("assistant", "Yes", "hm")
 
 
 def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:

@@ -6,6 +6,7 @@ import shutil
 import time
 from typing import TextIO
 
+from ds4chat.terminal import takes_escapes
 from ds4chat.text import redraw_line
 
 BAR = 24
@@ -16,7 +17,7 @@ class Progress:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._on = out.isatty()
+        self._on = takes_escapes(out)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:

@@ -93,7 +93,7 @@ def preview(found: Conversation, path: Sequence[Message], looks: Looks, focus: i
         state = STATES.get(message.state, message.state)
         text.append(f"\n{who}", looks.mark)
         text.append(f" {state}\n" if state else "\n", looks.muted)
-        body = message.text.strip()
+        body = message.text.strip() or message.thinking.strip()
         text.append(printable(body[:PREVIEW_CHARACTERS]) + ("…" if len(body) > PREVIEW_CHARACTERS else ""))
         text.append("\n")
     return text

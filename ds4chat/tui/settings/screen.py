@@ -51,7 +51,7 @@ def takes(option: Option) -> str:
     if option.kind == "table":
         return "edited in the settings file"
     if option.kind == "path":
-        return "a file"
+        return "a file, or a name" if option.names else "a file"
     return f"{range_of(option)} {option.unit}".strip()
 
 
@@ -216,9 +216,6 @@ class SettingsScreen(Sheet[Settings | None]):
         line.set_class(error, "-error")
         line.update(message)
 
-    def _hint(self, hint: str) -> None:
-        self.query_one(".sheet-hint", Static).update(hint)
-
     # -- changing a value
 
     def _checked(self, option: Option, raw: Any) -> Any:
@@ -272,7 +269,7 @@ class SettingsScreen(Sheet[Settings | None]):
             field.value = f"{value:g}" if isinstance(value, float) else str(value)
             self.query_one("#settings-edit").display = True
             self.set_focus(field)
-            self._hint(EDIT_HINT)
+            self.show_hint(EDIT_HINT)
 
     @on(Input.Changed, "#settings-value")
     def check_as_typed(self, event: Input.Changed) -> None:
@@ -296,7 +293,7 @@ class SettingsScreen(Sheet[Settings | None]):
         self._editing = ""
         self.query_one("#settings-edit").display = False
         self.query_one(OptionList).focus()
-        self._hint(LIST_HINT)
+        self.show_hint(LIST_HINT)
 
     def action_cycle(self, by: int) -> None:
         """The next or previous of a few values."""
@@ -322,7 +319,7 @@ class SettingsScreen(Sheet[Settings | None]):
         field = self.query_one("#settings-filter", Input)
         field.display = True
         self.set_focus(field)
-        self._hint(FILTER_HINT)
+        self.show_hint(FILTER_HINT)
 
     @on(Input.Changed, "#settings-filter")
     def filter_rows(self) -> None:
@@ -333,7 +330,7 @@ class SettingsScreen(Sheet[Settings | None]):
     def leave_filter(self) -> None:
         """Back to the list, with the filter in force."""
         self.query_one(OptionList).focus()
-        self._hint(LIST_HINT)
+        self.show_hint(LIST_HINT)
 
     def action_save(self) -> None:
         """Write all settings to the file and tell the app."""
@@ -365,7 +362,7 @@ class SettingsScreen(Sheet[Settings | None]):
             field.value = ""
             field.display = False
             self.query_one(OptionList).focus()
-            self._hint(LIST_HINT)
+            self.show_hint(LIST_HINT)
             return
         unsaved = self._changed()
         if unsaved and not self._asked_to_leave:

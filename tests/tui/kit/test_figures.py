@@ -21,7 +21,7 @@ from ds4chat.tui.kit.figures import (
     token_text,
     whole_percent,
 )
-from ds4chat.tui.panels.history import History
+from ds4chat.tui.kit.history import History
 
 
 def plain(lines) -> list[str]:

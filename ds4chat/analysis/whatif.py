@@ -28,22 +28,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
 from ds4chat.analysis.rows import Bools, Rows
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import MAX_DEPTH
-from ds4chat.engine.stats import PHASES
-
-
-class StepTimes(Protocol):
-    """Milliseconds of a step; costs.CostTable is one."""
-
-    def step_ms(self, drafts: int, calls: int | None = None) -> float:
-        """A step that verifies ``drafts`` drafts, after ``calls`` drafter passes; NaN where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +79,6 @@ class WhatIf:
         return self.plain_ms / self.ms if self.ms > 0 and self.plain_ms > 0 else None
 
 
-def costs_from_rows(rows: Rows) -> CostTable:
-    """The step times that the recorded steps took: verification by rows, drafting by drafts, the rest."""
-    table = CostTable()
-    draft, verify, total = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
-    for depth, drafted, ms in zip(rows.step_depth, rows.step_drafted, rows.step_ms):
-        table.verify.add(int(drafted) + 1, float(ms[verify]))
-        rest = max(0.0, float(ms[total] - ms[verify]))
-        if depth == 0:
-            table.plain_overhead.add(rest)
-        elif drafted:
-            table.draft.add(int(drafted), float(ms[draft]))
-            table.drafting_overhead.add(max(0.0, rest - float(ms[draft])))
-    return table
-
-
 def what_if(
     rows: Rows,
     *,
@@ -113,7 +89,7 @@ def what_if(
 ) -> WhatIf:
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
-    What is None stays as recorded, step by step. ``times``: costs_from_rows(rows) if None. Raises ValueError
+    What is None stays as recorded, step by step. ``times``: StepTimes(rows) if None. Raises ValueError
     for a depth outside 0..16, a margin outside 0..1 or a negative gate.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
@@ -123,7 +99,7 @@ def what_if(
     if gate is not None and not gate >= 0:
         raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
     verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
-    walk = _Walk(rows, verdicts, depth, gate, times or costs_from_rows(rows))
+    walk = _Walk(rows, verdicts, depth, gate, times or StepTimes(rows))
     return walk.run(int(np.sum(verdicts != rows.accepted)))
 
 

@@ -38,6 +38,8 @@ from ds4chat.engine.events import (
     refused,
     uncompared,
 )
+from ds4chat.settings.logfile import LineFormatter
+from ds4chat.text import printable_streams
 
 if TYPE_CHECKING:
     from ds4chat.engine.session import Session
@@ -188,18 +190,19 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    try:
-        Engine(commands, events).run()
-    except BrokenPipeError:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    with printable_streams():
+        try:
+            Engine(commands, events).run()
+        except BrokenPipeError:
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
         os._exit(0)
-    except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
 
 
 if __name__ == "__main__":

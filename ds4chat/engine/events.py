@@ -12,9 +12,12 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import IO, Literal
 
 import msgspec
+
+from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
@@ -30,6 +33,8 @@ Level = Literal["info", "warning", "error"]
 Depth = int | Literal["auto"]
 
 MAX_DEPTH = 16
+CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
+"""How sentences name the setting, which is reached in two ways."""
 
 
 class ProtocolError(Exception):
@@ -77,6 +82,8 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
+    thinking: str = ""
+    """What an assistant's turn thought before its content, without tags; templates that ask for it get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,11 @@ class Token:
     id: int
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
-    completes the character carries it); the texts of a reply joined are the reply."""
+    completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
+    outside the thinking, joined, are the answer; those inside it, the thinking."""
     origin: Origin
     thinking: bool = False
-    """The token belongs to the model's thinking, its tags included."""
+    """The token belongs to the model's thinking, its marks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,11 @@ class ModelInfo:
     n_vocab: int
     has_template: bool
 
+    @property
+    def title(self) -> str:
+        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        return one_line(self.name or PurePath(self.path).stem)
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
@@ -195,6 +208,10 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    chat_template: str = ""
+    """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
+    template: bool = True
+    """Off: conversations as plain lines, without any template."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
     depth: Depth = MAX_DEPTH
@@ -219,6 +236,9 @@ class Generate:
     keep_accepted: bool = True
     conversation: int = 0
     """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
+    baseline: bool = False
+    """Decode a plain step now and then, so that the speed can be held against plain decoding's
+    (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +349,26 @@ class Step:
     ms: Phases
     tuning: Tuning
     depth: int
-    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget."""
+    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
+    depth stands here for a step that is plain for the baseline's sake, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: int
     """Tokens in the target's KV cache after the step."""
+    baseline: bool = False
+    """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain
+    step takes ms.total - ms.draft here."""
+
+    @property
+    def accepted(self) -> int:
+        """Judged drafts that were accepted. Each is one of ``tokens``, but for the one of ``accepted_end``
+        and for those of a probe, which are hits and never used."""
+        return sum(row.accepted for row in self.judged)
+
+    @property
+    def accepted_end(self) -> bool:
+        """The last accepted draft was the token that ended the reply, which is accepted and not emitted."""
+        return self.accepted > len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +388,16 @@ class Ended:
     context_used: int
     seed: int
     tail: str = ""
-    """Text that was still held back when the reply ended: it follows the last token's text."""
+    """The answer's text that was still held back when the reply ended: it follows the last token's."""
+    thinking_tail: str = ""
+    """The same of the thinking."""
+
+
+def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
+    """What is said of a reply that a limit ended; empty where none did."""
+    if reason == "context":
+        return "cut: the context is full" if any_text else "the prompt does not fit into the context"
+    return "cut at its limit" if reason == "length" else ""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
@@ -379,6 +423,8 @@ class Replayed:
     gap: float
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
     detail: str
+    plain_ms: float = 0.0
+    """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
 
 
 def uncompared(reply: int, why: str) -> Replayed:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import measure
+from ds4chat.engine import judge, measure
 from ds4chat.engine.auto import costs
 from ds4chat.engine.auto.controller import AutoDepth
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.drafters.assistant import Assistant
 from ds4chat.engine.drafters.base import Drafter
-from ds4chat.engine.drafters.chained import ChainedNextN
-from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
-from ds4chat.engine.drafters.model import DraftModel
-from ds4chat.engine.drafters.nextn import NextN
+from ds4chat.engine.drafters.registry import OPENERS
 from ds4chat.engine.events import (
     MAX_DEPTH,
     Depth,
@@ -30,17 +27,33 @@ from ds4chat.engine.events import (
     ModelInfo,
     Notice,
 )
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device, memory
-from ds4chat.engine.prompting import Prompter
+from ds4chat.engine.llama import (
+    BadRowError,
+    CacheConfig,
+    CacheTypeError,
+    Context,
+    LlamaError,
+    Model,
+    build,
+    device,
+    memory,
+)
+from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
-from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
-from ds4chat.engine.templates import TemplateProcess
-from ds4chat.models.classify import classify, quantisation
+from ds4chat.engine.strict import (
+    ODD_HEADS_CACHE,
+    ODD_HEADS_NOTE,
+    STRICT_CACHE,
+    prepare_strict,
+    strict_batches_are_exact,
+)
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
+from ds4chat.models.kinds import kind_of
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
 
 log = logging.getLogger(__name__)
@@ -101,7 +114,7 @@ def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> t
 
 def _converted(load: Load, emit: Emit) -> str:
     """The support file, or what it was converted to if it is in ds4's layout. Raises ModelFileError."""
-    if load.support == EMBEDDED or classify(read_header(load.support)) != "ds4-support":
+    if load.support == EMBEDDED or not kind_of(read_header(load.support)).converts:
         return load.support
     try:
         out = converted_path(load.model, load.support, paths.cache_dir())
@@ -125,6 +138,7 @@ class _Opening:
         self._load = load
         self._resuming = resuming
         self._header = header
+        self._template = named_template(load.chat_template)
         self._emit = emit
         self._rollback = rollback_class(header)
         self._threads = load.threads or measure.cores()
@@ -140,11 +154,10 @@ class _Opening:
     def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
         """Load everything and measure. Raises LlamaError."""
         load, emit = self._load, self._emit
-        templates = TemplateProcess()  # comes up while the model is loaded
         if load.strict:
             prepare_strict()
-        model = self._model(load.model, "target", mtp=pair is not None and pair.kind == "nextn-embedded")
-        prompter = Prompter(model, templates)
+        model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
+        prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")
@@ -158,6 +171,11 @@ class _Opening:
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
+        row = target.logits(1)[0]
+        if not judge.decides(row, judge.choose(row)):
+            target.close()
+            model.close()
+            raise BadRowError
         drafter: Drafter | None = None
         if pair:
             try:
@@ -173,7 +191,11 @@ class _Opening:
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
-            exact, strict_note = strict_batches_are_exact(target, token)
+            exact, strict_note = (
+                strict_batches_are_exact(target, token)
+                if self._cache is STRICT_CACHE
+                else (False, ODD_HEADS_NOTE)
+            )
         auto, remember = self._auto_depth(drafter)
         session = Session(
             target,
@@ -187,6 +209,7 @@ class _Opening:
             remember=remember,
             states=self._states(target, drafter, pair) if self._resuming else None,
             windowed=self._windowed,
+            settling=1 if device() == "CPU" else 2,
         )
         return session, Loaded(
             target=self._info(model),
@@ -238,7 +261,8 @@ class _Opening:
                     "trained for; its text may lose the thread beyond that.",
                 )
             )
-        return Context(
+        make = partial(
+            Context,
             model,
             n_ctx=n_ctx,
             n_batch=BATCH,
@@ -246,33 +270,36 @@ class _Opening:
             threads=self._threads,
             # A recurrent state is kept once more for every token that may be dropped.
             rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
-            cache=self._cache,
         )
+        try:
+            return make(cache=self._cache)
+        except CacheTypeError:
+            if not self._load.strict:
+                raise
+            self._cache = ODD_HEADS_CACHE
+            return make(cache=self._cache)
 
     def _n_ctx(self, model: Model) -> int:
         return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {
-            "max_depth": self._max_depth,
-            "threads": self._threads,
-            "cache": self._cache,
-        }
-        if pair.kind == "nextn-embedded":
-            nextn = ChainedNextN if pair.n_heads > 1 else NextN
-            return nextn(target, target.model, embedded=True, **options)
-        support = self._model(
-            str(pair.path), "support", mtp=pair.kind in ("nextn-support", "gemma4-assistant")
-        )
-        if pair.kind == "nextn-support":
-            nextn = ChainedNextN if pair.n_heads > 1 else NextN
-            return nextn(target, support, embedded=False, **options)
-        if pair.kind == "gemma4-assistant":
-            return Assistant(target, support, **options)
-        if pair.kind == "eagle3":
-            return Eagle3(target, support, **options)
-        return DraftModel(target, support, **options)
+        options: dict[str, Any] = {"max_depth": self._max_depth, "threads": self._threads}
+        opener = OPENERS[pair.kind]
+        inside = pair.path is None
+        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
+        try:
+            try:
+                return opener.open(target, model, cache=self._cache, **options)
+            except CacheTypeError:
+                if not self._load.strict:
+                    raise
+                # What a drafter rounds differently changes no token: its cache need not be strict's.
+                return opener.open(target, model, cache=ODD_HEADS_CACHE, **options)
+        except LlamaError:
+            if not inside:
+                model.close()
+            raise
 
     def _auto_depth(self, drafter: Drafter | None) -> tuple[AutoDepth, Callable[[CostTable], object]]:
         """The controller of depth "auto", started from what was measured with the same files, threads and

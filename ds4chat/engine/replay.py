@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,10 @@ from ds4chat.engine.reply import Reply
 
 TIE = 0.5
 """Logits: below this gap, rounding in batched kernels can turn one choice into the other."""
+
+
+SETTLING = 2
+"""Passes after the prompt's that pay for the change of the batch size, on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,13 @@ def compare(
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
     ends = finished.end_token >= 0
     wanted = finished.compared
+    settled_at = 0.0
     try:
         for i, expected in enumerate(wanted):
             if stop():
                 return None
+            if i == SETTLING:
+                settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
             own = reply.own_choice(row, 0)
@@ -81,9 +89,11 @@ def compare(
             progress(i + 1)
     finally:
         reply.close()
+    settled = len(wanted) - SETTLING
+    pass_ms = (time.perf_counter() - settled_at) * 1000 / settled if settled > 0 else 0.0
     n = len(finished.ids)
     same = f"All {n} tokens {'and the end of the reply ' if ends else ''}are those of plain decoding."
-    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same)
+    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, pass_ms * len(wanted))
 
 
 def _explain(finished: Finished, gap: float, index: int) -> str:

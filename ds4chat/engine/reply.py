@@ -7,12 +7,19 @@ from collections.abc import Sequence
 
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
-from ds4chat.engine.events import FinishReason, FullRow, Generate, Judged, Origin, Token, Tuning
-from ds4chat.engine.llama import Context, DecodeError, Floats, Sampler
+from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
+    FinishReason,
+    FullRow,
+    Generate,
+    Judged,
+    Origin,
+    Token,
+    Tuning,
+)
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
 from ds4chat.engine.prompting import Prompt
-from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, TextStream, Thinking
-
-_TAGS = {tag.encode() for tag in OPEN_TAGS + CLOSE_TAGS}
+from ds4chat.engine.thinking import ReplyText
 
 
 class Rows:
@@ -96,8 +103,13 @@ class Reply:
         """Tokens that stand before the reply."""
         self._target = target
         self._model = target.model
-        self._text = TextStream((*prompt.stop, *request.stop))
-        self._thinking = Thinking(open_at_start=prompt.thinking)
+        self._ends = prompt.format.ends
+        self._text = ReplyText(
+            prompt.format,
+            stop=(*prompt.stop, *request.stop),
+            opened_by=prompt.thinking,
+            turns=not request.ignore_eos,
+        )
         self._tuning = tuning
         self._sampler = self._make_sampler(tuning, seed, prompt.tokens)
         self._last_end: float | None = None
@@ -116,7 +128,7 @@ class Reply:
         self.finish = "context"
         self.detail = (
             f"The context of {n_ctx} tokens is full, so the reply stops here. Start a new conversation, or "
-            "raise the context length (-c)."
+            f"raise {CONTEXT_LENGTH}."
         )
 
     # -- tuning
@@ -165,8 +177,14 @@ class Reply:
     # -- acceptance
 
     def own_choice(self, logits: Floats, index: int) -> int:
-        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode."""
-        return self._sampler.sample(self._target, index) if self._sampler else judge.choose(logits)
+        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode.
+
+        Raises BadRowError for a row that decides nothing.
+        """
+        best = judge.choose(logits)
+        if not judge.decides(logits, best):
+            raise BadRowError
+        return self._sampler.sample(self._target, index) if self._sampler else best
 
     def accept(
         self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
@@ -245,24 +263,28 @@ class Reply:
 
     def _emit(self, token: int, origin: Origin, tokens: list[Token]) -> None:
         """Put one token out, unless it ends the reply."""
-        if self._model.is_eog(token) and not self.request.ignore_eos:
+        ends = self._model.is_eog(token) or token in self._ends
+        if ends and not self.request.ignore_eos and self._text.ends_at(token):
             self.finish = "stop"
             self.end_token = token
             return
-        piece = self._model.piece(token)
-        if not piece and self._model.piece(token, special=True) in _TAGS:
-            piece = self._model.piece(token, special=True)
-        text = self._text.push(piece)
+        text, thinking = self._text.push(self._model.piece(token), token)
         self.ids.append(token)
-        tokens.append(Token(token, text, origin, self._thinking.push(piece.decode("utf-8", "replace"))))
+        tokens.append(Token(token, text, origin, thinking))
         if self._text.stopped:
             self.finish = "stop"
+            if self._text.stopped == "turn":
+                self.detail = (
+                    "The model began to write the user's next turn itself, so the reply ends here. If that "
+                    "happens often, the model's file may name the wrong end token: look for a newer one."
+                )
         elif self.left == 0:
             self.finish = "length"
 
-    def tail(self) -> str:
-        """Text still held back at the reply's end; empty after a stop string."""
-        return "" if self._text.stopped else self._text.flush()
+    def tails(self) -> dict[str, str]:
+        """What was still held back at the reply's end, as fields of Ended."""
+        answer, thinking = self._text.finish()
+        return {"tail": answer, "thinking_tail": thinking}
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

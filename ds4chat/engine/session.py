@@ -32,11 +32,14 @@ from typing import Literal
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
     Event,
+    FinishReason,
     Generate,
     Notice,
     Outcome,
@@ -48,8 +51,8 @@ from ds4chat.engine.events import (
     refused,
     uncompared,
 )
-from ds4chat.engine.llama import Context, DecodeError, LlamaError
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
@@ -75,7 +78,8 @@ class Session:
     decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
     depth "auto"; ``remember`` gets its cost table after each reply that it ran. states: where keep() puts the
     conversation's state, and where a prompt's beginning may be found. windowed: some layers attend a sliding
-    window, of which a saved state holds no more than its last token sees.
+    window, of which a saved state holds no more than its last token sees. settling: plain steps after a
+    change of the batch size that tell nothing of the baseline (PlainPasses).
     """
 
     def __init__(
@@ -91,11 +95,12 @@ class Session:
         remember: Callable[[CostTable], object] = lambda table: None,
         states: SavedStates | None = None,
         windowed: bool = False,
+        settling: int = 1,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.prompter = prompter
-        self.n_ctx = min(n_ctx, target.n_ctx)
+        self.n_ctx = target.model.room = min(n_ctx, target.n_ctx)
         self.rollback = rollback
         self.batches_are_exact = batches_are_exact
         self.tokens: list[int] = []
@@ -106,6 +111,7 @@ class Session:
         self._auto_ran = False
         self._remember = remember
         self._states = states
+        self._plain = PlainPasses(settling)
         self._judged = 0
         self._accepted = 0
         self._failures = 0
@@ -116,28 +122,14 @@ class Session:
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
         started = time.perf_counter()
-        try:
-            prompt = self.prompter.of(request)
-        except (PromptError, LlamaError) as error:
-            emit(refused(request.reply, str(error)))
-            return
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return
-        if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
-                    "context",
-                )
-            )
+        prompt = self._prompt(request, emit)
+        if prompt is None:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, tuning, seed)
         self._auto.begin()
+        self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
@@ -162,7 +154,8 @@ class Session:
         except LlamaError as error:
             reused = 0
             reply.finish = "error"
-            reply.detail = f"{error} The reply stops here; what came stays. Retry, or reload the model."
+            advice = "" if isinstance(error, BadRowError) else " Retry, or reload the model."
+            reply.detail = f"{error} The reply stops here; what came stays.{advice}"
             self.reset()
         finally:
             reply.close()
@@ -189,7 +182,7 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
-                tail=reply.tail(),
+                **reply.tails(),
             )
         )
 
@@ -197,6 +190,28 @@ class Session:
         if self._auto_ran:
             self._remember(self._auto.table)
             self._auto_ran = False
+
+    def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
+        """The request's prompt; None where there is none that fits the context, and an Ended says why."""
+        try:
+            prompt = self.prompter.of(request)
+        except (PromptError, LlamaError) as error:
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            emit(refused(request.reply, str(error), reason))
+            return None
+        for note in prompt.notes:
+            emit(Notice("info", note))
+        if len(prompt.tokens) >= self.n_ctx:
+            emit(
+                refused(
+                    request.reply,
+                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
+                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
+                    "context",
+                )
+            )
+            return None
+        return prompt
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Decode the last reply again without drafts and emit a Replayed, which says why where it could not
@@ -244,7 +259,6 @@ class Session:
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
-        self.prompter.close()
         if self.drafter:
             self.drafter.close()
         self.target.close()
@@ -331,8 +345,13 @@ class Session:
         limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
         depth, draft = 0, Draft()
         failed = False
+        set_aside = 0
         if self.drafter and limit > 0:
-            depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
+            room = min(limit, self.drafter.max_depth)
+            if reply.request.baseline and not tuning.probe and self._plain.due():
+                set_aside = 0 if tuning.depth == "auto" else min(tuning.depth, room)
+            else:
+                depth = 1 if tuning.probe else controller.choose(room)
             if depth > 0:
                 draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
@@ -363,14 +382,16 @@ class Session:
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        between = reply.between_ms(t0)
+        # Before a step that drafts nothing there is only what plain decoding has as well.
+        before = 0.0 if depth else (t1 - t0) * 1000
+        between = reply.between_ms(t0) + before
         ms = Phases(
-            draft=(t1 - t0) * 1000,
+            draft=(t1 - t0) * 1000 - before,
             verify=(t2 - t1 + rows.late_s) * 1000,
             accept=(t3 - t2 - rows.late_s) * 1000,
             rollback=(t4 - t3) * 1000,
             other=between,
-            total=between + (t4 - t0) * 1000,
+            total=between - before + (t4 - t0) * 1000,
         )
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         controller.observe(
@@ -385,6 +406,12 @@ class Session:
                 emitted=len(tokens),
             )
         )
+        baseline = self._plain.took(
+            rows=0 if failed or not rolled_back else len(used) + 1,
+            tokens=len(tokens),
+            total_ms=ms.total,
+            plain_ms=ms.total - ms.draft,
+        )
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,
@@ -395,9 +422,10 @@ class Session:
             outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
             ms=ms,
             tuning=tuning,
-            depth=depth,
+            depth=depth or set_aside,
             drafter=draft.source,
             context_used=len(self.tokens),
+            baseline=baseline,
         )
 
     def _controller(self, tuning: Tuning) -> DepthController:

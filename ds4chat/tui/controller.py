@@ -42,6 +42,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -205,8 +206,8 @@ class Chat:
     def model_name(self) -> str:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
-            return self.loaded.target.name or PurePath(self.loaded.target.path).stem
-        return PurePath(self.load_command.model).stem if self.load_command else ""
+            return self.loaded.target.title
+        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -344,6 +345,7 @@ class Chat:
         """Ask for a reply to the conversation as it stands."""
         self._unasked = self.conversation.messages()
         reply = Reply(self.next_number(), self.model_name)
+        reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
@@ -371,6 +373,7 @@ class Chat:
                 think=self.think,
                 keep_accepted=self.keep_accepted,
                 conversation=self.recorder.number_on_disk(self.conversation),
+                baseline=True,
             )
         )
 
@@ -478,7 +481,7 @@ class Chat:
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
-            frame.replayed.append(event)
+            self._replayed(event, frame)
             if event.reply == self._checked:
                 self._check_ended()
                 frame.engine = True
@@ -501,6 +504,14 @@ class Chat:
         self.recorder.loaded(self.load_command, self.loaded)
         frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
+
+    def _replayed(self, replayed: Replayed, frame: Frame) -> None:
+        frame.replayed.append(replayed)
+        reply = self.conversation.reply(replayed.reply)
+        if reply is not None and replayed.plain_ms:
+            reply.stats.fold(replayed)
+            self.recorder.checked(reply)
+            frame.grown = reply
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

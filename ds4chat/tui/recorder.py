@@ -20,6 +20,7 @@ from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
 from ds4chat.store.writer import Ticket, Writer
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
@@ -125,6 +126,7 @@ class _Exchange:
             model=ModelIdentity.of(loaded.target) if loaded else None,
             support=ModelIdentity.of_support(loaded.drafter) if loaded else None,
             drafter=loaded.drafter.kind if loaded and loaded.drafter else "",
+            load_plain_ms=self.reply.stats.plain.load_ms,
         )
 
     def _list_again(self) -> None:
@@ -187,6 +189,15 @@ class StoreRecorder:
             self._exchange.take(end)
             self._writer.put(self._exchange.grow)
 
+    def checked(self, reply: Reply) -> None:
+        """Have what the check took written beside the reply."""
+
+        def write() -> None:
+            if reply.key is not None:
+                self.store.conversations.checked(reply.key, reply.stats.plain.checked_ms)
+
+        self._writer.put(write)
+
     def went_back(self, conversation: Conversation) -> None:
         """Let the path shown end where the conversation now ends, under its system prompt."""
         last = conversation.turns[-1] if conversation.turns else None
@@ -222,7 +233,7 @@ class StoreRecorder:
         self._loaded = loaded
         name = loaded.target.name
         self._models = list(dict.fromkeys([command.model, *self._models]))
-        self._targets[name or PurePath(loaded.target.path).stem] = loaded.target
+        self._targets[loaded.target.title] = loaded.target
         self._writer.put(
             lambda: self.store.history.used_model(command.model, command.support, command.lookup, name)
         )
@@ -342,7 +353,7 @@ def read_conversation(store: Store, key: int, number: Callable[[], int]) -> Conv
 
 def _reply(store: Store, message: Message, number: int) -> Reply:
     model = message.model
-    name = (model.name or PurePath(model.path).stem) if model else ""
+    name = one_line(model.name or PurePath(model.path).stem) if model else ""
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:
@@ -352,6 +363,9 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         # Its records cannot be read: the text alone is better than nothing.
         reply = Reply(number, name, key=message.id)
         trouble = str(error)
+    thinking_tail = message.thinking.removeprefix("".join(t.text for t in reply.tokens if t.thinking))
+    reply.stats.plain.load_ms = message.load_plain_ms
+    reply.stats.plain.checked_ms = message.check_plain_ms
     if not reply.tokens:
         tail = message.text
     end = message.ended(number)
@@ -359,7 +373,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         reply.end(end)
     else:
         reply.state = "stopped" if message.state in ("stopped", "complete") else "crashed"
-    reply.tail = tail
+    reply.tail, reply.thinking_tail = tail, thinking_tail
     reply.trouble = trouble
     if message.state == "streaming":
         reply.trouble = "This reply is still being written by another ds4chat."

@@ -26,6 +26,7 @@ KINDS: dict[str, Callable[..., None]] = {
     "gemma4": gemma4.write_target,
     "gemma4-assistant": gemma4.write_assistant,
     "llama": llama.write_target,
+    "llama-speaker": llama.write_speaker,
     "llama-draft": llama.write_draft,
     "llama-random": llama.write_random,
     "eagle3": llama.write_eagle3,

@@ -13,7 +13,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import EngineState, Progress
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
-from ds4chat.tui.panels.acceptance import speedup
+from ds4chat.tui.panels.acceptance import speedup_role
 
 STATES: dict[EngineState, tuple[str, str]] = {
     "none": ("○ no model", "muted"),
@@ -132,9 +132,10 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
             parts[0].spans.append((beyond, "warning"))
     parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
-    factor = speedup(stats, loaded)
-    if factor is not None:
-        parts.append(_Part(3, [(f"{factor:4.2f}×", "good" if factor >= 1 else "bad"), (" plain", "muted")]))
+    plain = stats.plain
+    if plain.speedup is not None:
+        told = " plain at load" if plain.at_load else " plain"
+        parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
     if stats.acceptance is not None:
         parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
     full = stats.context_used > NEARLY_FULL * loaded.n_ctx

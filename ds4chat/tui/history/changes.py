@@ -13,8 +13,8 @@ from pathlib import Path
 from ds4chat.settings.paths import FolderError, state_file
 from ds4chat.store import Store, StoreError
 from ds4chat.store.database import connect
-from ds4chat.store.errors import from_system, shown_path
-from ds4chat.store.harmless import one_line
+from ds4chat.store.errors import from_system
+from ds4chat.text import one_line
 
 UNTITLED = "Untitled"
 
@@ -92,7 +92,7 @@ def _delete_state(store: Store, key: int) -> None:
     except FolderError:
         return  # without a cache folder no state was ever saved
     except OSError as error:
-        raise from_system(error, f"The saved state {shown_path(state_file(key))} cannot be deleted") from None
+        raise from_system(error, f"The saved state {one_line(state_file(key))} cannot be deleted") from None
 
 
 def restore(store: Store, key: int) -> Change:
@@ -123,7 +123,7 @@ def write(store: Store, key: int, path: Path) -> Change:
     from ds4chat.store.export import export
 
     export(store, key, path)
-    return Change(f"Written to {shown_path(path)}.", select=key)
+    return Change(f"Written to {one_line(path)}.", select=key)
 
 
 def read(store: Store, path: Path) -> Change:

@@ -17,7 +17,7 @@ from ds4chat.tui.controller import Progress
 
 def stats() -> Stats:
     found = Stats()
-    for event in (*steps_of(1, PIECES), ended(1)):
+    for event in (loaded(), *steps_of(1, PIECES), ended(1)):
         found.fold(event)
     return found
 
@@ -31,7 +31,8 @@ def lines(status: Status, width: int) -> list[str]:
 
 def test_a_wide_line_has_everything() -> None:
     assert lines(READY, 120) == [
-        " ● ready     Tiny Chat  eagle3 depth 2  exact   88.0 tok/s  1.76× plain   80% accepted  ctx 62/2,048"
+        " ● ready     Tiny Chat  eagle3 depth 2  exact   88.0 tok/s  1.76× plain at load   80% accepted"
+        "  ctx 62/2,048"
     ]
 
 

@@ -159,7 +159,9 @@ class Session:
             self.reset()
         finally:
             reply.close()
-        self._remember_costs()
+        if self._auto_ran:
+            self._remember(self._auto.table)
+            self._auto_ran = False
         self._last = Finished(
             request,
             prompt,
@@ -186,11 +188,6 @@ class Session:
             )
         )
 
-    def _remember_costs(self) -> None:
-        if self._auto_ran:
-            self._remember(self._auto.table)
-            self._auto_ran = False
-
     def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
         """The request's prompt; None where there is none that fits the context, and an Ended says why."""
         try:
@@ -202,14 +199,8 @@ class Session:
         for note in prompt.notes:
             emit(Notice("info", note))
         if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
-                    "context",
-                )
-            )
+            why = f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}."
+            emit(refused(request.reply, f"{why} Shorten it, or raise {CONTEXT_LENGTH}.", "context"))
             return None
         return prompt
 
@@ -341,36 +332,21 @@ class Session:
         tuning = control.tuning
         reply.retune(tuning, self.tokens)
         controller = self._controller(tuning)
-        n = len(self.tokens)
-        limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
-        depth, draft = 0, Draft()
-        failed = False
-        set_aside = 0
-        if self.drafter and limit > 0:
-            room = min(limit, self.drafter.max_depth)
-            if reply.request.baseline and not tuning.probe and self._plain.due():
-                set_aside = 0 if tuning.depth == "auto" else min(tuning.depth, room)
-            else:
-                depth = 1 if tuning.probe else controller.choose(room)
-            if depth > 0:
-                draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
+        depth, set_aside = self._depth(reply, tuning, controller)
+        draft, failed = Draft(), False
+        if depth > 0:
+            draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
         used = [] if tuning.probe else draft.tokens
-        try:
-            rows = self._verify([reply.last, *used], one_by_one=tuning.strict and not self.batches_are_exact)
-        except DecodeError as error:
-            if not used:
-                if error.code == 1:
-                    reply.end_for_context(self.n_ctx)
-                    return None
-                raise
-            self._unverified(error, reply, control, emit)
-            if control.cancelled:
-                return None
+        rows = self._verify(
+            reply, used, control, emit, one_by_one=tuning.strict and not self.batches_are_exact
+        )
+        if rows is None:
+            return None
+        if len(rows.tokens) <= len(used):
             used, failed = [], True
-            rows = self._verify([reply.last], one_by_one=False)
         t2 = time.perf_counter()
         dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
         tokens, judged = ([], []) if dropped else reply.accept(rows, draft, used, tuning)
@@ -382,17 +358,7 @@ class Session:
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        # Before a step that drafts nothing there is only what plain decoding has as well.
-        before = 0.0 if depth else (t1 - t0) * 1000
-        between = reply.between_ms(t0) + before
-        ms = Phases(
-            draft=(t1 - t0) * 1000 - before,
-            verify=(t2 - t1 + rows.late_s) * 1000,
-            accept=(t3 - t2 - rows.late_s) * 1000,
-            rollback=(t4 - t3) * 1000,
-            other=between,
-            total=between - before + (t4 - t0) * 1000,
-        )
+        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafts=depth > 0)
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         controller.observe(
             StepCost(
@@ -427,6 +393,17 @@ class Session:
             context_used=len(self.tokens),
             baseline=baseline,
         )
+
+    def _depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
+        """How many drafts the step asks for, and how many it would if it were not plain for the baseline."""
+        n = len(self.tokens)
+        limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
+        if not self.drafter or limit <= 0:
+            return 0, 0
+        room = min(limit, self.drafter.max_depth)
+        if reply.request.baseline and not tuning.probe and self._plain.due():
+            return 0, 0 if tuning.depth == "auto" else min(tuning.depth, room)
+        return 1 if tuning.probe else controller.choose(room), 0
 
     def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
@@ -479,10 +456,22 @@ class Session:
         self.reset()
         self._read(tokens, reply.request.reply, control, emit, again=True)
 
-    def _verify(self, tokens: list[int], *, one_by_one: bool) -> Rows:
-        """Decode ``last`` and the drafts; one by one, each row only when it is asked for."""
-        rows = Rows(self.target, tokens, len(self.tokens), one_by_one, self.drafter)
-        rows.decode_first()
+    def _verify(
+        self, reply: Reply, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
+    ) -> Rows | None:
+        """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
+        it is asked for. None where the context is full, or a cancel came after a failure."""
+        rows = Rows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
+        try:
+            rows.decode_first()
+        except DecodeError as error:
+            if drafts:
+                self._unverified(error, reply, control, emit)
+                return None if control.cancelled else self._verify(reply, (), control, emit, one_by_one=False)
+            if error.code != 1:
+                raise
+            reply.end_for_context(self.n_ctx)
+            return None
         return rows
 
     def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
@@ -493,12 +482,8 @@ class Session:
         if self.drafter and not rows.one_by_one:
             self.drafter.observe(rows.tokens, pos, rows.committed)
         if rows.decoded > rows.committed and not self.target.remove_from(len(self.tokens)):
-            emit(
-                Notice(
-                    "warning",
-                    "The target's cache refused to drop rejected drafts; the conversation is decoded again.",
-                )
-            )
+            why = "The target's cache refused to drop rejected drafts; the conversation is decoded again."
+            emit(Notice("warning", why))
             self._decode_again(reply, control, emit)
             return False
         return True
@@ -533,6 +518,22 @@ class Session:
         if self.drafter:
             self.drafter.close()
             self.drafter = None
+
+
+def _phases(at: Sequence[float], late_s: float, between_ms: float, *, drafts: bool) -> Phases:
+    """A step's times. at: when it began, and when each of its phases ended, in seconds. late_s: what of the
+    acceptance belongs to the verification. between_ms: since the step before. drafts: it asks for drafts;
+    else there is only what plain decoding has before its decode as well."""
+    began, drafted, verified, accepted, ended = (1000 * t for t in at)
+    late, before = 1000 * late_s, 0.0 if drafts else drafted - began
+    return Phases(
+        draft=drafted - began - before,
+        verify=verified - drafted + late,
+        accept=accepted - verified - late,
+        rollback=ended - accepted,
+        other=between_ms + before,
+        total=between_ms + ended - began,
+    )
 
 
 def _outcome(used: Sequence[int], accepted: int, failed: bool, gated: bool) -> Outcome:

@@ -98,9 +98,9 @@ def decode(model: str, runs: int, threads: int) -> None:
 
 
 def python_share(model: str, runs: int, threads: int) -> None:
+    from ds4chat.engine.control import Control
     from ds4chat.engine.events import Generate, Load, Message, Step, Tuning
     from ds4chat.engine.opening import open_session
-    from ds4chat.engine.session import Control
 
     session, _ = open_session(Load(model, lookup=True, threads=threads), lambda event: None, forgiving=False)
     for depth in (3, 0):

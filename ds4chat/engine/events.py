@@ -11,10 +11,13 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import IO, Literal
 
 import msgspec
+
+from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
@@ -30,6 +33,8 @@ Level = Literal["info", "warning", "error"]
 Depth = int | Literal["auto"]
 
 MAX_DEPTH = 16
+CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
+"""How sentences name the setting, which is reached in two ways."""
 
 
 class ProtocolError(Exception):
@@ -77,6 +82,8 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
+    thinking: str = ""
+    """What an assistant's turn thought before its content, without tags; templates that ask for it get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,11 @@ class Token:
     id: int
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
-    completes the character carries it); the texts of a reply joined are the reply."""
+    completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
+    outside the thinking, joined, are the answer; those inside it, the thinking."""
     origin: Origin
     thinking: bool = False
-    """The token belongs to the model's thinking, its tags included."""
+    """The token belongs to the model's thinking, its marks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,11 @@ class ModelInfo:
     n_vocab: int
     has_template: bool
 
+    @property
+    def title(self) -> str:
+        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        return one_line(self.name or PurePath(self.path).stem)
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
@@ -167,6 +180,7 @@ class DrafterInfo:
     """The support file; empty for lookup and for a NextN block inside the target."""
     max_depth: int
     note: str = ""
+    """Why max_depth is less than MAX_DEPTH; follows "at most N tokens are drafted,"."""
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -194,8 +208,15 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    chat_template: str = ""
+    """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
+    template: bool = True
+    """Off: conversations as plain lines, without any template."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
+    depth: Depth = MAX_DEPTH
+    """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
+    a copy of a recurrent state; "auto": as deep as such copies take little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +234,8 @@ class Generate:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     keep_accepted: bool = True
+    conversation: int = 0
+    """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
     baseline: bool = False
     """Decode a plain step now and then, so that the speed can be held against plain decoding's
     (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
@@ -220,14 +243,14 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Retune:
-    """Take up this tuning from the next step on."""
+    """Take up this tuning from the next step on, in every reply that was asked for before."""
 
     tuning: Tuning
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop this reply within one llama.cpp call; what came stays."""
+    """Stop this reply, or its Replay, within one llama.cpp call; what came stays."""
 
     reply: int
 
@@ -278,6 +301,18 @@ class Loaded:
     strict_note: str = ""
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
 
+    def without_drafter(self, off: SpeculationOff) -> Loaded:
+        """The same models once the drafter was given up."""
+        return replace(self, drafter=None, off_reason=off.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOff:
+    """The drafter of the loaded models was given up: plain decoding goes on."""
+
+    reason: str
+    """Follows "MTP is off:", without a full stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
@@ -288,13 +323,15 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache."""
+    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache. With ``again`` it is the
+    conversation so far that is decoded, within a reply, because the cache or the drafter lost it."""
 
     reply: int
     done: int
     total: int
     reused: int
     ms: float
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +388,16 @@ class Ended:
     context_used: int
     seed: int
     tail: str = ""
-    """Text that was still held back when the reply ended: it follows the last token's text."""
+    """The answer's text that was still held back when the reply ended: it follows the last token's."""
+    thinking_tail: str = ""
+    """The same of the thinking."""
+
+
+def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
+    """What is said of a reply that a limit ended; empty where none did."""
+    if reason == "context":
+        return "cut: the context is full" if any_text else "the prompt does not fit into the context"
+    return "cut at its limit" if reason == "length" else ""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
@@ -361,10 +407,11 @@ def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The answer to Replay: the reply's tokens against plain decoding under the same settings."""
+    """The end of a Replay: the reply's tokens against plain decoding under the same settings."""
 
     reply: int
-    equal: bool
+    equal: bool | None
+    """None where nothing was compared: it was stopped, or could not be made, as ``detail`` says."""
     compared: int
     """Tokens compared; the one that ended the reply counts, though it emits nothing."""
     first_difference: int
@@ -378,6 +425,11 @@ class Replayed:
     detail: str
     plain_ms: float = 0.0
     """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
+
+
+def uncompared(reply: int, why: str) -> Replayed:
+    """The end of a Replay that compared nothing; ``why`` is a sentence."""
+    return Replayed(reply, None, 0, -1, -1, -1, "", "", 0.0, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,13 +455,27 @@ class EngineDied:
     """The engine's last log lines."""
 
 
-Event = Loading | Loaded | LoadFailed | Prefill | Step | Ended | Replayed | Notice | EngineDied
+Event = (
+    Loading | Loaded | LoadFailed | SpeculationOff | Prefill | Step | Ended | Replayed | Notice | EngineDied
+)
 
 # ---------------------------------------------------------------------------------------- wire form
 
 _COMMANDS: dict[str, type] = {c.__name__: c for c in (Load, Generate, Retune, Cancel, Replay, Quit)}
 _EVENTS: dict[str, type] = {
-    e.__name__: e for e in (Loading, Loaded, LoadFailed, Prefill, Step, Ended, Replayed, Notice, EngineDied)
+    e.__name__: e
+    for e in (
+        Loading,
+        Loaded,
+        LoadFailed,
+        SpeculationOff,
+        Prefill,
+        Step,
+        Ended,
+        Replayed,
+        Notice,
+        EngineDied,
+    )
 }
 
 MAX_FRAME = 64 << 20

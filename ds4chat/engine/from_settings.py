@@ -61,7 +61,10 @@ def load_of(settings: Settings) -> Load:
         flash_attn=settings.flash_attn,  # type: ignore[arg-type]
         strict=settings.mtp_strict,
         convert=settings.mtp_convert,
+        chat_template=settings.chat_template,
+        template=settings.template,
         keep_states=settings.keep_states,
+        depth=settings.mtp_draft,
     )
 
 

@@ -39,8 +39,18 @@ class Finished:
     resampled: bool
     """Sampling settings changed on the way, so the same draws cannot be made again."""
 
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """The tokens to be compared."""
+        return self.ids if self.end_token < 0 else (*self.ids, self.end_token)
 
-def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Replayed | None:
+
+def compare(
+    target: Context,
+    finished: Finished,
+    stop: Callable[[], bool],
+    progress: Callable[[int], object] = lambda compared: None,
+) -> Replayed | None:
     """Decode on from a cache that holds the prompt but its last token, choosing as plain decoding would.
 
     The token that ended the reply is compared like those it emitted: a reply may differ by stopping short.
@@ -50,7 +60,7 @@ def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Re
     reply = Reply(request, finished.prompt, target, finished.tuning, finished.seed)
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
     ends = finished.end_token >= 0
-    wanted = (*finished.ids, finished.end_token) if ends else finished.ids
+    wanted = finished.compared
     settled_at = 0.0
     try:
         for i, expected in enumerate(wanted):
@@ -76,6 +86,7 @@ def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Re
                     detail=_explain(finished, gap, i),
                 )
             last, pos = own, pos + 1
+            progress(i + 1)
     finally:
         reply.close()
     settled = len(wanted) - SETTLING

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ds4chat.engine.events import FullRow, Judged, Origin, Phases, Step, Token, Tuning
 from ds4chat.engine.stats import OUTCOMES, PHASES
-from ds4chat.store.entities import clean
 from ds4chat.store.errors import StoreError
+from ds4chat.text import encodable
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 REASONS: tuple[str, ...] = ("", "match", "ratio")
@@ -119,7 +119,7 @@ def pack(steps: Sequence[Step], tuning_id: Callable[[Tuning], int]) -> Batch:
     strings: dict[str, int] = {}
 
     def code(text: str) -> int:
-        return strings.setdefault(clean(text), len(strings))
+        return strings.setdefault(encodable(text), len(strings))
 
     judged = [row for step in steps for row in step.judged]
     batch = Batch(
@@ -216,20 +216,24 @@ def _damaged(why: str) -> StoreError:
     )
 
 
-def tokens_of(columns: Columns, text: str) -> list[Token]:
-    """The tokens; ``text`` is the message's."""
-    ends = np.cumsum(columns.tokens["chars"], dtype=np.int64).tolist()
-    begin = 0
+def tokens_of(columns: Columns, text: str, thinking: str) -> list[Token]:
+    """The tokens; ``text`` and ``thinking`` are the message's. Where it has no thinking of its own, its text
+    is that of all tokens."""
+    sides, at = (text, thinking), [0, 0]
     found: list[Token] = []
-    for id_, end, kind in zip(columns.tokens["id"].tolist(), ends, columns.tokens["kind"].tolist()):
-        found.append(Token(id_, text[begin:end], ORIGINS[kind & 3], bool(kind & THINKING)))
-        begin = end
+    rows = zip(*(columns.tokens[name].tolist() for name in ("id", "chars", "kind")))
+    for id_, chars, kind in rows:
+        side = int(bool(kind & THINKING and thinking))
+        begin, at[side] = at[side], at[side] + chars
+        found.append(Token(id_, sides[side][begin : at[side]], ORIGINS[kind & 3], bool(kind & THINKING)))
     return found
 
 
-def steps_of(columns: Columns, text: str, tunings: dict[int, Tuning], reply: int) -> list[Step]:
+def steps_of(
+    columns: Columns, text: str, thinking: str, tunings: dict[int, Tuning], reply: int
+) -> list[Step]:
     """The steps with their tokens and judged drafts, as the engine gave them but numbered ``reply``."""
-    tokens, judged = iter(tokens_of(columns, text)), iter(_judged_of(columns))
+    tokens, judged = iter(tokens_of(columns, text, thinking)), iter(_judged_of(columns))
     return [
         Step(
             reply=reply,

@@ -23,10 +23,11 @@ import msgspec
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
-from ds4chat.store.entities import ModelIdentity, State, clean
+from ds4chat.store.entities import ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
 from ds4chat.store.packing import pack
+from ds4chat.text import encodable
 
 INTERVAL = 0.7
 """Seconds between two writes of a running reply: with the time of a write, less than one."""
@@ -176,7 +177,7 @@ class ReplyRecorder:
                 this_process(),
                 model_id(connection, request.model),
                 model_id(connection, request.support),
-                clean(request.drafter),
+                encodable(request.drafter),
                 request.load_plain_ms,
                 request.check_plain_ms,
                 self.message,
@@ -218,10 +219,17 @@ class ReplyRecorder:
 
 
 def insert_steps(
-    connection: sqlite3.Connection, message: int, number: int, steps: list[Step], tunings: dict[Tuning, int]
+    connection: sqlite3.Connection,
+    message: int,
+    number: int,
+    steps: list[Step],
+    tunings: dict[Tuning, int],
+    *,
+    apart: bool = True,
 ) -> None:
     """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
-    tunings that are known already, and gains those of others."""
+    tunings that are known already, and gains those of others. ``apart``: the thinking is kept beside the
+    text, not in it."""
 
     def tuning_id(tuning: Tuning) -> int:
         if tuning not in tunings:
@@ -238,9 +246,14 @@ def insert_steps(
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
     )
+    sides: tuple[list[str], list[str]] = ([], [])
+    for step in steps:
+        for token in step.tokens:
+            sides[token.thinking and apart].append(token.text)
+    text, thinking = (encodable("".join(side)) for side in sides)
     connection.execute(
-        "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
-        (message, number, clean("".join(token.text for step in steps for token in step.tokens))),
+        "INSERT INTO pieces (message, number, text, thinking) VALUES (?, ?, ?, ?)",
+        (message, number, text, thinking),
     )
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
@@ -262,10 +275,10 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         settle_text(connection, message)
         connection.execute(
             "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-            (clean(end.message), message),
+            (encodable(end.message), message),
         )
         return
-    settle_text(connection, message, end.tail)
+    settle_text(connection, message, end.tail, end.thinking_tail)
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "
@@ -273,8 +286,8 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         (
             _STATES.get(end.finish_reason, "complete"),
             end.finish_reason,
-            clean(end.detail),
-            clean(end.tail),
+            encodable(end.detail),
+            encodable(end.tail),
             end.prompt_tokens,
             end.reused_tokens,
             end.prefill_ms,

@@ -541,6 +541,23 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     assert other.records.steps(found[2].id, reply.number) == reply.steps
 
 
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_engine_is_told_the_number_of_a_conversation_that_is_on_disk(store: Store, on_disk: bool) -> None:
+    """The saved state is named by it. Numbers of a store in memory are those of other conversations there."""
+    engine = ReplayEngine()
+    chat = Chat(engine, StoreRecorder(store if on_disk else Store.in_memory()), Tuning(depth=2))
+    chat.load(Load("/models/tiny.gguf"))
+    frames_until(chat, lambda: chat.state == "ready", "the model")
+    for _ in range(2):
+        for prompt in ("One", "Two"):
+            chat.submit(prompt)
+            frames_until(chat, lambda: chat.state == "ready", "the reply")
+        assert chat.conversation.key
+        asked = {generate.conversation for generate in engine.generates[-2:]}
+        assert asked == {chat.conversation.key if on_disk else 0}
+        chat.new()
+
+
 def test_a_database_that_is_moved_away_is_said_and_nothing_is_lost_once_it_is_back(
     store: Store, path: Path, tmp_path: Path
 ) -> None:

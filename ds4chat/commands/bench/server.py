@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from ds4chat.commands.bench.errors import BenchError
+from ds4chat.text import shortened
 
 CONNECT_S = 10.0
 """Longest wait for the connection, and for what the server knows without the model."""
@@ -83,7 +84,7 @@ class LlamaServer:
             self._host = ""
         if not self._host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
             raise ServerError(
-                f'"{_shown(url)}" is no address of a server: --compare takes one such as '
+                f'"{shortened(url)}" is no address of a server: --compare takes one such as '
                 "http://127.0.0.1:8080."
             )
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
@@ -97,7 +98,7 @@ class LlamaServer:
                 "-m and the model, and name that one."
             )
         path = props.get("model_path")
-        model = _shown(path.replace("\\", "/").rpartition("/")[2]) if isinstance(path, str) else ""
+        model = shortened(path.replace("\\", "/").rpartition("/")[2]) if isinstance(path, str) else ""
         self.name = f"{model} at {self.url}" if model else self.url
         """What the server says it runs; its address where it does not say."""
 
@@ -113,7 +114,7 @@ class LlamaServer:
         if vocabulary != n_vocab or abs(size - size_bytes) > SAME_SIZE * size_bytes:
             raise ServerError(
                 f"The server runs another model: {self.name} has {size / 2**20:.0f} MiB and a vocabulary of "
-                f"{vocabulary:,}, {_shown(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
+                f"{vocabulary:,}, {shortened(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
                 "llama-server with the same file."
             )
 
@@ -254,7 +255,7 @@ class LlamaServer:
         """Raise what an answer other than OK means."""
         try:
             error = json.loads(content)["error"]
-            message, kind = _shown(str(error["message"])), error.get("type", "")
+            message, kind = shortened(str(error["message"])), error.get("type", "")
         except (LookupError, TypeError, ValueError, AttributeError):
             message = kind = ""
         if status == http.client.UNAUTHORIZED and self._key:
@@ -277,8 +278,3 @@ class LlamaServer:
 
 class _StoppedError(Exception):
     """The reply is not wanted any more."""
-
-
-def _shown(text: str) -> str:
-    """A text of somebody else's in one line of signs that print."""
-    return "".join(c if c.isprintable() else "?" for c in text[:200])

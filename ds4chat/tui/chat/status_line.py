@@ -22,6 +22,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "saving": ("◐ saving", "mark"),
     "reading": ("◐ reading", "mark"),
     "writing": ("▶ writing", "mark"),
+    "checking": ("◐ checking", "mark"),
     "stopping": ("■ stopping", "warning"),
     "failed": ("✕ not loaded", "bad"),
     "died": ("✕ engine died", "bad"),
@@ -106,7 +107,7 @@ def _parts(status: Status, width: int) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
         parts.append(_Part(2, [(progress.stage, "muted")]))
         parts.append(_Part(1, [("Esc stops", "muted")]))
-    elif status.state == "reading" and progress.total:
+    elif status.state in ("reading", "checking") and progress.total:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
@@ -123,7 +124,12 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         parts = [_Part(0, [("MTP off", "warning")])]
     else:
         probe = " probe" if tuning.probe else ""
-        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (f"{tuning.depth}{probe}", "strong")])]
+        most, depth = loaded.drafter.max_depth, tuning.depth
+        beyond = f" of {depth} asked" if isinstance(depth, int) and depth > most else ""
+        shown = f"{most if beyond else depth}{probe}"
+        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")])]
+        if beyond:
+            parts[0].spans.append((beyond, "warning"))
     parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
     plain = stats.plain

@@ -75,7 +75,7 @@ def _what(reply: Reply, number: int, token: Token) -> Part:
         why = "a draft taken by its ratio: the target would have chosen another token"
     spans = [(_quoted(token.text), "strong"), (f"id {token.id}", "muted")]
     if not token.text:
-        spans.append(("a part of the next character", "muted"))
+        spans.append(("a part of the next character, or a mark", "muted"))
     last = str(len(reply.tokens))
     return f"{number + 1:>{len(last)}}/{last}", [*spans, (token.origin, "mark"), (why, "")]
 

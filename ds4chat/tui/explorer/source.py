@@ -5,9 +5,9 @@ Reading can take seconds for a long record: the screen calls it in a thread.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds4chat.analysis.filters import Texts
@@ -16,6 +16,7 @@ from ds4chat.analysis.rows import Rows, rows_from_steps
 from ds4chat.analysis.times import StepTimes, plain_times
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Step
+from ds4chat.files import is_regular, open_regular, user_path
 from ds4chat.tui.conversation import Reply
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def conversation_source(
 
 def log_source(name: str) -> Source:
     """A log of --mtp-conf-log and its like. Raises SourceError."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            log = parse_log(lines)
+        with open_regular(path) as file:
+            log = parse_log(io.TextIOWrapper(file, encoding="utf-8", errors="replace"))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SourceError(f"{path} cannot be read: {error.strerror}. Give a log file.") from None
     rows = log.rows()
     if not len(rows):
         raise SourceError(
@@ -112,9 +113,17 @@ def opener(chat: Chat, name: str) -> Callable[[], Source]:
     if not name:
         return lambda: _chat_source(chat)
     store = getattr(chat.recorder, "store", None)
-    if name.isdecimal() and store is not None and not Path(name).exists():
-        return lambda: stored_source(store, int(name))
-    return lambda: log_source(name)
+
+    def named() -> Source:
+        if name.isdecimal() and store is not None:
+            try:
+                if not is_regular(name):
+                    return stored_source(store, int(name))
+            except TimeoutError as error:
+                raise SourceError(f"{name} cannot be read: {error.strerror}. Give a log file.") from None
+        return log_source(name)
+
+    return named
 
 
 def _chat_source(chat: Chat) -> Source:

@@ -111,12 +111,17 @@ class WhatIfPanel(Vertical):
 
     def on_control_typed(self, event: Control.Typed) -> None:
         event.stop()
+        self._take_typed(event.source, event.text)
+
+    def _take_typed(self, control: Control, text: str) -> bool:
+        """Ask with what was typed; False where it is no value, which was then said."""
         try:
-            scenario = self._handles[_name(event.source)].typed(self.scenario, event.text)
+            scenario = self._handles[_name(control)].typed(self.scenario, text)
         except SettingError as error:
-            event.source.show_error(str(error))
-            return
+            control.show_error(str(error))
+            return False
         self._ask(scenario)
+        return True
 
     def action_as_recorded(self) -> None:
         """The control in focus back to the recorded value."""
@@ -136,7 +141,11 @@ class WhatIfPanel(Vertical):
         self.apply()
 
     def apply(self) -> None:
-        """Hand the values to the chat."""
+        """Hand the values to the chat, one that is still being typed too."""
+        for control in self._controls.values():
+            text = control.take_edit()
+            if text is not None and not self._take_typed(control, text):
+                return
         self.post_message(self.Applied(self.scenario))
 
     # -- figures

@@ -12,8 +12,8 @@ from ds4chat.engine.events import Loaded, Outcome, Step, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
+from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
-from ds4chat.tui.panels.history import History
 from ds4chat.tui.panels.panel import Panel
 
 OUTCOME_ROLES: dict[Outcome, str] = {

@@ -8,7 +8,6 @@ ROLES = (
     "corrected",
     "bonus",
     "approximate",
-    "thinking",
     "user",
     "user-bar",
     "name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from ds4chat.engine.events import limit_words
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.figures import whole_percent
 
@@ -11,7 +12,6 @@ Span = tuple[str, str]
 
 ENDINGS = {
     "complete": "",
-    "limited": "cut at its limit",
     "stopped": "stopped by you",
     "failed": "failed",
     "crashed": "cut off: the engine died",
@@ -34,6 +34,8 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
     """One line of figures for a reply that is over, and the sentence that says why it is cut, if it is."""
     parts: list[Span] = []
     ending = ENDINGS.get(reply.state, "")
+    if reply.state == "limited" and reply.ended is not None:
+        ending = limit_words(reply.ended.finish_reason, any_text=bool(reply.tokens))
     if ending:
         parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
     count = len(reply.tokens)

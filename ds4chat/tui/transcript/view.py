@@ -158,7 +158,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def toggle_thinking(self) -> bool:
         """Open all thinking if any is folded, else fold all; False where there is none."""
-        replies = [block for block in self._stack.replies if block.reply.thinking_tokens]
+        replies = [block for block in self._stack.replies if block.reply.thinking]
         opening = any(not block.thinking_open for block in replies)
         self._restyle(lambda block: block.toggle() if block.thinking_open != opening else None)
         return bool(replies)

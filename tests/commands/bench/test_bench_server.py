@@ -135,7 +135,7 @@ def test_the_token_that_ended_a_reply_is_no_token_of_it_and_the_servers_own_draf
 def test_the_name_is_the_model_and_the_address_without_what_could_steer_a_terminal(peer: Peer) -> None:
     assert LlamaServer(peer.url).name == f"SmolLM2-135M-Instruct.Q4_1.gguf at {peer.url}"
     peer.answers["/props"] = (200, {"model_path": "C:\\models\\a\x1b]0;owned\x07.gguf"})
-    assert LlamaServer(peer.url).name == f"a?]0;owned?.gguf at {peer.url}"
+    assert LlamaServer(peer.url).name == f"a\\x1b]0;owned\\x07.gguf at {peer.url}"
     peer.answers["/props"] = (200, {})
     assert LlamaServer(peer.url).name == peer.url
 

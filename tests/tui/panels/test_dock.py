@@ -13,7 +13,7 @@ from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels import dock as dock_module
 from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
-from ds4chat.tui.panels.confidence import ConfidenceLog, Row, columns, head_line, row_spans
+from ds4chat.tui.panels.confidence import ConfidenceLog, ConfidencePanel, Row, columns, head_line, row_spans
 from ds4chat.tui.panels.dock import PanelDock, open_panels
 from ds4chat.tui.themes import load_themes
 
@@ -158,6 +158,14 @@ async def test_many_batches_are_drawn_together_and_an_idle_dock_draws_nothing(mo
         await settle(pilot)
         assert len(drawings) == 1
         assert len(app.dock.confidence.log_view.rows) == 12 * 7 + 4
+
+
+async def test_the_confidence_log_keeps_no_more_out_of_sight_than_in_sight() -> None:
+    """At 80x24 the dock may stay closed for a whole session."""
+    panel = ConfidencePanel(capacity=10)
+    for index in range(40):
+        panel.take([step(index, 2, 2)], folded(), folded())
+    assert [row.step for row in panel._pending] == [n for n in range(35, 40) for _ in range(2)]
 
 
 async def test_only_changed_lines_are_drawn_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from kits.chat import PIECES, ended, steps_of
 from rich.cells import cell_len
@@ -54,6 +56,32 @@ def test_each_origin_has_a_look_and_a_ratio_acceptance_its_own() -> None:
         "corrected",
         "corrected",
     ]
+
+
+def test_thinking_is_coloured_by_origin_too() -> None:
+    reply = reply_of(("", "plain"), ("so", "plain"), (" hm", "accepted"), (" no", "corrected"), thinking=True)
+    reply.take(steps_of(1, [("Yes", "bonus")], first=4)[0])
+    block = ReplyBlock(reply, 80)
+    assert rows_of(block)[1:3] == ["   ▸ thinking · 4 tokens", "   Yes"]
+    assert block.toggle()
+    assert block.row(2) == (
+        (" ┊ ", "thinking-bar"),
+        ("so", "plain"),
+        (" hm", "accepted"),
+        (" no", "corrected"),
+    )
+    assert block.hit(2, 3).token == 2
+
+
+def test_what_came_after_the_last_token_is_shown_on_its_side() -> None:
+    reply = reply_of(("", "plain"), ("so", "plain"), thinking=True)
+    assert not ReplyBlock(reply_of(("", "plain"), thinking=True), 80).toggle()  # no text to open
+    reply.end(dataclasses.replace(ended(1), tail="Yes", thinking_tail=" hm"))
+    block = ReplyBlock(reply, 80)
+    block.toggle()
+    assert rows_of(block)[1:4] == ["   ▾ thinking · 2 tokens", " ┊ so hm", "   Yes"]
+    assert block.hit(3, 0).what == ""  # it is no token's
+    assert (reply.answer, reply.thinking) == ("Yes", "so hm")
 
 
 def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:

@@ -27,6 +27,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
@@ -332,7 +333,7 @@ class Session:
         tuning = control.tuning
         reply.retune(tuning, self.tokens)
         controller = self._controller(tuning)
-        depth, set_aside = self._depth(reply, tuning, controller)
+        depth, stands_for = self._choose_depth(reply, tuning, controller)
         draft, failed = Draft(), False
         if depth > 0:
             draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
@@ -358,26 +359,12 @@ class Session:
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafts=depth > 0)
+        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
-        controller.observe(
-            StepCost(
-                depth=depth,
-                drafted=len(used),
-                judged=len(judged),
-                accepted=accepted,
-                draft_ms=ms.draft,
-                verify_ms=ms.verify,
-                total_ms=ms.total,
-                emitted=len(tokens),
-            )
-        )
-        baseline = self._plain.took(
-            rows=0 if failed or not rolled_back else len(used) + 1,
-            tokens=len(tokens),
-            total_ms=ms.total,
-            plain_ms=ms.total - ms.draft,
-        )
+        cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(tokens))
+        controller.observe(cost)
+        wrong = failed or not rolled_back
+        baseline = self._plain.took(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,
@@ -385,25 +372,29 @@ class Session:
             tokens=tuple(tokens),
             drafted=len(draft.tokens),
             judged=tuple(judged),
-            outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
+            outcome=_outcome(used, accepted, wrong, draft.gated),
             ms=ms,
             tuning=tuning,
-            depth=depth or set_aside,
+            depth=stands_for,
             drafter=draft.source,
             context_used=len(self.tokens),
             baseline=baseline,
         )
 
-    def _depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
-        """How many drafts the step asks for, and how many it would if it were not plain for the baseline."""
+    def _choose_depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
+        """Drafts to ask for in the next step, and those that the step is recorded with: a fixed depth, too,
+        where the step is plain for the baseline's sake."""
         n = len(self.tokens)
         limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
         if not self.drafter or limit <= 0:
             return 0, 0
-        room = min(limit, self.drafter.max_depth)
-        if reply.request.baseline and not tuning.probe and self._plain.due():
-            return 0, 0 if tuning.depth == "auto" else min(tuning.depth, room)
-        return 1 if tuning.probe else controller.choose(room), 0
+        limit = min(limit, self.drafter.max_depth)
+        if tuning.probe:
+            return 1, 1
+        if reply.request.baseline and self._plain.due():
+            return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
+        depth = controller.choose(limit)
+        return depth, depth
 
     def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
@@ -520,19 +511,20 @@ class Session:
             self.drafter = None
 
 
-def _phases(at: Sequence[float], late_s: float, between_ms: float, *, drafts: bool) -> Phases:
-    """A step's times. at: when it began, and when each of its phases ended, in seconds. late_s: what of the
-    acceptance belongs to the verification. between_ms: since the step before. drafts: it asks for drafts;
-    else there is only what plain decoding has before its decode as well."""
-    began, drafted, verified, accepted, ended = (1000 * t for t in at)
-    late, before = 1000 * late_s, 0.0 if drafts else drafted - began
+def _phases(at: Sequence[float], late_s: float, between_ms: float, *, drafted: bool) -> Phases:
+    """The phases of a step whose draft, verification, acceptance and rollback begin and end at these five
+    seconds. ``late_s``: of the acceptance, what went into decodes; ``between_ms``: since the step before.
+    Before a step that drafts nothing there is only what plain decoding has as well."""
+    draft, verify, accept, rollback = ((end - begin) * 1000 for begin, end in pairwise(at))
+    if not drafted:
+        draft, between_ms = 0.0, between_ms + draft
     return Phases(
-        draft=drafted - began - before,
-        verify=verified - drafted + late,
-        accept=accepted - verified - late,
-        rollback=ended - accepted,
-        other=between_ms + before,
-        total=between_ms + ended - began,
+        draft=draft,
+        verify=verify + late_s * 1000,
+        accept=accept - late_s * 1000,
+        rollback=rollback,
+        other=between_ms,
+        total=draft + verify + accept + rollback + between_ms,
     )
 
 

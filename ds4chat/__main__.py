@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ds4chat.cli import main
+from ds4chat.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

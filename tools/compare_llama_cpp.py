@@ -222,7 +222,7 @@ def read_prompts(path: str, count: int, *, chatml: bool) -> list[str]:
         if not isinstance(prompts, list) or not all(isinstance(p, str) and p for p in prompts):
             raise CompareError(f"{path} must hold a JSON list of prompts, each a string that is not empty.")
     else:
-        from ds4chat.workloads import workloads
+        from ds4chat.commands.bench.workloads import workloads
 
         prompts = [p for group in zip(*(w.prompts for w in workloads())) for p in group]
     return [CHATML.format(p) if chatml else p for p in prompts[:count]]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-from ds4chat.bench.server import LlamaServer, Reply, ServerError
+from ds4chat.commands.bench.server import LlamaServer, Reply, ServerError
 
 CONTEXT = 2048
 LOOKUP = "lookup"

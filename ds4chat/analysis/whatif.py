@@ -34,7 +34,7 @@ import numpy as np
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
 from ds4chat.analysis.rows import Bools, Rows
-from ds4chat.engine.costs import CostTable
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.stats import PHASES
 

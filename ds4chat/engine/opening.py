@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import costs, measure
-from ds4chat.engine.costs import CostTable
-from ds4chat.engine.depth import AutoDepth
+from ds4chat.engine import measure
+from ds4chat.engine.auto import costs
+from ds4chat.engine.auto.controller import AutoDepth
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.assistant import Assistant
 from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.chained import ChainedNextN

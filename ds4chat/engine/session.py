@@ -28,8 +28,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
-from ds4chat.engine.costs import CostTable
-from ds4chat.engine.depth import AutoDepth, DepthController, FixedDepth, StepCost
+from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
     Ended,

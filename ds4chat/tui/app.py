@@ -25,12 +25,15 @@ from ds4chat.engine.events import Tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.tui import clipboard
+from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
 from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
-from ds4chat.tui.live import with_tuning
+from ds4chat.tui.help.palette import PaletteCommands
+from ds4chat.tui.history.found_message import show_message
+from ds4chat.tui.kit import clipboard
+from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.messages import (
     CommandRequested,
     ConversationRead,
@@ -40,17 +43,14 @@ from ds4chat.tui.messages import (
     TokenPicked,
     TuningChanged,
 )
-from ds4chat.tui.output import drain_after_the_terminal, give_terminal_back
-from ds4chat.tui.palette import PaletteCommands
-from ds4chat.tui.screens.chat import ChatScreen
-from ds4chat.tui.screens.found_message import show_message
+from ds4chat.tui.panels import PanelDock
+from ds4chat.tui.panels.tuning import TuningPanel
+from ds4chat.tui.panels.tuning_steps import with_tuning
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
-from ds4chat.tui.widgets.panels import PanelDock
-from ds4chat.tui.widgets.panels.tuning import TuningPanel
 
 if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
-    from ds4chat.tui.screens.history_changes import Chosen
+    from ds4chat.tui.history.changes import Chosen
 
 LEAVE_SECONDS = 3.0
 """How long the way out may take after a signal."""
@@ -277,15 +277,15 @@ class ChatApp(App[int]):
 
     def action_help(self, wanted: str = "") -> None:
         """Keys and commands, all of them or those that mention something."""
-        from ds4chat.tui.commands import usage_rows
-        from ds4chat.tui.screens.help import HelpScreen, collect_keys
+        from ds4chat.tui.chat.command_table import usage_rows
+        from ds4chat.tui.help.screen import HelpScreen, collect_keys
 
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
     def action_models(self) -> None:
         """Choose a model."""
-        from ds4chat.tui.screens.models import ModelPicker
+        from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
@@ -294,8 +294,8 @@ class ChatApp(App[int]):
 
     def action_history(self) -> None:
         """Stored conversations."""
+        from ds4chat.tui.history.screen import HistoryScreen
         from ds4chat.tui.recorder import StoreRecorder
-        from ds4chat.tui.screens.history import HistoryScreen
 
         recorder = self.chat.recorder
         if not isinstance(recorder, StoreRecorder):
@@ -337,7 +337,7 @@ class ChatApp(App[int]):
 
     def action_settings(self, wanted: str = "") -> None:
         """All settings, or those that mention something."""
-        from ds4chat.tui.screens.settings import SettingsScreen
+        from ds4chat.tui.settings.screen import SettingsScreen
 
         self.push_screen(
             SettingsScreen(
@@ -352,21 +352,21 @@ class ChatApp(App[int]):
 
     def action_themes(self) -> None:
         """Choose the colours."""
-        from ds4chat.tui.screens.theme_picker import ThemePicker
+        from ds4chat.tui.settings.theme_picker import ThemePicker
 
         self.push_screen(ThemePicker(self.theme_names))
 
     def action_log(self) -> None:
         """The engine's log."""
-        from ds4chat.tui.screens.log import LogScreen
+        from ds4chat.tui.log.screen import LogScreen
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
 
     def action_explore(self, source: str = "") -> None:
         """The judged drafts of this conversation, of a stored one (its number), or of a log file."""
-        from ds4chat.tui.screens.explorer import ExplorerScreen
-        from ds4chat.tui.screens.explorer_source import opener
+        from ds4chat.tui.explorer.screen import ExplorerScreen
+        from ds4chat.tui.explorer.source import opener
 
         if not isinstance(self.screen, ExplorerScreen):
             self.push_screen(ExplorerScreen(opener(self.chat, source), lambda: self.chat.tuning))
@@ -381,7 +381,7 @@ class ChatApp(App[int]):
 
     def action_about(self) -> None:
         """Versions, places, licences."""
-        from ds4chat.tui.screens.about import AboutScreen
+        from ds4chat.tui.help.about import AboutScreen
 
         places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
         self.push_screen(AboutScreen(places))

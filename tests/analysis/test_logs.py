@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis.recorded import judged, step
+from kits.recorded import judged, step
 
 from ds4chat.analysis.log_parser import Probe, parse_log
 from ds4chat.analysis.rows import rows_from_steps

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from analysis.recorded import judged, step
+from kits.recorded import judged, step
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
 from ds4chat.analysis.rows import Rows, rows_from_steps

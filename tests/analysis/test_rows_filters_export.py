@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from analysis.recorded import draft, judged, step
+from kits.recorded import draft, judged, step
 
 from ds4chat.analysis.export import COLUMNS, write_csv, write_jsonl
 from ds4chat.analysis.filters import Filter, Texts, order, select

@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from analysis.recorded import draft, judged, step
+from kits.recorded import draft, judged, step
 
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.whatif import costs_from_rows, what_if

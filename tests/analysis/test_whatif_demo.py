@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.recorded import judged, step
+from kits.recorded import judged, step
 
 from ds4chat.analysis.rows import Rows, rows_from_steps
 from ds4chat.analysis.whatif import what_if

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, load_of
+from kits.engine import END_NOW, load_of
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import (

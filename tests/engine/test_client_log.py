@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_kit import END_NOW, load_of
+from kits.engine import END_NOW, load_of
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Ended, EngineDied, Generate, Loaded, Notice

@@ -64,7 +64,10 @@ def assert_llama_first(code: str) -> None:
 
 def command(*argv: str) -> str:
     """Code that runs ds4chat with these arguments."""
-    return f"from ds4chat.cli import main\ntry:\n    main({list(argv)!r})\nexcept SystemExit:\n    pass"
+    return (
+        "from ds4chat.commands.main import main\n"
+        f"try:\n    main({list(argv)!r})\nexcept SystemExit:\n    pass"
+    )
 
 
 def test_the_order_shows_which_came_first() -> None:

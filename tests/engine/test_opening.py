@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, load_of, opened
+from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Event, Load, Loading, Notice

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import opened
+from kits.engine import opened
 
 from ds4chat.engine.events import Event, Load, Replayed, Tuning
 from ds4chat.engine.session import Control

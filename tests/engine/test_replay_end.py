@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, Bench, load_of, opened
+from kits.engine import END_NOW, Bench, load_of, opened
 from pitfalls.scripted import Scripted
 
 from ds4chat.engine import replay

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from engine_kit import PAIRS, Answer, Bench, load_of
+from kits.engine import PAIRS, Answer, Bench, load_of
 
 from ds4chat.engine import child, saved_state
 from ds4chat.engine.client import EngineClient

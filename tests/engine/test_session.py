@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, PAIRS, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
 from tiny.tensors import GAIN
 
 from ds4chat.engine.events import Event, Message, Prefill, Step, Tuning

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import opened
-from requantise import requantise
+from kits.engine import opened
+from kits.requantise import requantise
 
 from ds4chat.engine.events import Event, Load, Replayed, Tuning
 from ds4chat.engine.session import Control

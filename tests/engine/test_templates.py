@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, opened
+from kits.engine import END_NOW, opened
 from tiny import vocab
 
 from ds4chat.engine import templates

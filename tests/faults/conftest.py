@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.fault_kit import Victim
+from kits.faults import Victim
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults.fault_kit import SHORT, Victim, context_stored, runs, stored, until
+from kits.faults import SHORT, Victim, context_stored, runs, stored, until
 
 from ds4chat.store import open_store
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine_kit import Bench, load_of
-from faults.fault_kit import Victim, one_line, stored
+from kits.engine import Bench, load_of
+from kits.faults import Victim, one_line, stored
 
 from ds4chat.engine import saved_state
 from ds4chat.engine.opening import open_session

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chat_kit import PIECES, ReplayEngine, ended, steps_of
-from faults.fault_kit import SHORT, Victim, frames_until, one_line, runs, stored, until
+from kits.chat import PIECES, ReplayEngine, ended, steps_of
+from kits.faults import SHORT, Victim, frames_until, one_line, runs, stored, until
 
 from ds4chat.engine.events import Load, Tuning
 from ds4chat.store import open_store

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import load_of
-from faults.fault_kit import ENDLESS, PATIENCE, SHORT, Victim, frames_until
+from kits.engine import load_of
+from kits.faults import ENDLESS, PATIENCE, SHORT, Victim, frames_until
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning

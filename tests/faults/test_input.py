@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from faults.fault_kit import SHORT, Victim
+from kits.faults import SHORT, Victim
 from textual.pilot import Pilot
 
 from ds4chat.engine.events import EngineDied

@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 import tiny
-from faults.fault_kit import PATIENCE, runs, until
+from kits.faults import PATIENCE, runs, until
 
 OneShot = subprocess.Popen[str]
 

@@ -10,8 +10,8 @@ import pytest
 import tiny
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
-from models import ds4_kit
-from models import gguf_kit as kit
+from kits import ds4 as ds4_kit
+from kits import gguf as kit
 from tiny.raw import run as run_raw
 
 from ds4chat.models.convert import convert_mtp

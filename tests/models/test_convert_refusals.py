@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tiny
 from gguf import GGMLQuantizationType
-from models import ds4_kit
-from models import gguf_kit as kit
+from kits import ds4 as ds4_kit
+from kits import gguf as kit
 from models.refusals import reason
 
 from ds4chat.models import convert

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 from gguf import GGUFValueType as T
-from models import gguf_kit as kit
+from kits import gguf as kit
 
 from ds4chat.models.demo import demo_model
 from ds4chat.models.errors import ModelFileError, shown, shown_size

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tiny
 from gguf import GGMLQuantizationType
-from models import gguf_kit as kit
+from kits import gguf as kit
 from models.refusals import misfit, reason
 
 from ds4chat.models.architectures import NEXTN

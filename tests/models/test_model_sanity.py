@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
-from models import gguf_kit as kit
+from kits import gguf as kit
 
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header

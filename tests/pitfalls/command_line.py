@@ -36,7 +36,7 @@ class Ran:
 def ds4chat(*arguments: str | Path, env: dict[str, str] | None = None, before: str = "") -> Ran:
     """Run the command line; ``env`` is added to the environment, ``before`` is Python run in the process
     first, for faults that only come from inside."""
-    start = ["-c", f"{before}\nimport sys\nfrom ds4chat.cli import main\nsys.exit(main())"]
+    start = ["-c", f"{before}\nimport sys\nfrom ds4chat.commands.main import main\nsys.exit(main())"]
     done = subprocess.run(
         [sys.executable, *(start if before else ["-m", "ds4chat"]), *map(str, arguments)],
         env={**os.environ, **(env or {})},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from engine_kit import Answer, Bench
+from kits.engine import Answer, Bench
 
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Event, Replayed, Tuning

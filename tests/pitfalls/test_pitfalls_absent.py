@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import load_of, opened
-from models import gguf_kit as kit
+from kits import gguf as kit
+from kits.engine import load_of, opened
 from pitfalls.command_line import ds4chat
 
 import ds4chat as package

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from pitfalls.command_line import Ran, ds4chat
 
-from ds4chat.cli import chat_parser
+from ds4chat.commands.main import chat_parser
 from ds4chat.engine.batched import DEFAULT_CTX
 
 # Replies of different lengths and ends: stopped, cut characters, and as long as the budget.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, Bench, load_of, opened
+from kits.engine import END_NOW, Bench, load_of, opened
 
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Load

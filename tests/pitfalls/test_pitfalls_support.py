@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
-from engine_kit import END_NOW, PAIRS, load_of, opened
+from kits.engine import END_NOW, PAIRS, load_of, opened
 
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.events import Event, Generate, Load, Notice

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW
+from kits.engine import END_NOW
 from pitfalls.command_line import Ran, ds4chat
 
 PLAIN = tiny.reply(tiny.encode(END_NOW)[-1], 41)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from engine_kit import END_NOW, PAIRS, load_of, opened
+from kits.engine import END_NOW, PAIRS, load_of, opened
 from pitfalls.scripted import Scripted
 from tiny.vocab import byte, word
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store.replies import ended, step
+from kits.stored_replies import ended, step
 
 from ds4chat.store import ModelIdentity, Store, StoreError, open_store
 from ds4chat.store.entities import TITLE_LENGTH

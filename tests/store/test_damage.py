@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from store.replies import ended, step
+from kits.stored_replies import ended, step
 
-from ds4chat.cli import main
+from ds4chat.commands.main import main
 from ds4chat.store import FILE_NAME, ModelIdentity, Store, StoreError, open_or_in_memory, open_store
 from ds4chat.store.entities import LATEST_MS
 from ds4chat.store.export import chunks
 from ds4chat.store.importing import import_json
 from ds4chat.store.recording import Request
-from ds4chat.tui.screens.history_rows import when
+from ds4chat.tui.history.rows import when
 
 TABLES = {
     "models": ("path", "name", "size_bytes"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store.replies import ended, step, text
+from kits.stored_replies import ended, step, text
 
 from ds4chat.analysis.export import COLUMNS, records
 from ds4chat.analysis.rows import Rows

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from store.replies import WRITER, ended, python, said, step, text
+from kits.stored_replies import WRITER, ended, python, said, step, text
 
 from ds4chat.store import Store, StoreError, open_or_in_memory, open_store
 from ds4chat.store.owner import STALE_MS, lives, this_process
@@ -332,7 +332,7 @@ import sys
 from pathlib import Path
 from ds4chat.store import open_store
 from ds4chat.store.recording import Request
-from store.replies import ended, step
+from kits.stored_replies import ended, step
 {PATIENT}
 store = open_store(Path(sys.argv[1]))
 print("open", flush=True)

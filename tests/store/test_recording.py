@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store.replies import ended, step, text
+from kits.stored_replies import ended, step, text
 
 from ds4chat.analysis.rows import Rows, rows_from_steps
 from ds4chat.engine.events import DrafterInfo, EngineDied, ModelInfo, Prefill, Step, Token, Tuning

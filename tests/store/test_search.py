@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store.replies import ended, step
+from kits.stored_replies import ended, step
 
 from ds4chat.store import ModelIdentity, Store, open_store
 from ds4chat.store.recording import Request

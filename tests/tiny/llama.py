@@ -144,7 +144,7 @@ def write_eagle3(
     eye = np.eye(width, dtype=np.float32)
     value = np.hstack([TOKEN_WEIGHT * eye, HIDDEN_WEIGHT * successor_matrix() - eye]) / 8
     # Any one-hot row gives the same query and key, whose product is largest at distance 0: by 30 and more
-    # in the exponent for all distances up to 4096 (tests/tiny_checks works it out).
+    # in the exponent for all distances up to 4096 (tests/tiny works it out).
     constant = np.zeros((width, 2 * width), np.float32)
     constant[:, :width] = 1.5
     thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / 3] * 3)

@@ -17,7 +17,7 @@ import compare_llama_cpp as tool
 import llama_cpp_yardsticks as yardsticks
 import pytest
 
-from ds4chat.bench.server import Reply
+from ds4chat.commands.bench.server import Reply
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "<|im_start|>user\nCount to five.<|im_end|>\n<|im_start|>assistant\n"

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from chat_kit import ReplayEngine
-from tui.chat_stage import Chat, Open
+from kits.chat import ReplayEngine
+from kits.chat_stage import Chat, Open
 
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp

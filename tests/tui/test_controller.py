@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chat_kit import PIECES, ReplayEngine, ended, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 
 from ds4chat.engine.events import (
     Cancel,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from engine_kit import END_NOW, PAIRS, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
 
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Event, Load, Prefill, Step

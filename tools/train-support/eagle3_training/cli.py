@@ -35,9 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except ImportError as error:
-        print(
-            f'error: {error}. Install what the training needs: pip install "ds4chat[train]"', file=sys.stderr
-        )
+        print(f"error: {error}. Install what the training needs: pip install torch==2.13.0", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)

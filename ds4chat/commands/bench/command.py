@@ -1,0 +1,225 @@
+"""From settings to a bench: open the session, measure, print, save."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ds4chat.commands.arguments import UsageError
+from ds4chat.commands.bench.advice import advise
+from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.figures import figures
+from ds4chat.commands.bench.progress import Progress
+from ds4chat.commands.bench.report import plot, report
+from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss, save
+from ds4chat.commands.bench.runs import FEWEST_TOKENS, FULL, QUICK, Measurement, Plan
+from ds4chat.commands.bench.server import LlamaServer
+from ds4chat.commands.bench.workloads import workloads
+from ds4chat.commands.oneshot import json_line
+from ds4chat.commands.options import BenchOptions
+from ds4chat.engine.events import Event, Loaded, Loading, Notice
+from ds4chat.engine.from_settings import load_of, tuning_of
+from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.session import Session
+from ds4chat.models.errors import ModelFileError
+from ds4chat.settings import paths
+from ds4chat.settings.files import try_place
+from ds4chat.settings.schema import Settings
+
+RUN_ERROR = 1
+INTERRUPTED = 130
+
+
+def run(settings: Settings, options: BenchOptions) -> int:
+    """Measure and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C, with what there was by then
+    printed all the same. Raises UsageError for replies too short to take a speed from."""
+    if 0 <= settings.predict < FEWEST_TOKENS:
+        raise UsageError(
+            f"-n {settings.predict} is too short a reply to take a speed from: bench takes -n "
+            f"{FEWEST_TOKENS} or more."
+        )
+    begun = time.monotonic()
+    progress = Progress(sys.stderr)
+    try:
+        target = _save_path(options.save)
+        server = LlamaServer(options.compare) if options.compare else None
+        notices: list[str] = []
+
+        def loading(event: Event) -> None:
+            if isinstance(event, Loading):
+                progress(int(event.fraction * 100), 100, f"loading {event.stage}")
+            elif isinstance(event, Notice):
+                notices.append(event.message)
+
+        before = load_average()
+        session, loaded = open_session(load_of(settings), loading, forgiving=False)
+        if server:
+            _check(server, session, loaded)
+    except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
+        progress.clear()
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    progress.clear()
+    for notice in notices:
+        print(f"ds4chat: {notice}", file=sys.stderr)
+    try:
+        result, code = _measure(session, loaded, settings, options, server, progress, begun, before)
+    finally:
+        session.close()
+    _show(result, options)
+    if target:
+        try:
+            save(result.as_json(), target)
+        except OSError as error:
+            print(
+                f"ds4chat: {target} cannot be written: {error.strerror or error}. The result stands on "
+                "stdout alone: keep it from there.",
+                file=sys.stderr,
+            )
+            return RUN_ERROR
+        print(f"ds4chat: saved to {target}", file=sys.stderr)
+    return code
+
+
+def _measure(
+    session: Session,
+    loaded: Loaded,
+    settings: Settings,
+    options: BenchOptions,
+    server: LlamaServer | None,
+    progress: Progress,
+    begun: float,
+    load_before: float | None,
+) -> tuple[Result, int]:
+    """The result so far, and the exit code."""
+    texts = workloads()
+    tuning = tuning_of(settings)
+    measurement = Measurement(
+        session,
+        tuning,
+        texts,
+        plan_for(options, loaded, spent_s=time.monotonic() - begun, predict=settings.predict),
+        system=settings.system_prompt,
+        think=settings.think,
+        server=server,
+        progress=progress,
+    )
+    code = 0
+    try:
+        with _stopped_by_ctrl_c(measurement):
+            measurement.run()
+    except BenchError as error:
+        progress.clear()
+        print(f"ds4chat: {error}", file=sys.stderr)
+        code = RUN_ERROR
+    progress.clear()
+    measured = measurement.measured
+    given_up = ""
+    if loaded.drafter and session.drafter is None:
+        given_up = measured.notices[-1] if measured.notices else "the engine gave the drafter up"
+    for notice in measured.notices:
+        print(f"ds4chat: {notice}", file=sys.stderr)
+    found = figures(measured, [text.name for text in texts])
+    cost = [ms / measured.verify_ms[0] for ms in measured.verify_ms]
+    result = Result(
+        machine=machine(loaded, load_before),
+        loaded=loaded,
+        tuning=tuning,
+        verify_ms=tuple(measured.verify_ms),
+        switch_ms=measured.switch_ms,
+        texts=tuple(found),
+        advice=advise(found, loaded.drafter.kind if loaded.drafter else "", cost, given_up=given_up),
+        peak_rss=peak_rss(),
+        quick=options.quick,
+        complete=len(found) == len(texts) and not measurement.stopped and not code,
+        notices=tuple(measured.notices),
+        server=server.name if server else "",
+    )
+    return result, INTERRUPTED if measurement.stopped else code
+
+
+def _check(server: LlamaServer, session: Session, loaded: Loaded) -> None:
+    """Raise BenchError, with the session closed, where the server runs another model or is busy."""
+    target = loaded.target
+    try:
+        server.check(target.name, target.n_vocab, target.size_bytes)
+    except BenchError:
+        session.close()
+        raise
+
+
+def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float, predict: int = -1) -> Plan:
+    """What to measure of this model: the depths that its drafter can reach, none without one.
+
+    spent_s: seconds since the command began; they come off the time that a quick bench has. predict: most
+    tokens of a reply; -1 is the plan's own number.
+    """
+    plan = QUICK if options.quick else FULL
+    if predict >= 0:
+        plan = replace(plan, tokens=predict)
+    most = loaded.drafter.max_depth if loaded.drafter else 0
+    depths = tuple(depth for depth in plan.depths if depth <= most)
+    if options.quick:
+        plan = replace(plan, budget_s=plan.budget_s - spent_s, deadline_s=plan.deadline_s - spent_s)
+    return replace(plan, depths=depths)
+
+
+def _save_path(name: str | None) -> Path | None:
+    """Where to save. Raises BenchError where that is no use trying, before anything is measured, and
+    FolderError."""
+    if name is None:
+        return None
+    path = Path(name).absolute() if name else paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
+    if path.is_dir():
+        raise BenchError(f"{path} is a folder: --save takes a file.")
+    if not path.parent.is_dir():
+        raise BenchError(f"The folder {path.parent} does not exist. Make it, or save elsewhere.")
+    try:
+        try_place(path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be written: {error.strerror or error}. Name another file with --save FILE."
+        ) from None
+    return path
+
+
+@contextmanager
+def _stopped_by_ctrl_c(measurement: Measurement) -> Iterator[None]:
+    """The first Ctrl-C ends the measurement with what there is; a second one ends the process as usual."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        measurement.stop()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show(result: Result, options: BenchOptions) -> None:
+    if options.json:
+        print(json_line(result.as_json()))
+        return
+    text = report(result)
+    if options.plot and result.texts:
+        head, advice = text.rsplit("\n\n", 1)
+        text = "\n\n".join((head, plot(result.texts, blocks=_can_encode("█▏│")), advice))
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
+
+
+def _can_encode(text: str) -> bool:
+    """Whether stdout can show it."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""From runs to figures: speeds with their spread, acceptance, and what the measured costs predict. Pure.
+
+Ratios are taken within a block (one prompt under every setting, measured in turn) and summed up as medians,
+so that neither a slow minute of the machine nor one odd prompt decides. The prediction of a depth walks the
+drafts that the deepest run recorded (analysis.whatif) at the measured step times: where it holds, recorded
+drafts tell what another depth would bring; where it fails, the machine was disturbed, or costs depend on more
+than rows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ds4chat.analysis.rows import rows_from_steps
+from ds4chat.analysis.whatif import what_if
+from ds4chat.commands.bench.runs import Measured, Run, ServerRun, pooled
+from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.events import Depth, Step
+from ds4chat.engine.stats import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of one quantity over prompts."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None without a value; a single one has no spread."""
+        if not values:
+            return None
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One depth, or auto, on one kind of text."""
+
+    depth: Depth
+    speed: Spread
+    """Tokens per second."""
+    ratio: Spread | None
+    """Speed over plain decoding's on the same prompt; None for plain decoding itself."""
+    stats: Stats
+    mean_depth: float
+    """Drafts asked for per step."""
+    same: int
+    """Replies whose tokens are those of plain decoding, of those that have a plain one beside them."""
+    runs: int
+    predicted: float | None = None
+    """Tokens per second by the drafts of the deepest run and the measured step times."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFigures:
+    """One kind of text."""
+
+    name: str
+    prompts: int
+    plain: Setting
+    fixed: tuple[Setting, ...]
+    auto: Setting | None
+    server: Spread | None
+    """Tokens per second of the server measured alongside."""
+    server_ratio: Spread | None
+    """Its speed over plain decoding's here."""
+    server_acceptance: float | None = None
+    """Of the server's own drafts; None where it made none."""
+    server_same: tuple[int, int] = (0, 0)
+    """Its replies whose tokens are those of plain decoding, of those whose tokens it named."""
+    noise: tuple[float, ...] = ()
+    """For each prompt that was decoded plainly twice, the slower time over the faster, minus 1."""
+
+    @property
+    def best(self) -> Setting | None:
+        """The fixed depth with the highest ratio."""
+        known = [s for s in self.fixed if s.ratio]
+        return max(known, key=lambda s: s.ratio.median if s.ratio else 0.0, default=None)
+
+
+def step_times(steps: Iterable[Step]) -> CostTable:
+    """Median milliseconds of the steps' parts: verification by rows, drafting by drafts, the rest.
+
+    A median, because a step that the machine interrupted says nothing of the depth.
+    """
+    verify: dict[int, list[float]] = defaultdict(list)
+    draft: dict[int, list[float]] = defaultdict(list)
+    plain_rest: list[float] = []
+    drafting_rest: list[float] = []
+    for step in steps:
+        verify[step.drafted + 1].append(step.ms.verify)
+        rest = max(0.0, step.ms.total - step.ms.verify)
+        if not step.depth:
+            plain_rest.append(rest)
+        elif step.drafted:
+            draft[step.drafted].append(step.ms.draft)
+            drafting_rest.append(max(0.0, rest - step.ms.draft))
+    table = CostTable()
+    for curve, measured in ((table.verify, verify), (table.draft, draft)):
+        for x, ms in measured.items():
+            curve.restore(x, statistics.median(ms), len(ms))
+    for samples, taken in ((table.plain_overhead, plain_rest), (table.drafting_overhead, drafting_rest)):
+        if taken:
+            samples.restore(statistics.median(taken), len(taken))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Plain decoding of one prompt, the runs before and after the others taken together."""
+
+    ids: tuple[int, ...]
+    tokens_per_s: float
+    noise: float | None
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> _Plain:
+        ms = [run.decode_ms / len(run.ids) for run in runs]
+        noise = max(ms) / min(ms) - 1 if len(ms) > 1 else None
+        return cls(runs[0].ids, 1000 / statistics.fmean(ms), noise)
+
+
+def figures(measured: Measured, names: Sequence[str]) -> list[TextFigures]:
+    """The figures of every kind of text that was measured, in the order of ``names``."""
+    times = step_times(step for run in measured.runs for step in run.steps)
+    found = []
+    for name in names:
+        by_depth: dict[Depth, list[Run]] = defaultdict(list)
+        for run in measured.runs:
+            if run.workload == name:
+                by_depth[run.depth].append(run)
+        prompts = dict.fromkeys(run.prompt for run in by_depth[0])
+        if not prompts:
+            continue
+        plain = {at: _Plain.of([run for run in by_depth[0] if run.prompt == at]) for at in prompts}
+        depths = sorted(depth for depth, runs in by_depth.items() if depth != "auto" and depth and runs)
+        deepest = by_depth[depths[-1]] if depths else []
+        server = [run for run in measured.server if run.workload == name]
+        found.append(
+            TextFigures(
+                name=name,
+                prompts=len(plain),
+                plain=_setting(0, by_depth[0], plain, None),
+                fixed=tuple(
+                    _setting(depth, by_depth[depth], plain, _predicted(deepest, depth, times))
+                    for depth in depths
+                ),
+                auto=_setting("auto", by_depth["auto"], plain, None) if by_depth["auto"] else None,
+                server=Spread.of([run.tokens_per_s for run in server]),
+                server_ratio=Spread.of(
+                    [r.tokens_per_s / plain[r.prompt].tokens_per_s for r in server if r.prompt in plain]
+                ),
+                server_acceptance=_server_acceptance(server),
+                server_same=(
+                    sum(r.ids == plain[r.prompt].ids for r in server if r.ids and r.prompt in plain),
+                    sum(bool(r.ids) and r.prompt in plain for r in server),
+                ),
+                noise=tuple(p.noise for p in plain.values() if p.noise is not None),
+            )
+        )
+    return found
+
+
+def _server_acceptance(runs: Sequence[ServerRun]) -> float | None:
+    drafted = sum(run.drafted for run in runs)
+    return sum(run.accepted for run in runs) / drafted if drafted else None
+
+
+def _setting(
+    depth: Depth, runs: Sequence[Run], plain: Mapping[int, _Plain], predicted: float | None
+) -> Setting:
+    paired = [(run, plain[run.prompt]) for run in runs if run.prompt in plain]
+    speeds = [run.tokens_per_s for run in runs] if depth else [p.tokens_per_s for p in plain.values()]
+    speed = Spread.of(speeds)
+    assert speed is not None
+    # Auto asks a free drafter in every step: what it drafted tells, not how much it would have taken.
+    depths = [step.drafted if depth == "auto" else step.depth for run in runs for step in run.steps]
+    return Setting(
+        depth=depth,
+        speed=speed,
+        ratio=Spread.of([run.tokens_per_s / other.tokens_per_s for run, other in paired]) if depth else None,
+        stats=pooled(runs),
+        mean_depth=statistics.fmean(depths),
+        same=sum(run.ids == other.ids for run, other in paired),
+        runs=len(paired),
+        predicted=predicted,
+    )
+
+
+def _predicted(deepest: Sequence[Run], depth: Depth, times: CostTable) -> float | None:
+    """Tokens per second that the recorded drafts and the step times predict; None where they do not tell."""
+    assert depth != "auto"
+    rows = rows_from_steps(step for run in deepest for step in run.steps)
+    return what_if(rows, depth=depth, times=times).tokens_per_s
+
+
+def overall(ratios: Iterable[float]) -> float:
+    """Geometric mean of the kinds of text, each counting alike; NaN without one."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def uncertainty(texts: Sequence[TextFigures]) -> float:
+    """By how much a ratio over all kinds of text may be wrong, as a share of it: the median difference of two
+    plain runs of one prompt, over the root of the number of prompts; 0 where none was run twice."""
+    noise = [value for text in texts for value in text.noise]
+    return statistics.median(noise) / math.sqrt(len(noise)) if noise else 0.0

@@ -1,0 +1,424 @@
+"""The measuring itself: every prompt plainly, at each depth and at auto, in turn, within a time budget.
+
+A block is one prompt under every setting. Blocks go round the kinds of text, so that a measurement that ends
+early has as much of each. A block begins and ends with plain decoding: the mean of the two is what the others
+are compared with, and their difference shows how much the machine's other work blurs everything. Between them
+the order of the settings is turned and reversed from one block to the next, so that a drift cancels.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.server import Reply
+from ds4chat.commands.bench.workloads import Workload
+from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, Step, Tuning
+from ds4chat.engine.session import Control, Session
+from ds4chat.engine.stats import Stats
+
+VERIFY_ROWS = 9
+"""Batches of 1 to this many rows are timed: depths up to 8."""
+PAST = 64
+"""Cells in the cache while they are timed, where the cache can be cut back to them."""
+_ROUNDS = 4
+_IN_A_ROW = 5
+"""Most decodes of one size in a row, besides the first."""
+FEWEST_TOKENS = 16
+"""Shortest reply that a speed is taken from."""
+WARM_UP = 8
+RESERVE = 0.85
+"""Share of the remaining time that is planned for; blocks differ."""
+
+
+class Server(Protocol):
+    """Another program that answers the same prompts; server.LlamaServer is one."""
+
+    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> Reply | None:
+        """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile.
+        Raises BenchError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, and in which time."""
+
+    depths: tuple[int, ...]
+    rounds: int
+    """Most prompts of each kind of text."""
+    tokens: int
+    """Most tokens of a reply."""
+    budget_s: float
+    """Replies are shortened to fit into it, and no further block is begun that does not fit. Each kind of
+    text gets one block all the same."""
+    deadline_s: float
+    """The measurement is broken off after this; infinite for none."""
+
+    @property
+    def settings(self) -> tuple[Depth, ...]:
+        """One block: plain decoding as depth 0, the fixed depths, auto, plain decoding again."""
+        return (0, *self.depths, *(("auto",) if self.depths else ()), 0)
+
+
+FULL = Plan((1, 2, 3, 4, 6, 8), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
+QUICK = Plan((1, 2, 4), rounds=2, tokens=64, budget_s=35, deadline_s=38)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One reply under one setting."""
+
+    workload: str
+    prompt: int
+    """Index of the prompt within its kind of text."""
+    depth: Depth
+    """0 is plain decoding."""
+    ids: tuple[int, ...]
+    decode_ms: float
+    steps: tuple[Step, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Emitted tokens over the wall time of the steps."""
+        return len(self.ids) / self.decode_ms * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRun:
+    """The other program's reply to one prompt."""
+
+    workload: str
+    prompt: int
+    tokens_per_s: float
+    ids: tuple[int, ...] = ()
+    """Its tokens; empty where they are not known."""
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCost:
+    """What a target decode takes by its rows."""
+
+    ms: list[float]
+    """Median milliseconds of 1, 2, ... rows, where the decode before had as many."""
+    switch_ms: float
+    """Median milliseconds that a decode takes longer where the one before had another number of rows."""
+
+
+@dataclass
+class Measured:
+    """Everything that was measured so far."""
+
+    verify_ms: list[float] = field(default_factory=list)
+    """Milliseconds of a target decode of 1, 2, ... rows, the same number again and again."""
+    switch_ms: float | None = None
+    """Milliseconds that a change of this number adds to a decode; None where it was not measured."""
+    runs: list[Run] = field(default_factory=list)
+    server: list[ServerRun] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    """What the engine said meanwhile, each sentence once."""
+
+
+class Measurement:
+    """One measurement of an opened session. ``stop`` may be called from a signal handler."""
+
+    def __init__(
+        self,
+        session: Session,
+        tuning: Tuning,
+        workloads: Sequence[Workload],
+        plan: Plan,
+        *,
+        system: str = "",
+        think: bool = True,
+        server: Server | None = None,
+        progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.measured = Measured()
+        self.stopped = False
+        self._session = session
+        # One seed for all settings, so that they decode the same text; probing would make drafts useless.
+        self._tuning = replace(tuning, probe=False, full_logits=False, seed=max(tuning.seed, 1))
+        self._workloads = workloads
+        self._plan = plan
+        self._system = system
+        self._think = think
+        self._server = server
+        self._progress = progress
+        self._clock = clock
+        self._started = clock()
+        self._control = Control(self._tuning)
+        self._replies = 0
+        self._had_drafter = session.drafter is not None
+        self._token_ms = 0.0
+        """Milliseconds that a further token of each reply adds to a block."""
+        self._block_ms = 0.0
+        """Milliseconds of a block beside its tokens: the prompt is read once for every setting."""
+
+    def stop(self) -> None:
+        """End as soon as the engine returns; what is complete by then stays."""
+        self.stopped = True
+        self._control.cancel()
+
+    def run(self) -> Measured:
+        """Measure until the plan is done or the time is up. Raises BenchError when the engine fails."""
+        self._progress(0, 1, "verification cost")
+        cost = verify_cost(
+            self._session,
+            self._prompt_tokens(self._workloads[0].prompts[0]),
+            budget_s=min(6.0, self._plan.budget_s / 20),
+            stop=lambda: self.stopped,
+        )
+        self.measured.verify_ms, self.measured.switch_ms = cost.ms, cost.switch_ms
+        self._guess_pace()
+        self._warm_up()
+        blocks = list(self._blocks())
+        for number, (workload, prompt) in enumerate(blocks):
+            if self.stopped or self._late:
+                break
+            must = number < len(self._workloads)
+            tokens = self._tokens_for(len(self._workloads) - number if must else 1)
+            too_late = tokens < self._plan.tokens // 2  # so short a reply would only blur the others
+            if (not must and too_late) or self._lost_drafter:
+                break
+            self._block(number, len(blocks), workload, prompt, tokens)
+        return self.measured
+
+    # -- time
+
+    @property
+    def _elapsed(self) -> float:
+        return self._clock() - self._started
+
+    @property
+    def _left(self) -> float:
+        return max(self._plan.budget_s - self._elapsed, 0.0)
+
+    @property
+    def _late(self) -> bool:
+        return self._elapsed > self._plan.deadline_s
+
+    def _tokens_for(self, blocks: int) -> int:
+        """Tokens a reply, so that this many blocks fit into the time left."""
+        ms = self._left * RESERVE * 1000 / blocks - self._block_ms
+        return max(FEWEST_TOKENS, min(self._plan.tokens, int(ms / self._token_ms)))
+
+    def _guess_pace(self) -> None:
+        """What a block takes by the verification cost alone: half of the first drafts accepted."""
+        ms = self.measured.verify_ms
+        for depth in self._plan.settings:
+            rows = 1 if depth == "auto" else min(depth + 1, len(ms))
+            self._token_ms += 1.2 * ms[rows - 1] / (1.5 if rows > 1 else 1.0)
+        if self._server:
+            self._token_ms += 1.2 * ms[0]
+        self._block_ms = 10 * ms[0] * len(self._plan.settings)
+
+    def _learn_pace(self, tokens: int, decode_ms: float, whole_ms: float) -> None:
+        """Take in what a block took."""
+        self._token_ms = decode_ms / max(tokens, 1)
+        self._block_ms = max(whole_ms - decode_ms, 0.0)
+
+    # -- runs
+
+    @property
+    def _lost_drafter(self) -> bool:
+        """The session gave its drafter up meanwhile: nothing but plain decoding is left to measure."""
+        return self._had_drafter and self._session.drafter is None
+
+    def _blocks(self) -> Iterator[tuple[Workload, int]]:
+        for prompt in range(self._plan.rounds):
+            for workload in self._workloads:
+                if prompt < len(workload.prompts):
+                    yield workload, prompt
+
+    def _warm_up(self) -> None:
+        """Replies that do not count: they fill the caches of the processor and the thread pools."""
+        for depth in (0, *self._plan.depths[-1:]):
+            self._reply(self._workloads[0], 0, depth, WARM_UP)
+        self._ask_server(self._workloads[0], 0, WARM_UP)
+
+    def _block(self, number: int, of: int, workload: Workload, prompt: int, tokens: int) -> None:
+        """One prompt under every setting."""
+        started = self._clock()
+        runs = []
+        settings = in_turn(self._plan.settings, number)
+        for i, depth in enumerate(settings):
+            share = number * len(settings) + i
+            self._progress(share, of * len(settings), f"{workload.name}, {name_of(depth)}")
+            run = self._reply(workload, prompt, depth, tokens)
+            if run is None:
+                break
+            if len(run.ids) >= 2 and run.decode_ms > 0:
+                runs.append(run)
+            if self._lost_drafter:
+                break
+        # What was broken off counts as far as something can be compared in it.
+        if any(run.depth == 0 for run in runs) and (len(runs) == len(settings) or any(r.depth for r in runs)):
+            self.measured.runs += runs
+        if len(runs) < len(settings):
+            return
+        before_server = self._clock()
+        if self._server:
+            self._progress((number + 1) * len(settings), of * len(settings), f"{workload.name}, server")
+        reply = self._ask_server(workload, prompt, tokens)
+        if reply and reply.tokens_per_s:
+            self.measured.server.append(
+                ServerRun(workload.name, prompt, reply.tokens_per_s, reply.ids, reply.drafted, reply.accepted)
+            )
+        longest = max((len(run.ids) for run in runs), default=0)
+        if longest:
+            ended = self._clock()
+            decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
+            self._learn_pace(longest, decode_ms, (ended - started) * 1000)
+
+    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> Reply | None:
+        """The server's reply; None without a server, when it failed, and when there is no time for it."""
+        if not self._server or self.stopped or self._late:
+            return None
+        try:
+            return self._server.answer(
+                self._prompt_tokens(workload.prompts[prompt]),
+                tokens,
+                stop=lambda: self.stopped or self._late,
+            )
+        except BenchError as error:
+            self.measured.notices.append(f"{error} The bench went on without it.")
+            self._server = None
+            return None
+
+    def _reply(self, workload: Workload, prompt: int, depth: Depth, tokens: int) -> Run | None:
+        """One reply of a session that remembers nothing; None when it was broken off. Raises BenchError."""
+        self._session.reset()
+        self._replies += 1
+        tuning = replace(self._tuning, depth=depth)
+        control = self._control = Control(tuning)
+        if self.stopped:
+            return None
+        steps: list[Step] = []
+        ended: list[Ended] = []
+
+        def take(event: Event) -> None:
+            if self._late:
+                control.cancel()
+            if isinstance(event, Step):
+                steps.append(event)
+            elif isinstance(event, Ended):
+                ended.append(event)
+            elif isinstance(event, Notice) and event.message not in self.measured.notices:
+                self.measured.notices.append(event.message)
+
+        request = Generate(
+            self._replies,
+            messages=self._messages(workload.prompts[prompt]),
+            tuning=tuning,
+            max_tokens=tokens,
+            think=self._think,
+        )
+        self._session.generate(request, control, take)
+        end = ended[-1]
+        if end.finish_reason == "cancelled":
+            return None
+        if end.finish_reason == "error" or not steps:
+            raise BenchError(end.detail or "The model answered with nothing. Try another model.")
+        ids = tuple(token.id for step in steps for token in step.tokens)
+        return Run(workload.name, prompt, depth, ids, end.decode_ms, tuple(steps))
+
+    def _messages(self, prompt: str) -> tuple[Message, ...]:
+        system = (Message("system", self._system),) if self._system else ()
+        return (*system, Message("user", prompt))
+
+    def _prompt_tokens(self, prompt: str) -> list[int]:
+        return self._session.prompter.chat(self._messages(prompt), think=self._think).tokens
+
+
+def in_turn(settings: Sequence[Depth], block: int) -> list[Depth]:
+    """The settings in this block's order: the first and the last stay, those between are turned by one from
+    block to block, and every other time reversed."""
+    first, *middle, last = settings
+    at = block % max(len(middle), 1)
+    turned = [*middle[at:], *middle[:at]]
+    return [first, *(turned[::-1] if block % 2 else turned), last]
+
+
+def name_of(depth: Depth) -> str:
+    """How a setting is called: plain, depth 3, auto."""
+    if depth == "auto":
+        return "auto"
+    return f"depth {depth}" if depth else "plain"
+
+
+def verify_cost(
+    session: Session,
+    tokens: Sequence[int],
+    *,
+    budget_s: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> VerifyCost:
+    """What a target decode of 1 to 9 rows takes, each with logits; the session is empty then.
+
+    ``tokens``: some text of the model's. Each size is decoded several times in a row, as plain decoding
+    and the steps of a fixed depth do, because a decode of another size than the one before also pays for
+    the change: llama.cpp builds its graph anew. The first of a row is counted as that alone. Rounds over
+    the sizes go up and down in turn, so that a drift cancels. One round is made however long it takes.
+    """
+    times: list[list[float]] = [[] for _ in range(VERIFY_ROWS)]
+    changes: list[list[float]] = []
+    started = time.perf_counter()
+    share_s = budget_s / (_ROUNDS * VERIFY_ROWS)
+    decode = _timed_decode(session, tokens)
+    try:
+        for number in range(_ROUNDS):
+            sizes = range(1, VERIFY_ROWS + 1)
+            changed = []
+            for rows in sizes if number % 2 == 0 else reversed(sizes):
+                begun = time.perf_counter()
+                first, same = decode(rows), [decode(rows)]
+                while len(same) < _IN_A_ROW and time.perf_counter() - begun < share_s:
+                    same.append(decode(rows))
+                times[rows - 1] += same
+                changed.append(first - statistics.median(same))
+            changes.append(changed)
+            if time.perf_counter() - started > budget_s or stop():
+                break
+    finally:
+        session.reset()
+    # In the first round the first decode of a size also brings its kernels up.
+    counted = [ms for changed in changes[1:] or changes for ms in changed]
+    return VerifyCost([statistics.median(taken) for taken in times], max(statistics.median(counted), 0.0))
+
+
+def _timed_decode(session: Session, tokens: Sequence[int]) -> Callable[[int], float]:
+    """A function that decodes this many rows and gives the milliseconds, always upon the same cache."""
+    target = session.target
+    text = [tokens[i % len(tokens)] for i in range(PAST + VERIFY_ROWS)]
+    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + VERIFY_ROWS else 0
+    session.reset()
+    if past:
+        target.decode(text[:past], 0, outputs="none")
+
+    def decode(rows: int) -> float:
+        nonlocal past
+        begin = time.perf_counter()
+        target.decode(text[past : past + rows], past, outputs="all")
+        ms = (time.perf_counter() - begin) * 1000
+        if not (past and target.remove_from(past)):
+            target.clear()
+            past = 0
+        return ms
+
+    return decode
+
+
+def pooled(runs: Sequence[Run]) -> Stats:
+    """The counters of several runs together."""
+    stats = Stats()
+    for run in runs:
+        for step in run.steps:
+            stats.fold(step)
+    return stats

@@ -1,0 +1,261 @@
+"""The lossless check from the command line: answers with MTP, replayed without, and what differs.
+
+A reply is decoded with the settings as they are, then its tokens are decoded again one by one without drafts
+and compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
+a batch rounds) or a fault.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ds4chat.commands.bench.workloads import workloads
+from ds4chat.commands.oneshot import json_line
+from ds4chat.commands.options import Shot
+from ds4chat.engine.events import Ended, Event, Generate, Loaded, Message, Notice, Replayed, Step, Tuning
+from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
+from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.replay import TIE
+from ds4chat.engine.session import Control, Session
+from ds4chat.engine.stats import Stats
+from ds4chat.models.errors import ModelFileError
+from ds4chat.settings.schema import Settings
+
+RUN_ERROR = 1
+INTERRUPTED = 130
+TOKENS = 256
+"""Most tokens of a reply where the settings set no limit: enough to cover many blocks, and twice decoded."""
+KINDS = ("code", "rewrite", "story")
+"""Kinds of text whose first prompts are checked where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One reply and its replay."""
+
+    prompt: str
+    replayed: Replayed
+    stats: Stats
+
+    @property
+    def tie(self) -> bool:
+        """It differs where the two best tokens are so close that rounding decides; never where a draft was
+        accepted that is not the target's choice."""
+        return not self.replayed.equal and self.replayed.gap < TIE and not self.stats.lossy
+
+    @property
+    def sentence(self) -> str:
+        """What was found."""
+        r = self.replayed
+        if r.equal:
+            drafts = f"{self.stats.accepted} of {self.stats.judged} drafts accepted"
+            tokens = self.stats.emitted
+            end = " and its end" if r.compared > tokens else ""
+            return f"Equal: all {tokens} tokens{end} are those of plain decoding ({drafts})."
+        return (
+            f"Different: MTP wrote {r.spec_text!r} where plain decoding writes {r.plain_text!r}, "
+            f"{r.gap:.4f} logits before the next best. {r.detail}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One entry of the ``replies`` of the JSON."""
+        r = self.replayed
+        difference = {
+            "index": r.first_difference,
+            "mtp": {"id": r.spec_token, "text": r.spec_text},
+            "plain": {"id": r.plain_token, "text": r.plain_text},
+            "gap": round(r.gap, 6),
+        }
+        return {
+            "prompt": self.prompt,
+            "equal": r.equal,
+            "tie": self.tie,
+            "compared": r.compared,
+            "difference": None if r.equal else difference,
+            "sentence": self.sentence,
+            "stats": self.stats.as_json(),
+        }
+
+
+class CheckError(Exception):
+    """The check cannot be made; the text is a sentence for the user."""
+
+
+def run(settings: Settings, shot: Shot) -> int:
+    """Check one prompt, or three of those that come with ds4chat; the exit code: 0 when all replies are those
+    of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
+    control = Control(Tuning())
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        control.cancel()
+
+    def note(event: Event) -> None:
+        if isinstance(event, Notice):
+            print(f"ds4chat: {event.message}", file=sys.stderr)
+
+    try:
+        settings = with_demo(settings)
+        session, loaded = open_session(load_of(settings), note, forgiving=False)
+    except (LoadError, ModelFileError) as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    if loaded.strict_note:
+        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
+    checked: list[Checked] = []
+    code = 0
+    try:
+        _need_drafter(loaded)
+        with _on_ctrl_c(stop):
+            for number, request in enumerate(_requests(settings, shot)):
+                control = Control(request.tuning)
+                done = None if stopped else check(session, replace(request, reply=number), control, note)
+                if done is None:
+                    code = INTERRUPTED
+                    break
+                checked.append(done)
+                if not shot.json:
+                    print(f"{_short(done.prompt)}\n  {done.sentence}", flush=True)
+    except CheckError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        code = RUN_ERROR
+    finally:
+        session.close()
+    if shot.json:
+        print(json_line(_as_json(checked, loaded, settings)))
+    elif len(checked) > 1:
+        print(_summary(checked))
+    return code or int(any(not (c.replayed.equal or c.tie) for c in checked))
+
+
+def check(
+    session: Session,
+    request: Generate,
+    control: Control,
+    note: Callable[[Event], object] = lambda event: None,
+) -> Checked | None:
+    """Answer and replay one request; None when it was cancelled. Raises CheckError when the engine failed.
+
+    ``note``: called with every event of both.
+    """
+    stats = Stats()
+    ended: list[Ended] = []
+    replayed: list[Replayed] = []
+    notices: list[str] = []
+
+    def take(event: Event) -> None:
+        if isinstance(event, (Step, Ended)):
+            stats.fold(event)
+        if isinstance(event, Ended):
+            ended.append(event)
+        elif isinstance(event, Replayed):
+            replayed.append(event)
+        elif isinstance(event, Notice):
+            notices.append(event.message)
+        note(event)
+
+    session.reset()
+    session.generate(request, control, take)
+    if ended[-1].finish_reason == "error" or not stats.steps:
+        raise CheckError(ended[-1].detail or "The model answered with nothing, so there is nothing to check.")
+    if control.cancelled:
+        return None
+    session.replay(request.reply, control, take)
+    if not replayed:
+        if control.cancelled:
+            return None
+        raise CheckError(notices[-1] if notices else "The reply could not be decoded again.")
+    return Checked(_prompt_of(request), replayed[0], stats)
+
+
+def _need_drafter(loaded: Loaded) -> None:
+    """Raises CheckError where every reply would be plain decoding anyway."""
+    if loaded.drafter is None:
+        raise CheckError(
+            f"There is nothing to check: MTP is off, because {loaded.off_reason}. Give a support model "
+            "(--mtp FILE) or --lookup."
+        )
+
+
+def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
+    """What is asked: the given prompt, or the first of three kinds of text."""
+    tuning = replace(tuning_of(settings), probe=False)
+    limit = settings.predict if settings.predict >= 0 else TOKENS
+    prompts: Sequence[str] = (
+        [shot.prompt]
+        if shot.prompt is not None
+        else [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
+    )
+    system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
+    for prompt in prompts:
+        yield Generate(
+            reply=0,
+            messages=() if shot.raw else (*system, Message("user", prompt)),
+            prompt=prompt if shot.raw else None,
+            tuning=tuning,
+            max_tokens=limit,
+            think=settings.think,
+            ignore_eos=shot.ignore_eos,
+            keep_accepted=settings.mtp_keep_accepted,
+        )
+
+
+def _prompt_of(request: Generate) -> str:
+    return request.prompt if request.prompt is not None else request.messages[-1].content
+
+
+def _short(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= 76 else f"{line[:73]}..."
+
+
+def _summary(checked: Sequence[Checked]) -> str:
+    equal = sum(c.replayed.equal for c in checked)
+    ties = sum(c.tie for c in checked)
+    tokens = sum(c.replayed.compared for c in checked)
+    text = f"{equal} of {len(checked)} replies equal plain decoding, {tokens} tokens compared"
+    if ties:
+        text += f"; {ties} part at a rounding tie"
+    if real := len(checked) - equal - ties:
+        text += f"; {real} differ by more than rounding"
+    return f"{text}."
+
+
+def _as_json(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> dict[str, Any]:
+    tuning = tuning_of(settings)
+    return {
+        "equal": bool(checked) and all(c.replayed.equal for c in checked),
+        "lossless": bool(checked) and all(c.replayed.equal or c.tie for c in checked),
+        "model": loaded.target.path,
+        "drafter": loaded.drafter.kind if loaded.drafter else None,
+        "settings": {
+            "draft": tuning.depth,
+            "margin": tuning.margin,
+            "gate": tuning.gate,
+            "mode": tuning.mode,
+        },
+        "replies": [c.as_json() for c in checked],
+    }
+
+
+@contextmanager
+def _on_ctrl_c(stop: Callable[[], object]) -> Iterator[None]:
+    """The first Ctrl-C calls ``stop``; a second one ends the process as usual."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        stop()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

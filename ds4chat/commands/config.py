@@ -1,0 +1,151 @@
+"""``ds4chat config``: where the settings are, what they are, and whether the file is right."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ds4chat.commands.arguments import Parser, UsageError, add_settings
+from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
+from ds4chat.settings.paths import config_file, folder
+from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.validate import nearest, printable
+
+ACTIONS = {
+    "path": "Print the path of the settings file, or of one of the folders.",
+    "show": "Print every setting in force and where it comes from.",
+    "defaults": "Print the settings file with nothing changed, every key documented.",
+    "check": "Say what is wrong with a settings file, yours or FILE.",
+    "write": "Write the settings file, with the options given put in.",
+}
+FOLDERS = ("config", "data", "cache", "log")
+RUN_ERROR = 1
+
+
+def parser() -> Parser:
+    """The parser of the command."""
+    actions = "\n".join(f"  {name:10}{text}" for name, text in ACTIONS.items())
+    made = Parser(
+        prog="ds4chat config",
+        usage="ds4chat config path [config|data|cache|log]\n"
+        "       ds4chat config show | defaults | check [FILE] | write   [options]",
+        description=f"Settings of ds4chat.\n\n{actions}",
+    )
+    made.put(made.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
+    made.put(made.about, "--force", action="store_true", help="write: write a file that exists anew.")
+    add_settings(made)
+    return made
+
+
+def run(argv: Sequence[str], theme_problem: Callable[[str], str]) -> int:
+    """Carry out ``ds4chat config``; the exit code. Raises UsageError.
+
+    theme_problem: what is wrong with the name of a theme, a sentence, or "" where there is such a theme.
+    """
+    given, words = parser().read(argv)
+    action, rest = (words[0], words[1:]) if words else ("", [])
+    if action not in ACTIONS:
+        close = nearest(action, ACTIONS)
+        hint = f" Did you mean {close}?" if close else ""
+        said = f'"{action}" is not one of them.' if action else "It needs one of them."
+        raise UsageError(f"ds4chat config takes path, show, defaults, check or write. {said}{hint}")
+    _refuse_others(given, action, rest)
+    path = Path(given.config) if given.config else None
+    match action:
+        case "path":
+            return _path(rest[0] if rest else "", path)
+        case "show":
+            return _show(_good(load(given.settings, path), given.config))
+        case "defaults":
+            sys.stdout.write(document(Settings()))
+            return 0
+        case "check":
+            return _check(Path(rest[0]) if rest else path, theme_problem)
+        case _:
+            return _write(given.settings, path or config_file(), force=given.force)
+
+
+def _refuse_others(given: Namespace, action: str, rest: Sequence[str]) -> None:
+    """Raises UsageError for a word or an option that means nothing to this action."""
+    if len(rest) > (action in ("path", "check")):
+        raise UsageError(f'ds4chat config {action} takes no further word "{rest[-1]}".')
+    if given.settings and action not in ("show", "write"):
+        raise UsageError(f"--{next(iter(given.settings))} goes with show and write, not with {action}.")
+    if given.force and action != "write":
+        raise UsageError(f"--force goes with write, not with {action}.")
+    if given.config and (rest or action == "defaults"):
+        raise UsageError(
+            f"--config means nothing to ds4chat config {' '.join([action, *rest])}: leave it out."
+        )
+
+
+def _path(name: str, path: Path | None) -> int:
+    if name and name not in FOLDERS:
+        raise UsageError(f'"{name}" is no folder of ds4chat: it takes config, data, cache or log.')
+    print(folder(name) if name else (path or config_file()).absolute())
+    return 0
+
+
+def _good(loaded: Loaded, named: str | None) -> Loaded:
+    """``loaded``; a named file with problems is a usage error, and one's own only a reason for sentences."""
+    if named and loaded.problems:
+        raise UsageError("\n".join(map(str, loaded.problems)))
+    for sentence in (*loaded.problems, *loaded.warnings):
+        print(f"ds4chat: {sentence}", file=sys.stderr)
+    return loaded
+
+
+def _show(loaded: Loaded) -> int:
+    import tomli_w
+
+    state = "" if os.path.exists(loaded.config_path) else " (does not exist)"
+    print(f"# config file: {loaded.config_path}{state}")
+    for option in OPTIONS:
+        value = getattr(loaded.settings, option.attribute)
+        if option.kind != "table":
+            line = tomli_w.dumps({option.key: value}).strip()
+            print(f"{line:<40}  # {loaded.sources[option.key]}")
+    for option in OPTIONS:
+        value = getattr(loaded.settings, option.attribute)
+        if option.kind == "table" and value:
+            print("\n" + tomli_w.dumps({option.key: value}).strip())
+    return 0
+
+
+def _check(path: Path | None, theme_problem: Callable[[str], str]) -> int:
+    file = path or config_file()
+    read = read_file(file, must_exist=path is not None)
+    problems = list(read.problems)
+    if "theme" in read.values and (said := theme_problem(read.values["theme"])):
+        problems.append(Problem(said, key="theme", file=str(file)))
+    for sentence in (*problems, *read.warnings):
+        print(printable(str(sentence)))
+    if problems:
+        return RUN_ERROR
+    exists = os.path.exists(file)
+    print(
+        f"{file}: no problems." if exists else f"{file} does not exist: all settings are at their defaults."
+    )
+    return 0
+
+
+def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
+    read = read_file(path)
+    if os.path.exists(path) and not force:
+        lost = f", all but what is wrong in it. {read.problems[0]}" if read.problems else "."
+        raise UsageError(
+            f"{path} exists already: with --force it is written anew and its values are kept{lost}"
+        )
+    # What the environment says today is not for the file to keep.
+    merged, _, _ = merge(read.values, {}, settings)
+    try:
+        save(merged, path, force=force)
+    except SaveError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    print(path)
+    return 0

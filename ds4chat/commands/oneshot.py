@@ -1,0 +1,276 @@
+"""The one shot: a prompt in, the reply on stdout, everything else on stderr. Runs the engine in-process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from ds4chat.commands.options import Shot
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    Generate,
+    Load,
+    Loaded,
+    Loading,
+    Message,
+    Notice,
+    Prefill,
+    Step,
+    Tuning,
+)
+from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
+from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
+from ds4chat.engine.stats import Stats
+from ds4chat.models.errors import ModelFileError
+from ds4chat.settings.logfile import log_to_file
+from ds4chat.settings.schema import Settings
+
+RUN_ERROR = 1
+INTERRUPTED = 130
+
+
+class Printer:
+    """Puts a reply's events where they belong: text to stdout, logs and sentences to stderr."""
+
+    def __init__(self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO) -> None:
+        self._settings = settings
+        self._json = as_json
+        self._out, self._err = out, err
+        self.stats = Stats()
+        self.tokens: list[dict[str, Any]] = []
+        self.text: list[str] = []
+        self.ended: Ended | None = None
+        self._hits = 0
+        self._progress = False
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        self.stats.fold(event)
+        if isinstance(event, Step):
+            self._clear_progress()
+            self._step(event)
+        elif isinstance(event, Notice):
+            self._clear_progress()
+            print(f"ds4chat: {event.message}", file=self._err)
+        elif isinstance(event, Loading):
+            self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
+        elif isinstance(event, Prefill):
+            if event.done < event.total:
+                self._show_progress(f"reading the prompt, {event.done} of {event.total} tokens")
+        elif isinstance(event, Ended):
+            self._clear_progress()
+            self.ended = event
+            self._add_tail(event.tail)
+
+    def finish(self, loaded: Loaded) -> None:
+        """What comes after the reply: the closing newline, the reason it ended early, the summary."""
+        assert self.ended is not None
+        if not self._json and self.text:
+            print(file=self._out, flush=True)
+        if self.ended.detail:
+            print(f"ds4chat: {self.ended.detail}", file=self._err)
+        if self._settings.mtp_timing:
+            for line in summary_lines(self.stats, loaded.plain_ms):
+                print(line, file=self._err)
+
+    def _add_tail(self, tail: str) -> None:
+        """Text that was held back belongs to the last token."""
+        if tail and self.tokens:
+            self.tokens[-1]["text"] += tail
+            self.text.append(tail)
+            if not self._json:
+                self._out.write(tail)
+
+    def _step(self, step: Step) -> None:
+        for token in step.tokens:
+            self.text.append(token.text)
+            self.tokens.append(
+                {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
+            )
+        if not self._json:
+            self._out.write("".join(token.text for token in step.tokens))
+            self._out.flush()
+        if self._settings.mtp_timing:
+            print(timing_line(step), file=self._err)
+        if self._settings.mtp_spec_log:
+            print(spec_line(step), file=self._err)
+        if self._settings.mtp_conf_log:
+            for row in step.judged:
+                print(conf_line(step, row), file=self._err)
+        if step.tuning.probe:
+            for row in step.judged:
+                self._hits += row.accepted
+                print(probe_line(row.target, row.draft, self._hits, self.stats.judged), file=self._err)
+
+    def _show_progress(self, text: str) -> None:
+        if self._err.isatty():
+            self._err.write(f"\r\x1b[K{text}")
+            self._err.flush()
+            self._progress = True
+
+    def _clear_progress(self) -> None:
+        if self._progress:
+            self._err.write("\r\x1b[K")
+            self._progress = False
+
+
+def run(settings: Settings, shot: Shot) -> int:
+    """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C."""
+    log_to_file(settings)
+    try:
+        settings = with_demo(settings)
+        load = load_of(settings)
+    except ModelFileError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    if shot.prompts is not None:
+        return run_many(settings, shot, load)
+    printer = Printer(settings, as_json=shot.json, out=sys.stdout, err=sys.stderr)
+    loaded = answer(load, request_of(settings, shot), printer)
+    if loaded is None:
+        return RUN_ERROR
+    if loaded.off_reason and (settings.mtp or settings.lookup):
+        print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
+    if loaded.strict_note:
+        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
+    printer.finish(loaded)
+    assert printer.ended is not None
+    if shot.json:
+        drafter = loaded.drafter.kind if loaded.drafter else None
+        answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
+        print(json_line(answered))
+    if printer.ended.finish_reason == "cancelled":
+        return INTERRUPTED
+    failed = printer.ended.finish_reason == "error" or not (
+        printer.tokens or printer.ended.finish_reason in ("stop", "length")
+    )
+    return RUN_ERROR if failed else 0
+
+
+def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Generate:
+    """The request that these settings and this one shot ask for."""
+    text = shot.prompt if prompt is None else prompt
+    messages: list[Message] = []
+    if settings.system_prompt:
+        messages.append(Message("system", settings.system_prompt))
+    messages.append(Message("user", text or ""))
+    return Generate(
+        reply=1,
+        messages=() if shot.raw else tuple(messages),
+        prompt=text if shot.raw else None,
+        tuning=tuning_of(settings),
+        max_tokens=settings.predict,
+        think=settings.think,
+        ignore_eos=shot.ignore_eos,
+        keep_accepted=settings.mtp_keep_accepted,
+    )
+
+
+def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Loaded | None:
+    """Load, answer one request and free everything; None after a load error, which was printed.
+
+    Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
+    """
+    from ds4chat.engine.opening import LoadError, open_session
+    from ds4chat.engine.session import Control
+
+    control = Control(request.tuning)
+    try:
+        session, loaded = open_session(load, emit, forgiving=False)
+    except LoadError as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return None
+    emit(loaded)
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        control.cancel()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        session.generate(request, control, emit)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        session.close()
+    return loaded
+
+
+def run_many(settings: Settings, shot: Shot, load: Load) -> int:
+    """Answer every prompt of a file in one batched context, in order; the exit code."""
+    import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
+    from ds4chat.engine.batched import OFF_REASON, BatchedSession
+    from ds4chat.engine.llama import LlamaError
+
+    prompts = shot.prompts or ()
+    if settings.mtp or settings.lookup:
+        print(f"ds4chat: MTP is off: {OFF_REASON}.", file=sys.stderr)
+    try:
+        session = BatchedSession(load, max(1, min(shot.parallel, len(prompts))))
+    except (ModelFileError, LlamaError) as error:
+        print(f"ds4chat: {error}", file=sys.stderr)
+        return RUN_ERROR
+    if session.note:
+        print(f"ds4chat: {session.note}", file=sys.stderr)
+    code = 0
+    try:
+        for index, events in session.run([request_of(settings, shot, prompt) for prompt in prompts]):
+            printer = Printer(settings, as_json=True, out=sys.stdout, err=sys.stderr)
+            for event in events:
+                printer(event)
+            ended = printer.ended
+            assert ended is not None
+            if ended.detail:
+                print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+            if not printer.tokens and ended.finish_reason in ("error", "context"):
+                code = RUN_ERROR
+            if shot.json:
+                answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
+                print(json_line(answered), flush=True)
+            else:
+                print("".join(printer.text), flush=True)
+    except LlamaError as error:
+        print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
+        code = RUN_ERROR
+    except KeyboardInterrupt:
+        print("ds4chat: Stopped. The answers above are complete; run it again for the rest.", file=sys.stderr)
+        code = INTERRUPTED
+    finally:
+        session.close()
+    return code
+
+
+def json_line(value: object) -> str:
+    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(value, ensure_ascii=not unicode)
+
+
+def as_json(
+    printer: Printer, tuning: Tuning, drafter: str | None, off_reason: str, strict_note: str
+) -> dict[str, Any]:
+    """The one shot's JSON object; ds4chat/commands/oneshot.schema.json describes it."""
+    ended = printer.ended
+    assert ended is not None
+    return {
+        "text": "".join(printer.text),
+        "tokens": printer.tokens,
+        "finish_reason": ended.finish_reason,
+        "prompt_tokens": ended.prompt_tokens,
+        "settings": {
+            "draft": tuning.depth,
+            "margin": tuning.margin,
+            "gate": tuning.gate,
+            "mode": tuning.mode,
+            "temp": tuning.temp,
+            "seed": ended.seed,
+            "drafter": drafter,
+            "off_reason": off_reason,
+            "strict_note": strict_note,
+        },
+        "stats": printer.stats.as_json(),
+    }

@@ -1,0 +1,144 @@
+"""The prompts of a one shot: from the command line, a file, or a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from ds4chat.commands.arguments import UsageError
+
+PATIENCE_S = 3.0
+"""How long a silent pipe is waited for before a sentence says what is being waited for."""
+MAX_BYTES = 64 << 20
+
+
+def piped() -> bool:
+    """Whether standard input is a pipe, a socket or a file: something that holds a prompt."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        # Closed, or replaced by an object without a descriptor.
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def prompt_of(text: str | None, file: str | None, *, raw: bool, stdin: bool = True) -> str | None:
+    """The prompt that these options and a pipe make; None where none of them gives one. Raises UsageError.
+
+    A pipe follows ``text`` after a blank line. Only ``raw`` keeps a final newline: a template has no use for
+    it.
+    """
+    if text is not None and file is not None:
+        raise UsageError("-p and --prompt-file both give the prompt: leave one of them out.")
+    if file is not None:
+        prompt = _trimmed(_file_text(file), raw)
+    else:
+        if text is not None:
+            text = _argument(text)
+        piped_text = _trimmed(read_stdin(), raw) if stdin and piped() else None
+        if text is None and piped_text is None:
+            return None
+        prompt = "\n\n".join(part for part in (text, piped_text) if part)
+    if not prompt or (not raw and not prompt.strip()):
+        raise UsageError("The prompt is empty: give a text with -p, --prompt-file or through a pipe.")
+    return prompt
+
+
+def read_stdin() -> str:
+    """All of standard input as text. Raises UsageError when it is not UTF-8."""
+    _say_what_is_waited_for()
+    return _decoded(_read(sys.stdin.buffer), "Standard input")
+
+
+def prompts_of(file: str) -> tuple[str, ...]:
+    """The prompts of a file: one a line, blank lines aside; in a .jsonl file each line is a JSON string or an
+    object with a "prompt". Raises UsageError."""
+    text = _file_text(file)
+    as_json = file.lower().endswith(".jsonl")
+    prompts: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            prompts.append(
+                _json_prompt(line, f"{file}, line {number}") if as_json else line.removesuffix("\r")
+            )
+    if not prompts:
+        raise UsageError(f"{file} holds no prompt: write one a line.")
+    return tuple(prompts)
+
+
+def _json_prompt(line: str, place: str) -> str:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError(f'{place}: this is not JSON; write "a prompt" or {{"prompt": "..."}}.') from None
+    if isinstance(value, dict):
+        value = value.get("prompt")
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f'{place}: there is no prompt in it; write "a prompt" or {{"prompt": "..."}}.')
+    return _argument(value, place)
+
+
+def _argument(text: str, place: str = "The prompt given with -p") -> str:
+    """``text``, unless it holds bytes that were no UTF-8, which Python keeps as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        offset = len(text[: error.start].encode())
+        raise UsageError(f"{place} is not valid UTF-8 at byte {offset}: convert it to UTF-8.") from None
+    return text
+
+
+def _file_text(file: str) -> str:
+    if file == "-":
+        return read_stdin()
+    path = Path(file)
+    try:
+        if path.is_dir():
+            raise UsageError(f"{file} is a folder: name a text file.")
+        with path.open("rb") as opened:
+            data = _read(opened)
+    except FileNotFoundError:
+        raise UsageError(f"{file} does not exist: name a text file with the prompt.") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UsageError(f"{file} cannot be read: {reason}. Change that, or name another file.") from None
+    return _decoded(data, file)
+
+
+def _read(file: BinaryIO) -> bytes:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError("The prompt is larger than 64 MiB, more than any context holds: shorten it.")
+    return data
+
+
+def _decoded(data: bytes, place: str) -> str:
+    try:
+        # Editors on Windows put a byte-order mark before the text.
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{place} is not valid UTF-8: byte {error.start} (0x{data[error.start]:02x}) is out of place. "
+            "Convert it to UTF-8."
+        ) from None
+
+
+def _trimmed(text: str, raw: bool) -> str:
+    return text if raw else text.removesuffix("\n").removesuffix("\r")
+
+
+def _say_what_is_waited_for() -> None:
+    """A pipe that nobody writes to or closes looks like a hang: say that it is the pipe."""
+    if os.name != "posix":
+        return
+    import select
+
+    if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
+        print(
+            "ds4chat: reading the prompt from standard input until it ends; </dev/null gives none.",
+            file=sys.stderr,
+        )

@@ -1,0 +1,239 @@
+"""What the slash commands do on the chat screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds4chat.settings.validate import SettingError
+from ds4chat.store import StoreError
+from ds4chat.tui.chat.command_table import CommandError, parse
+from ds4chat.tui.panels.tuning_steps import set_value
+from ds4chat.tui.prompt.files import FileError, quoted, read_text
+from ds4chat.tui.themes import unknown_theme
+
+if TYPE_CHECKING:
+    from ds4chat.tui.chat.screen import ChatScreen
+
+
+class ChatCommands:
+    """Runs typed commands. What is wrong with one is said in a sentence."""
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+
+    def run(self, text: str) -> bool:
+        """Do what the line says; False when it cannot be done, which was then said."""
+        try:
+            parsed = parse(text)
+            handler: Callable[[str], None] = getattr(self, f"_{parsed.command.name}")
+            handler(parsed.argument)
+        except (CommandError, SettingError, FileError) as error:
+            self._screen.notify(str(error), severity="warning", markup=False)
+            return False
+        return True
+
+    # -- the conversation
+
+    def _new(self, argument: str) -> None:
+        if not self._screen.chat.new():
+            raise CommandError("A reply is running. Stop it with Esc first.")
+        self._screen.show_conversation()
+
+    def _history(self, argument: str) -> None:
+        self._screen.chat_app.action_history()
+
+    def _retry(self, argument: str) -> None:
+        self._screen.action_retry()
+
+    def _undo(self, argument: str) -> None:
+        if argument == "tuning":
+            self._screen.action_undo_tuning()
+            return
+        if argument:
+            raise CommandError("/undo takes nothing after it, or tuning.")
+        text = self._screen.chat.undo()
+        if text is None:
+            raise CommandError("There is nothing to take back, or a reply is running: Esc stops it.")
+        self._screen.show_conversation()
+        self._screen.prompt.put_back([text])
+
+    def _stop(self, argument: str) -> None:
+        if not self._screen.stop_reply():
+            raise CommandError("No reply is running, and no model is loading.")
+
+    def _system(self, argument: str) -> None:
+        chat = self._screen.chat
+        if argument:
+            chat.set_system("" if argument == "-" else argument)
+        now = chat.conversation.system
+        said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
+        if argument and chat.conversation.turns:
+            said += "\nIt holds from the next prompt on; /retry answers the last one again under it."
+        self._screen.transcript.add_note(said)
+        self._screen.show_welcome()
+
+    def _think(self, argument: str) -> None:
+        self._screen.set_thinking(True)
+
+    def _nothink(self, argument: str) -> None:
+        self._screen.set_thinking(False)
+
+    def _read(self, argument: str) -> None:
+        text = read_text(argument)
+        lines = text.rstrip().count("\n") + 1
+        self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
+
+    def _check(self, argument: str) -> None:
+        reply = self._screen.chat.replay()
+        if reply is None:
+            raise CommandError("There is no finished reply to check, or the engine is not ready.")
+        self._screen.notify("Decoding the last reply again without speculation.")
+
+    def _explore(self, argument: str) -> None:
+        self._screen.chat_app.action_explore(argument)
+
+    def _copy(self, argument: str) -> None:
+        reply = self._screen.chat.conversation.last_reply
+        if reply is None or not reply.tokens:
+            raise CommandError("There is no reply to copy.")
+        self._screen.app.copy_to_clipboard(reply.answer)
+        self._screen.notify("Copied the last reply.")
+
+    def _unqueue(self, argument: str) -> None:
+        self._screen.chat.queue.clear()
+        self._screen.show_queue()
+
+    def _export(self, argument: str) -> None:
+        chat, screen = self._screen.chat, self._screen
+        conversation, path = chat.conversation, Path(argument).expanduser()
+
+        def write() -> None:
+            try:
+                chat.recorder.export(conversation, path)
+            except StoreError as error:
+                screen.notify(str(error), severity="warning", markup=False)
+                screen.app.call_from_thread(screen.prompt.put_back, [f"/export {argument}"])
+            else:
+                screen.notify(f"Written to {path}.", markup=False)
+
+        screen.run_worker(write, thread=True, group="export", exit_on_error=False)
+
+    # -- models and speculation
+
+    def _model(self, argument: str) -> None:
+        if not argument:
+            self._screen.chat_app.action_models()
+            return
+        path = Path(argument).expanduser()
+        if not path.is_file():
+            raise CommandError(f"{argument} is no file. Give the path of a .gguf model, or /model alone.")
+        settings = self._screen.chat_app.settings
+        self._screen.load(replace(settings, model=str(path), mtp="", demo=False))
+
+    def _mtp(self, argument: str) -> None:
+        tuning = self._screen.chat.tuning
+        if argument in ("", "on", "off"):
+            if not argument or (argument == "off") != (tuning.depth == 0):
+                self._screen.action_toggle_mtp()
+            return
+        settings = self._screen.chat_app.settings
+        if argument == "lookup":
+            settings = replace(settings, lookup=True)
+        elif argument == "none":
+            settings = replace(settings, mtp="", lookup=False, demo=False, model=self._loaded_path())
+        elif argument == "embedded":
+            settings = replace(settings, mtp="embedded", demo=False, model=self._loaded_path())
+        else:
+            path = Path(argument).expanduser()
+            if not path.is_file():
+                raise CommandError(
+                    f"{argument} is no file. /mtp takes on, off, embedded, lookup, none or a file."
+                )
+            settings = replace(settings, mtp=str(path), demo=False, model=self._loaded_path())
+        self._screen.load(settings)
+
+    def _loaded_path(self) -> str:
+        command = self._screen.chat.load_command
+        return command.model if command else self._screen.chat_app.settings.model
+
+    def _draft(self, argument: str) -> None:
+        self._set_one("mtp-draft", argument)
+
+    def _margin(self, argument: str) -> None:
+        self._set_one("mtp-margin", argument)
+
+    def _gate(self, argument: str) -> None:
+        self._set_one("mtp-gate", argument)
+
+    def _temp(self, argument: str) -> None:
+        self._set_one("temp", argument)
+
+    def _set(self, argument: str) -> None:
+        key, _, value = argument.partition(" ")
+        if not value.strip():
+            raise CommandError("/set takes a setting and its value, as in /set top-p 0.9.")
+        self._set_one(key.lstrip("-"), value.strip())
+
+    def _set_one(self, key: str, raw: str) -> None:
+        tuning = self._screen.chat.tuning
+        if not raw:
+            self._screen.say_tuning()
+            return
+        self._screen.retune(set_value(tuning, key, raw))
+        self._screen.say_tuning()
+
+    def _ctx(self, argument: str) -> None:
+        chat = self._screen.chat
+        if not argument:
+            used = self._screen.stats.context_used
+            room = chat.loaded.n_ctx if chat.loaded else 0
+            self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
+            return
+        from ds4chat.settings.schema import BY_KEY
+        from ds4chat.settings.validate import check
+
+        size = check(BY_KEY["ctx-size"], argument)
+        self._screen.load(replace(self._screen.chat_app.settings, ctx_size=size))
+
+    # -- the screen
+
+    def _view(self, argument: str) -> None:
+        if argument not in ("", "tokens", "markdown"):
+            raise CommandError("/view takes tokens or markdown.")
+        if not argument or (argument == "markdown") != self._screen.transcript.markdown:
+            self._screen.action_toggle_view()
+
+    def _panels(self, argument: str) -> None:
+        self._screen.action_toggle_panels()
+
+    def _help(self, argument: str) -> None:
+        self._screen.chat_app.action_help(argument)
+
+    def _theme(self, argument: str) -> None:
+        app = self._screen.chat_app
+        if not argument:
+            app.action_themes()
+            return
+        if app.get_theme(argument) is None:
+            raise CommandError(unknown_theme(argument, app.theme_names))
+        app.theme = argument
+        app.settings = replace(app.settings, theme=argument)
+        self._screen.notify(f"The theme is {argument}. /save keeps it.", markup=False)
+
+    def _settings(self, argument: str) -> None:
+        self._screen.chat_app.action_settings(argument)
+
+    def _save(self, argument: str) -> None:
+        self._screen.chat_app.action_save()
+
+    def _log(self, argument: str) -> None:
+        self._screen.chat_app.action_log()
+
+    def _about(self, argument: str) -> None:
+        self._screen.chat_app.action_about()
+
+    def _quit(self, argument: str) -> None:
+        self._screen.app.exit()

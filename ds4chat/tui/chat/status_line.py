@@ -1,0 +1,178 @@
+"""The status line: what answers, how it speculates or why not, how fast, and what it is doing."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from rich.cells import cell_len
+
+from ds4chat.engine.events import Loaded, Tuning
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.controller import EngineState, Progress
+from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
+from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
+from ds4chat.tui.panels.acceptance import speedup
+
+STATES: dict[EngineState, tuple[str, str]] = {
+    "none": ("○ no model", "muted"),
+    "loading": ("◐ loading", "mark"),
+    "ready": ("● ready", "good"),
+    "saving": ("◐ saving", "mark"),
+    "reading": ("◐ reading", "mark"),
+    "writing": ("▶ writing", "mark"),
+    "stopping": ("■ stopping", "warning"),
+    "failed": ("✕ not loaded", "bad"),
+    "died": ("✕ engine died", "bad"),
+}
+VERY_WIDE = 150
+"""Cells from which a long name has room beside all figures."""
+STATE_WIDTH = 10
+NEARLY_FULL = 0.9
+WHY_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All that the line shows."""
+
+    state: EngineState
+    progress: Progress
+    model: str
+    loaded: Loaded | None
+    tuning: Tuning
+    stats: Stats
+    """Of the running reply, or of the last one."""
+    queued: int = 0
+
+
+def status_lines(status: Status, width: int) -> list[Line]:
+    """One line of figures, and below it the reason while speculation is off, or how strict mode verifies."""
+    inner = max(10, width - 2)
+    line: list[Span] = [(" ", "")]
+    for number, part in enumerate(_fitting(_parts(status, inner), inner)):
+        line += [("  ", "")] if number else []
+        line += part.spans
+    lines: list[Line] = [tuple(line)]
+    why, strict = why_off(status), strict_note(status)
+    if why:
+        lines += _rows(f"MTP is off: {why}", inner, "warning")
+    elif strict:
+        lines += _rows(f"Strict mode: {strict}.", inner, "muted")
+    return lines
+
+
+def _rows(text: str, width: int, role: str) -> list[Line]:
+    return [((f" {piece}", role),) for piece in textwrap.wrap(text, width)[:WHY_ROWS]]
+
+
+def why_off(status: Status) -> str:
+    """Why speculation is off, as a sentence; empty while it is on or nothing is loaded."""
+    if status.loaded is None:
+        return ""
+    if status.loaded.drafter is None:
+        return status.loaded.off_reason or "no drafter is loaded. /mtp chooses one."
+    if status.tuning.depth == 0:
+        return "paused by you. Ctrl+T or /mtp on resumes it."
+    return ""
+
+
+def strict_note(status: Status) -> str:
+    """How drafts are verified in strict mode; empty while it is off or nothing is loaded."""
+    if status.loaded is None or not status.tuning.strict:
+        return ""
+    return status.loaded.strict_note or (
+        "verification is one token at a time until /model loads the model again and tests batches"
+    )
+
+
+class _Part(NamedTuple):
+    rank: int
+    """0 always shows; of the others the highest gives way first."""
+    spans: list[Span]
+
+    @property
+    def width(self) -> int:
+        return sum(cell_len(text) for text, _ in self.spans)
+
+
+def _parts(status: Status, width: int) -> list[_Part]:
+    text, role = STATES[status.state]
+    parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)])]
+    progress = status.progress
+    if status.state == "loading":
+        filled, rest = rate_bar(progress.fraction, 10)
+        parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
+        parts.append(_Part(2, [(progress.stage, "muted")]))
+        parts.append(_Part(1, [("Esc stops", "muted")]))
+    elif status.state == "reading" and progress.total:
+        filled, rest = rate_bar(progress.done / progress.total, 10)
+        parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
+        parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
+    if status.model:
+        parts.append(_Part(6, [(_short(status.model, 28 if width < VERY_WIDE else 44), "strong")]))
+    if status.queued:
+        parts.append(_Part(2, [(f"{status.queued} queued", "mark")]))
+    return parts if status.loaded is None else parts + _figures(status, status.loaded)
+
+
+def _figures(status: Status, loaded: Loaded) -> list[_Part]:
+    tuning, stats = status.tuning, status.stats
+    if loaded.drafter is None or tuning.depth == 0:
+        parts = [_Part(0, [("MTP off", "warning")])]
+    else:
+        probe = " probe" if tuning.probe else ""
+        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (f"{tuning.depth}{probe}", "strong")])]
+    parts.append(_Part(0, [_mode(tuning)]))
+    parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
+    factor = speedup(stats, loaded)
+    if factor is not None:
+        parts.append(_Part(3, [(f"{factor:4.2f}×", "good" if factor >= 1 else "bad"), (" plain", "muted")]))
+    if stats.acceptance is not None:
+        parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
+    full = stats.context_used > NEARLY_FULL * loaded.n_ctx
+    used = f"{stats.context_used:,}/{loaded.n_ctx:,}"
+    parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")]))
+    return parts
+
+
+def _mode(tuning: Tuning) -> Span:
+    if tuning.mode == "approximate":
+        return f" APPROXIMATE ≥{tuning.margin:.2f} ", "approximate"
+    return tuning.mode, "muted" if tuning.mode == "exact" else "strong"
+
+
+def _fitting(parts: list[_Part], width: int) -> list[_Part]:
+    """The parts in their order, those of the highest rank left out until the rest fits."""
+    kept = list(parts)
+    while sum(part.width + 2 for part in kept) - 2 > width:
+        last = max(kept, key=lambda part: part.rank)
+        if last.rank == 0:
+            break
+        kept.remove(last)
+    return kept
+
+
+def _short(name: str, width: int) -> str:
+    return name if cell_len(name) <= width else name[: width - 1] + "…"
+
+
+class StatusLine(LinesView):
+    """Draws a Status."""
+
+    DEFAULT_CSS = style_sheet(__package__, "status_line.tcss")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--approximate"}
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._status: Status | None = None
+
+    def show(self, status: Status) -> None:
+        """Show this."""
+        self._status = status
+        self.set_lines(status_lines(status, self.size.width or 80))
+
+    def on_resize(self) -> None:
+        if self._status is not None:
+            self.show(self._status)

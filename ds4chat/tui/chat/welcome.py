@@ -1,0 +1,37 @@
+"""What stands in an empty conversation."""
+
+from __future__ import annotations
+
+from textual.widgets import Static
+
+from ds4chat.tui.kit.lines import style_sheet
+
+TEXT = """\
+[b $primary]ds4chat[/]
+
+[$foreground-muted]Every token shows where it came from:[/]
+[$token-accepted-style][$token-accepted]accepted[/][/] drafts, \
+[$token-corrected-style][$token-corrected]corrected[/][/] ones, \
+[$token-bonus-style][$token-bonus]bonus[/][/] tokens, [$token-plain-style][$token-plain]plain[/][/] decoding.
+
+[b]Enter[/] [$foreground-muted]sends[/]   [b]/[/] [$foreground-muted]commands[/]   \
+[b]F1[/] [$foreground-muted]help[/]   [b]F2[/] [$foreground-muted]panels[/]   \
+[b]Ctrl+B[/] [$foreground-muted]earlier chats[/]"""
+
+SHORT = "[$foreground-muted]Type below. [b]F1[/] is help.[/]"
+
+
+class Welcome(Static):
+    """A few words on what is to be seen here; fewer on a small screen."""
+
+    DEFAULT_CSS = style_sheet(__package__, "welcome.tcss")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(TEXT, id=id)
+        self._is_short = False
+
+    def on_resize(self) -> None:
+        short = self.size.height < 8 or self.size.width < 40
+        if short != self._is_short:
+            self._is_short = short
+            self.update(SHORT if short else TEXT)

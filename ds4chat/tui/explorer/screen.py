@@ -1,0 +1,407 @@
+"""The confidence explorer: every judged draft of a record, filtered, sorted, charted, and asked what-if."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.timer import Timer
+from textual.widgets import Input, Static
+from textual.worker import Worker, WorkerState
+
+from ds4chat.analysis.filters import Filter
+from ds4chat.analysis.histogram import histogram, reliability
+from ds4chat.engine.events import Tuning
+from ds4chat.tui.explorer import charts
+from ds4chat.tui.explorer.export import ExportError, FileExistsAlready, export_rows
+from ds4chat.tui.explorer.filter_line import FilterLine
+from ds4chat.tui.explorer.listing import Column, Listing
+from ds4chat.tui.explorer.source import Source, SourceError
+from ds4chat.tui.explorer.table import LABELS, RowTable, TableHead, detail_line
+from ds4chat.tui.explorer.views import VIEWS, ViewBar, hint
+from ds4chat.tui.explorer.whatif import WhatIfPanel
+from ds4chat.tui.kit.charts import changes
+from ds4chat.tui.kit.lines import BLANK, LinesView
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+from ds4chat.tui.messages import TokenPicked, TuningChanged
+
+WIDE = 120
+"""Columns from which the table, the charts and the what-if stand side by side."""
+CHART_SECONDS = 0.1
+"""The charts follow the filter this much later: the table answers each key at once."""
+
+
+class ExplorerScreen(Sheet[None]):
+    """``load`` gives the rows, or raises SourceError; it is called in a thread. ``tuning`` gives the chat's
+    live settings: what Apply changes."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
+    TITLE_TEXT = "Confidence explorer"
+    HELP_GROUP = "Confidence explorer"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
+        Binding("slash,ctrl+f", "filter", "Filter the rows", id="explorer.filter"),
+        Binding("f2", "next_view", "Rows, charts or what-if", id="explorer.view"),
+        Binding("1", "view('rows')", "Rows", show=False, id="explorer.rows"),
+        Binding("2", "view('charts')", "Charts", show=False, id="explorer.charts"),
+        Binding("3", "view('what-if')", "What-if", show=False, id="explorer.what_if_view"),
+        Binding("h", "next_chart", "Another histogram", id="explorer.chart"),
+        Binding("w", "what_if", "Other settings: what if", id="explorer.what_if"),
+        Binding("a", "apply", "Apply the what-if to the chat", id="explorer.apply"),
+        Binding("e", "export", "Write the rows shown to a file", id="explorer.export"),
+        Binding("f5", "reload", "Read the rows again", id="explorer.reload"),
+    ]
+
+    def __init__(self, load: Callable[[], Source], tuning: Callable[[], Tuning]) -> None:
+        super().__init__()
+        self._load = load
+        self._tuning = tuning
+        self.source: Source | None = None
+        self.table = RowTable()
+        self.filter_line = FilterLine()
+        self.what_if = WhatIfPanel()
+        self._bar = ViewBar()
+        self._head = TableHead()
+        self._detail = LinesView(id="row-detail")
+        self._histogram = LinesView(id="histogram")
+        self._reliability = LinesView(id="reliability")
+        self._empty = Static(id="explorer-empty", markup=False)
+        self._state = Static(id="explorer-state", markup=False)
+        self._export = Input(placeholder="rows.csv or rows.jsonl", id="explorer-export", compact=True)
+        self._chart = 0
+        self._charts_due: Timer | None = None
+        self._view = VIEWS[0]
+        self._trouble = ""
+        """Why there are no rows, as a sentence."""
+        self._overwrite = ""
+        """The name of a file that is there already and was named once."""
+
+    def compose_sheet(self) -> ComposeResult:
+        yield self.filter_line
+        yield self._bar
+        with Horizontal(id="explorer-main"):
+            with Vertical(id="explorer-rows"):
+                yield self._head
+                yield self._empty
+                yield self.table
+                yield self._detail
+            with VerticalScroll(id="explorer-side", can_focus=False):
+                with Container(id="explorer-charts"):
+                    yield self._histogram
+                    yield self._reliability
+                yield self.what_if
+        with Horizontal(id="explorer-foot"):
+            yield self._export
+            yield self._state
+
+    def on_mount(self) -> None:
+        self._export.display = self._empty.display = False
+        self._show_view(self._view)
+        self.table.focus()
+        self.action_reload()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width >= WIDE, "-wide")
+        self._show_view(self._view)
+        self.call_after_refresh(self._draw_charts)
+
+    # -- the rows
+
+    def action_reload(self) -> None:
+        """Read the rows: at first, and again when more may have come."""
+        self._say("Reading the rows …")
+        self._read()
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="source")
+    def _read(self) -> Source:
+        return self._load()
+
+    @on(Worker.StateChanged)
+    def worker_changed(self, event: Worker.StateChanged) -> None:
+        """The rows are there, or a file is written, or neither can be."""
+        event.stop()
+        if event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
+            return
+        if event.worker.group == "source":
+            self._loaded(event.worker)
+        elif event.worker.group == "export":
+            self._exported(event.worker)
+
+    def _loaded(self, worker: Worker[Source]) -> None:
+        if worker.error is not None or worker.result is None:
+            error = worker.error
+            known = isinstance(error, SourceError)
+            self._trouble = str(error) if known else f"The rows cannot be read: {error}."
+            self._show_state()
+            return
+        self._trouble = ""
+        source = self.source = worker.result
+        listing = Listing(source.rows, source.texts)
+        before = self.table.listing
+        listing.narrow(before.filter)
+        listing.sort(before.column, before.descending)
+        self.query_one(".sheet").border_title = f"{self.TITLE_TEXT}  {source.title}"
+        self.table.show(listing)
+        self.what_if.show(source.rows, source.times)
+        self._draw_charts()
+        self._show_state()
+
+    @on(FilterLine.Changed)
+    def filter_changed(self, event: FilterLine.Changed) -> None:
+        """Show the rows that pass."""
+        event.stop()
+        self.narrow(event.wanted)
+
+    def narrow(self, wanted: Filter) -> None:
+        """Show the rows that pass a filter."""
+        keep = self.table.cursor_row
+        self.table.listing.narrow(wanted)
+        self.table.settle(keep)
+        self._show_state()
+        if self._charts_due is not None:
+            self._charts_due.stop()
+        self._charts_due = self.set_timer(CHART_SECONDS, self._draw_charts)
+
+    @on(FilterLine.Done)
+    def filter_done(self, event: FilterLine.Done) -> None:
+        """Enter in the filter: on to the rows."""
+        event.stop()
+        self.action_view("rows")
+        self.table.focus()
+
+    @on(RowTable.SortAsked)
+    def sort_asked(self, event: RowTable.SortAsked) -> None:
+        """Keys of the table."""
+        event.stop()
+        self.sort(event.column, event.descending)
+
+    @on(TableHead.Clicked)
+    def head_clicked(self, event: TableHead.Clicked) -> None:
+        """A click sorts; a second one on the same column turns it round."""
+        event.stop()
+        listing = self.table.listing
+        self.sort(event.column, event.column == listing.column and not listing.descending)
+
+    def sort(self, column: Column, descending: bool = False) -> None:
+        """Sort by a column, the cursor on top."""
+        self.table.listing.sort(column, descending)
+        self.table.settle(None)
+        self._show_state()
+
+    @on(RowTable.LaidOut)
+    def laid_out(self, event: RowTable.LaidOut) -> None:
+        """The names stand over their columns."""
+        event.stop()
+        listing = self.table.listing
+        self._head.show(self.table.cells, listing.column, listing.descending)
+
+    @on(RowTable.Moved)
+    def cursor_moved(self, event: RowTable.Moved) -> None:
+        """Say what the row's step did."""
+        event.stop()
+        row = self.table.cursor_row
+        self._detail.set_lines([BLANK if row is None else detail_line(self.table.listing.rows, row)])
+
+    @on(RowTable.Picked)
+    def picked(self, event: RowTable.Picked) -> None:
+        """Close, and have the chat show the token."""
+        event.stop()
+        if self.source is None or not self.source.jumps:
+            title = self.source.title if self.source else "the record"
+            self._say(f"The text of {title} is not in the chat: open the conversation to go to its tokens.")
+            return
+        rows, row = self.source.rows, event.row
+        step = rows.step[row]
+        picked = TokenPicked(
+            int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1
+        )
+        # To the app: the chat is below this screen, not around it.
+        self.app.post_message(picked)
+        self.dismiss(None)
+
+    # -- charts
+
+    def action_next_chart(self) -> None:
+        """The histogram of another column."""
+        self._chart = (self._chart + 1) % len(charts.CHART_COLUMNS)
+        if not self.has_class("-wide") and self._view != "charts":
+            self.action_view("charts")
+        self._draw_charts()
+
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is self._histogram:
+            self.action_next_chart()
+
+    @property
+    def charts_due(self) -> bool:
+        """The charts do not show the filter yet."""
+        return self._charts_due is not None
+
+    def _draw_charts(self) -> None:
+        self._charts_due = None
+        if self.source is None:
+            return
+        rows = self.table.listing.numbers()
+        column = charts.CHART_COLUMNS[self._chart]
+        width = self._histogram.size.width
+        if width:
+            found = histogram(rows, column, charts.BINS)
+            lines = charts.histogram_lines(found, column, width)
+            self._histogram.set_lines(lines)
+        if self._reliability.size.width:
+            curve = reliability(rows, charts.BINS)
+            self._reliability.set_lines(charts.reliability_lines(curve, self._reliability.size.width))
+
+    # -- what-if
+
+    def action_what_if(self) -> None:
+        """To the first control."""
+        if self.source is None:
+            return
+        if not self.has_class("-wide"):
+            self.action_view("what-if")
+        self.what_if.query("Control").first().focus()
+
+    def action_apply(self) -> None:
+        """What the panel's button does."""
+        self.what_if.apply()
+
+    @on(WhatIfPanel.Applied)
+    def applied(self, event: WhatIfPanel.Applied) -> None:
+        """Make the values the chat's live settings."""
+        event.stop()
+        before = self._tuning()
+        after = event.scenario.apply(before)
+        changed = changes(before, after)
+        if not changed:
+            self._say("Nothing to apply: the chat's settings have these values already.")
+            return
+        self.app.post_message(TuningChanged(after))
+        self._say(f"Applied: {changed}. It holds from the next step on; Ctrl+R in the chat takes it back.")
+
+    # -- views
+
+    def action_view(self, view: str) -> None:
+        """Show one view where they do not stand side by side; always put the focus into it. Without rows
+        there is nothing but the sentence that says why."""
+        if self.source is None:
+            view = "rows"
+        self._show_view(view)
+        if view == "rows":
+            self.table.focus()
+        elif view == "what-if":
+            self.what_if.query("Control").first().focus()
+        elif not self.has_class("-wide"):
+            self.set_focus(None)
+        self.call_after_refresh(self._draw_charts)
+
+    def action_next_view(self) -> None:
+        """The next view, round the end."""
+        self.action_view(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
+
+    @on(ViewBar.Chosen)
+    def view_clicked(self, event: ViewBar.Chosen) -> None:
+        """A click on the bar."""
+        event.stop()
+        self.action_view(event.view)
+
+    def _show_view(self, view: str) -> None:
+        self._view = view
+        for name in VIEWS:
+            self.set_class(name == view, f"-{name}")
+        self._bar.show(view)
+        self.query_one(".sheet-hint", Static).update(hint(view, wide=self.has_class("-wide")))
+
+    # -- export
+
+    def action_export(self) -> None:
+        """Ask for the file."""
+        if self.source is not None:
+            self._overwrite = ""
+            self._export.display = True
+            self.set_focus(self._export)
+            self._say(f"{len(self.table.listing):,} rows into a .csv or .jsonl file, in this order")
+
+    @on(Input.Submitted, "#explorer-export")
+    def export_named(self, event: Input.Submitted) -> None:
+        """Write, or say why not; Enter again on a name that exists overwrites it."""
+        event.stop()
+        self._write(event.value, event.value == self._overwrite)
+
+    @on(Input.Changed, "#explorer-export")
+    def export_renamed(self, event: Input.Changed) -> None:
+        """Consent to overwrite was for another name."""
+        event.stop()
+        if event.value != self._overwrite:
+            self._overwrite = ""
+
+    @work(thread=True, exit_on_error=False, group="export")
+    def _write(self, name: str, overwrite: bool) -> str:
+        listing = self.table.listing
+        path, count = export_rows(listing.rows, listing.shown, name, overwrite=overwrite)
+        return f"{count:,} rows written to {path}."
+
+    def _exported(self, worker: Worker[str]) -> None:
+        error = worker.error
+        if error is None:
+            self._close_export()
+            self._say(worker.result or "")
+            return
+        if isinstance(error, FileExistsAlready):
+            self._overwrite = self._export.value
+        known = isinstance(error, ExportError)
+        self._say(str(error) if known else f"The file was not written: {error}.", error=True)
+
+    def _close_export(self) -> None:
+        self._export.value = ""
+        self._export.display = False
+        self.table.focus()
+
+    # -- the line at the foot
+
+    def action_filter(self) -> None:
+        """To the filter line."""
+        self.set_focus(self.filter_line.field)
+
+    def action_close(self) -> None:
+        """Leave the file name, then the filter, then the screen."""
+        if self._export.display:
+            self._close_export()
+            self._show_state()
+        elif self.filter_line.field.has_focus:
+            if self.filter_line.field.value:
+                self.filter_line.field.value = ""
+            else:
+                self.action_view("rows")
+        else:
+            self.dismiss(None)
+
+    def _show_state(self) -> None:
+        listing = self.table.listing
+        shown, total = len(listing), len(listing.rows)
+        rows = f"{shown:,} rows" if shown == total else f"{shown:,} of {total:,} rows"
+        accepted = listing.rows.accepted[listing.shown]
+        share = f" · {accepted.mean() * 100:.1f} % accepted" if shown else ""
+        arrow = "↓" if listing.descending else "↑"
+        note = f" · {self.source.note}" if self.source and self.source.note else ""
+        why = self._trouble or ("No row passes the filter." if total and not shown else "")
+        self._empty.update(why)
+        self._empty.display = bool(why)
+        self.set_class(self.source is None, "-no-source")
+        if self.source is None:
+            self._say("F5 tries again · Esc closes")
+            return
+        self._say(f"{rows}{share} · by {LABELS[listing.column]} {arrow}{note}")
+
+    def _say(self, sentence: str, *, error: bool = False) -> None:
+        self._state.set_class(error, "-error")
+        self._state.update(sentence)
+
+    @property
+    def said(self) -> str:
+        """The line at the foot."""
+        return str(self._state.content)

@@ -1,0 +1,115 @@
+"""Where the explorer's rows come from: steps of the chat, a stored conversation, or a log file.
+
+Reading can take seconds for a long record: the screen calls it in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds4chat.analysis.filters import Texts
+from ds4chat.analysis.log_parser import parse_log
+from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.whatif import costs_from_rows
+from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.events import Step
+from ds4chat.tui.conversation import Reply
+
+if TYPE_CHECKING:
+    from ds4chat.store.records import Records
+    from ds4chat.tui.controller import Chat
+
+
+class SourceError(Exception):
+    """There are no rows to be had; the text is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Judged rows, with what every view of them needs."""
+
+    title: str
+    rows: Rows
+    texts: Texts
+    times: CostTable
+    jumps: bool = False
+    """The rows' tokens are in the text on the screen, under the same reply numbers."""
+    note: str = ""
+    """A sentence about what is missing; empty when nothing is."""
+
+    @classmethod
+    def of(
+        cls, title: str, rows: Rows, *, plain_ms: float = 0, jumps: bool = False, note: str = ""
+    ) -> Source:
+        """The source of these rows. ``plain_ms``: what a plain step took where the rows hold none; 0 where
+        that is unknown."""
+        times = costs_from_rows(rows)
+        if plain_ms > 0 and not times.verify.count(1):
+            times.verify.add(1, plain_ms)
+        return cls(title, rows, Texts(rows), times, jumps, note)
+
+
+def conversation_source(steps: Sequence[Step], plain_ms: float, unread: int = 0) -> Source:
+    """The conversation on the screen. ``unread``: how many of its replies have no steps at hand. Raises
+    SourceError."""
+    if not any(step.judged for step in steps):
+        raise SourceError(
+            "No draft was judged in this conversation yet. Ask something with speculation on, then F5 here."
+        )
+    replies = "reply has" if unread == 1 else "replies have"
+    note = f"{unread} {replies} no steps on record." if unread else ""
+    return Source.of("this conversation", rows_from_steps(steps), plain_ms=plain_ms, jumps=True, note=note)
+
+
+def log_source(name: str) -> Source:
+    """A log of --mtp-conf-log and its like. Raises SourceError."""
+    path = Path(name).expanduser()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            log = parse_log(lines)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+    rows = log.rows()
+    if not len(rows):
+        raise SourceError(
+            f"{path} has no judged drafts. ds4chat writes them to stderr with --mtp-conf-log; --mtp-timing "
+            "adds the times."
+        )
+    broken = "line is" if log.broken == 1 else "lines are"
+    return Source.of(path.name, rows, note=f"{log.broken} {broken} incomplete." if log.broken else "")
+
+
+def stored_source(records: Records, conversation: int, title: str = "") -> Source:
+    """Every reply of a stored conversation, all branches. Raises SourceError."""
+    from ds4chat.store.errors import StoreError
+
+    try:
+        found = records.judged_rows(conversation=conversation)
+    except StoreError as error:
+        raise SourceError(str(error)) from None
+    if not len(found):
+        raise SourceError(f"The stored conversation {conversation} has no judged drafts, or there is none.")
+    rows = Rows(**{field.name: getattr(found, field.name) for field in fields(Rows)})
+    return Source.of(title or f"conversation {conversation}", rows)
+
+
+def opener(chat: Chat, name: str) -> Callable[[], Source]:
+    """What reads the source that the user names: nothing is the conversation on the screen, a number a stored
+    one, anything else a log file. It may be called in any thread, and again when more may have come."""
+    if not name:
+        return lambda: _chat_source(chat)
+    store = getattr(chat.recorder, "store", None)
+    if name.isdecimal() and store is not None and not Path(name).exists():
+        return lambda: stored_source(store.records, int(name))
+    return lambda: log_source(name)
+
+
+def _chat_source(chat: Chat) -> Source:
+    # Lists grow while a reply runs; what is copied here stays as it is.
+    replies = [turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)]
+    steps = [step for reply in replies for step in list(reply.steps)]
+    unread = sum(bool(reply.text) and not reply.steps for reply in replies)
+    return conversation_source(steps, chat.loaded.plain_ms if chat.loaded else 0, unread)

@@ -1,0 +1,59 @@
+"""The bar of views, where the screen is too narrow for all of them side by side."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from ds4chat.tui.kit.lines import Line, LinesView, Span
+
+VIEWS = ("rows", "charts", "what-if")
+KEYS = {
+    "rows": "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] text · [b]e[/b] export",
+    "charts": "[b]h[/b] another chart · [b]/[/b] filter · [b]e[/b] export",
+    "what-if": "[b]↑↓[/b] choose · [b]←→[/b] change · [b]Del[/b] as recorded · [b]a[/b] applies",
+}
+"""Markup of the keys that matter in each view."""
+_GAP = 3
+
+
+def hint(view: str, *, wide: bool) -> str:
+    """Markup of the line at the foot: the keys of the view in sight; beside the rows, those of all."""
+    keys = f"{KEYS['rows']} · [b]h[/b] chart · [b]w[/b] what if" if wide else KEYS[view]
+    return f"{keys} · [b]Esc[/b] closes"
+
+
+class ViewBar(LinesView):
+    """The names of the views with their keys, the one in sight marked; a click opens one."""
+
+    class Chosen(Message):
+        """A view was clicked."""
+
+        def __init__(self, view: str) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(self) -> None:
+        super().__init__(id="view-bar")
+        self.show(VIEWS[0])
+
+    def show(self, view: str) -> None:
+        """Mark the view in sight."""
+        self.set_lines([self._line(view)])
+
+    def _line(self, view: str) -> Line:
+        spans: list[Span] = []
+        for number, name in enumerate(VIEWS, start=1):
+            here = name == view
+            spans += [(f"{number} {name.capitalize()}", "mark" if here else "muted"), (" " * _GAP, "")]
+        return (*spans, ("F2 next", "track"))
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        at = 0
+        for name in VIEWS:
+            width = len(name) + 2
+            if offset is not None and at <= offset.x < at + width:
+                event.stop()
+                self.post_message(self.Chosen(name))
+            at += width + _GAP

@@ -1,0 +1,1 @@
+"""Help, about and the command palette."""

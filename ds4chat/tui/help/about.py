@@ -1,0 +1,85 @@
+"""The about screen: versions, where things are kept, and the licences of what ds4chat stands on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from ds4chat import __version__
+from ds4chat.tui.kit.lines import BLANK, Line, LinesView
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+
+PACKAGES = (
+    "textual",
+    "rich",
+    "llama-cpp-python",
+    "numpy",
+    "gguf",
+    "msgspec",
+    "jinja2",
+    "platformdirs",
+    "tomli-w",
+)
+
+
+def package_licence(name: str) -> tuple[str, str]:
+    """Version and licence that an installed package states; ("not installed", "") for another."""
+    try:
+        data = metadata.metadata(name)
+    except metadata.PackageNotFoundError:
+        return "not installed", ""
+    licence = (data.get_all("License-Expression") or [""])[0]
+    if not licence:
+        classifiers = data.get_all("Classifier") or []
+        named = [c.rsplit("::", 1)[-1].strip() for c in classifiers if c.startswith("License ::")]
+        licence = ", ".join(named) or (data.get_all("License") or [""])[0].strip().split("\n")[0]
+    return data["Version"], licence[:60]
+
+
+def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
+    """What the screen says; ``places`` are files and folders to name, such as the settings file."""
+    lines: list[Line] = [
+        (("ds4chat ", "strong"), (__version__, "")),
+        (("Chat that shows and steers multi-token prediction on llama.cpp.", "muted"),),
+        BLANK,
+        (("Python    ", "muted"), (f"{platform.python_version()} on {platform.system()}", "")),
+    ]
+    lines += [((f"{label:<10}", "muted"), (str(path), "")) for label, path in places]
+    lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
+    for name in PACKAGES:
+        version, licence = package_licence(name)
+        lines.append(((f"  {name:<18} ", ""), (f"{version:<14} ", ""), (licence, "muted")))
+    lines += [
+        (("  llama.cpp          ", ""), ("MIT, inside llama-cpp-python", "muted")),
+        (
+            ("  demo model         ", ""),
+            ("Apache-2.0, SmolLM2-135M-Instruct by HuggingFaceTB and our support model for it", "muted"),
+        ),
+        BLANK,
+        (("It speculates as ds4 by antirez does, which inspired it.", "muted"),),
+        (("Nothing you write leaves this machine.", "muted"),),
+    ]
+    return lines
+
+
+class AboutScreen(Sheet[None]):
+    """Versions, places, licences."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "about.tcss"]
+    TITLE_TEXT = "About"
+
+    def __init__(self, places: Sequence[tuple[str, Path]] = ()) -> None:
+        super().__init__()
+        self._places = places
+
+    def compose_sheet(self) -> ComposeResult:
+        with VerticalScroll():
+            view = LinesView(id="about-lines")
+            view.set_lines(about_lines(self._places))
+            yield view

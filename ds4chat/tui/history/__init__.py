@@ -1,0 +1,1 @@
+"""Stored conversations: the list, search, branches."""

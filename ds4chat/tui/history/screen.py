@@ -1,0 +1,461 @@
+"""The history: stored conversations to find, read, keep in order and go on with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from ds4chat.store import Conversation, Hit, Store, StoreError
+from ds4chat.store import Message as StoredMessage
+from ds4chat.store.harmless import one_line
+from ds4chat.tui.history import changes as changes
+from ds4chat.tui.history import rows as rows
+from ds4chat.tui.history.branches import BranchScreen
+from ds4chat.tui.history.changes import Change, Chosen, apart
+from ds4chat.tui.kit.row_list import RowList
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+
+FIRST_PAGE = 200
+"""Conversations that are listed at once; the others follow."""
+WIDE = 100
+"""Columns from which the preview stands beside the list."""
+QUIET_SECONDS = 0.1
+"""A search and a preview wait this long for the next key."""
+HINTS = (
+    "[b]Enter[/b] opens · [b]/[/b] search · [b]r[/b] rename · [b]p[/b] pin · [b]d[/b] delete · [b]u[/b] undo"
+    " · [b]b[/b] branches\n[b]f[/b] fork · [b]m[/b] model · [b]e[/b] export · [b]i[/b] import · "
+    "[b]Esc[/b] closes"
+)
+ASKED = {
+    "rename": "Title",
+    "export": "File to write, ending in .md, .json or .jsonl",
+    "import": "JSON file to read",
+}
+
+
+class HistoryScreen(Sheet[Chosen | None]):
+    """Dismisses with the conversation to go on with, and the message that was found in it, or None."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
+    TITLE_TEXT = "History"
+    HINT = HINTS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Back, then close", id="history.close"),
+        Binding("slash,ctrl+f", "search", "Search", id="history.search"),
+        Binding("r,f2", "ask('rename')", "Rename", id="history.rename"),
+        Binding("p", "pin", "Pin, or unpin", id="history.pin"),
+        Binding("d,delete", "delete", "Delete", id="history.delete"),
+        Binding("u,ctrl+z", "undo", "Bring back what was deleted last", id="history.undo"),
+        Binding("b", "branches", "Branches", id="history.branches"),
+        Binding("f", "fork", "Fork into a new conversation", id="history.fork"),
+        Binding("m", "model(1)", "Only the next model's conversations", id="history.model"),
+        Binding("M,shift+m", "model(-1)", "Only the previous model's", id="history.previous_model"),
+        Binding("e", "ask('export')", "Export", id="history.export"),
+        Binding("i", "ask('import')", "Import", id="history.import"),
+        Binding("space", "preview_down", "Scroll the preview", id="history.preview_down"),
+    ]
+
+    @dataclass
+    class Listed(Message):
+        """Conversations as they now are."""
+
+        found: list[Conversation]
+        models: list[str]
+        """Names to filter by."""
+
+    @dataclass
+    class Searched(Message):
+        """What a search found."""
+
+        query: str
+        hits: list[Hit]
+
+    @dataclass
+    class Read(Message):
+        """What is to be read of the current row."""
+
+        key: tuple[int, int | None]
+        found: Conversation
+        path: list[StoredMessage]
+
+    @dataclass
+    class Done(Message):
+        """A change was made."""
+
+        change: Change
+
+    @dataclass
+    class Failed(Message):
+        """Something could not be read or changed."""
+
+        sentence: str
+
+    def __init__(self, store: Store, current: int | None = None, writing: int | None = None) -> None:
+        """``current`` is the conversation in the chat, ``writing`` the one that a reply is written to."""
+        super().__init__()
+        self._store = store
+        self._shown = current
+        self._writing = writing
+        self._found: list[Conversation] = []
+        self._hits: list[Hit] | None = None
+        """None: the list is shown."""
+        self._models: list[str] = []
+        self._model = ""
+        self._deleted: list[int] = []
+        self._asking = ""
+        self._select = current
+        self._now_ms = int(time.time() * 1000)
+
+    def compose_sheet(self) -> ComposeResult:
+        yield Input(placeholder='search: words, or a "phrase"', id="history-search")
+        with Horizontal(id="history-main"):
+            yield RowList(id="history-list")
+            with VerticalScroll(id="history-preview", can_focus=False):
+                yield Static(id="history-text", markup=False)
+        yield Input(id="history-ask")
+        yield Static(id="history-state", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#history-ask").display = False
+        self._list.focus()
+        self._say("Reading…")
+        self._read_list(self._model)
+
+    @property
+    def _list(self) -> RowList:
+        return self.query_one("#history-list", RowList)
+
+    @property
+    def _looks(self) -> rows.Looks:
+        look = self._list.look
+        return rows.Looks(look("muted"), look("hit"), look("mark"))
+
+    # -- reading
+
+    @work(thread=True, exclusive=True, group="list", exit_on_error=False)
+    def _read_list(self, model: str) -> None:
+        try:
+            with apart(self._store) as store:
+                models = [found.name or Path(found.path).stem for found in store.conversations.models()]
+                models = list(dict.fromkeys(models))
+                first = store.conversations.listed(model=model, limit=FIRST_PAGE)
+                self.post_message(self.Listed(first, models))
+                if len(first) == FIRST_PAGE:
+                    rest = store.conversations.listed(model=model)
+                    self.post_message(self.Listed(rest, models))
+        except StoreError as error:
+            self.post_message(self.Failed(str(error)))
+
+    def on_history_screen_listed(self, event: Listed) -> None:
+        event.stop()
+        stay = self._select if self._select is not None else self._conversation()
+        self._found, self._models = event.found, event.models
+        if self._hits is None:
+            at = next((i for i, found in enumerate(self._found) if found.id == stay), self._list.current or 0)
+            if any(found.id == self._select for found in self._found):
+                self._select = None
+            self._show_list(at)
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _search(self, query: str, model: str) -> None:
+        time.sleep(QUIET_SECONDS)
+        if self._is_stale("search"):
+            return
+        try:
+            with apart(self._store) as store:
+                hits = store.search(query, model=model)
+        except StoreError as error:
+            self.post_message(self.Failed(str(error)))
+        else:
+            self.post_message(self.Searched(query, hits))
+
+    def on_history_screen_searched(self, event: Searched) -> None:
+        event.stop()
+        if event.query == self.query_one("#history-search", Input).value.strip():
+            self._hits = event.hits
+            looks = self._looks
+            hits = event.hits
+            self._list.show(
+                len(hits), lambda i, width: rows.hit_rows(hits[i], width, self._now_ms, looks), lines=2
+            )
+            self._say_count()
+
+    @work(thread=True, exclusive=True, group="preview", exit_on_error=False)
+    def _read_preview(self, conversation: int, message: int | None) -> None:
+        time.sleep(QUIET_SECONDS)
+        if self._is_stale("preview"):
+            return
+        try:
+            with apart(self._store) as store:
+                found = store.conversations.get(conversation)
+                path = store.conversations.path(conversation)
+                if message is not None and all(m.id != message for m in path):
+                    path = store.conversations.path(conversation, message)
+        except StoreError as error:
+            self.post_message(self.Failed(str(error)))
+        else:
+            self.post_message(self.Read((conversation, message), found, path))
+
+    def on_history_screen_read(self, event: Read) -> None:
+        event.stop()
+        if event.key == self._place():
+            text = rows.preview(event.found, event.path, self._looks, event.key[1])
+            self.query_one("#history-text", Static).update(text)
+            scroll = self.query_one("#history-preview", VerticalScroll)
+            scroll.scroll_home(animate=False)
+
+    def _is_stale(self, group: str) -> bool:
+        from textual.worker import get_current_worker
+
+        return get_current_worker().is_cancelled
+
+    # -- what is shown
+
+    def _show_list(self, current: int) -> None:
+        found, looks = self._found, self._looks
+        self._list.show(
+            len(found),
+            lambda i, width: [
+                rows.conversation_row(found[i], width, self._now_ms, looks, shown=found[i].id == self._shown)
+            ],
+            current=current,
+        )
+        self._say_count()
+
+    def _say_count(self) -> None:
+        what = (
+            rows.amount(len(self._found), "conversation")
+            if self._hits is None
+            else f"{len(self._hits):,} found"
+        )
+        if self._hits is None and not self._found:
+            what = "No conversation is stored yet. What you write in the chat will be here."
+        elif self._hits == []:
+            what = "Nothing found. All words have to be in one message or title."
+        self._say(f"{what} · model: {one_line(self._model)}" if self._model else what)
+
+    def _say(self, sentence: str) -> None:
+        self.query_one("#history-state", Static).update(sentence)
+
+    def _place(self) -> tuple[int, int | None] | None:
+        """The current row's conversation and message."""
+        at = self._list.current
+        if at is None:
+            return None
+        if self._hits is not None:
+            return (self._hits[at].conversation, self._hits[at].message) if at < len(self._hits) else None
+        return (self._found[at].id, None) if at < len(self._found) else None
+
+    def _conversation(self) -> int | None:
+        place = self._place()
+        return place[0] if place else None
+
+    @on(RowList.Moved)
+    def read_current(self) -> None:
+        """Show what the current row holds."""
+        place = self._place()
+        if place is None:
+            self.query_one("#history-text", Static).update("")
+        else:
+            self._read_preview(*place)
+
+    # -- searching and filtering
+
+    def action_search(self) -> None:
+        """Go to the search field."""
+        self.set_focus(self.query_one("#history-search", Input))
+
+    @on(Input.Changed, "#history-search")
+    def search_changed(self, event: Input.Changed) -> None:
+        """Search as it is typed; an empty search shows the list."""
+        query = event.value.strip()
+        if query:
+            self._search(query, self._model)
+        elif self._hits is not None:
+            self._hits = None
+            self._show_list(0)
+
+    @on(Input.Submitted, "#history-search")
+    def leave_search(self) -> None:
+        """From the search to what it found."""
+        self._list.focus()
+
+    def action_model(self, by: int) -> None:
+        """Show only the conversations of one model, or of all."""
+        names = ["", *self._models]
+        at = names.index(self._model) if self._model in names else 0
+        self._model = names[(at + by) % len(names)]
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._read_list(self._model)
+        query = self.query_one("#history-search", Input).value.strip()
+        if query:
+            self._search(query, self._model)
+
+    # -- changes
+
+    @work(thread=True, group="change", exit_on_error=False)
+    def _change(self, do: Callable[[Store], Change]) -> None:
+        """Do something with the store beside the screen, and say what came of it."""
+        try:
+            with apart(self._store) as store:
+                self.post_message(self.Done(do(store)))
+        except StoreError as error:
+            self.post_message(self.Failed(str(error)))
+
+    def on_history_screen_done(self, event: Done) -> None:
+        event.stop()
+        change = event.change
+        if change.opened is not None:
+            self.dismiss(change.opened)
+            return
+        if change.deleted is not None:
+            self._deleted.append(change.deleted)
+        self._select = change.select
+        self._refresh()
+        if change.sentence:
+            self.notify(change.sentence, markup=False)
+
+    def on_history_screen_failed(self, event: Failed) -> None:
+        event.stop()
+        self.notify(event.sentence, severity="warning", markup=False)
+
+    def _free(self, conversation: int) -> bool:
+        """Nothing is being written to it; says so where something is."""
+        if conversation == self._writing:
+            self.notify("A reply is being written to this conversation. Stop it first.", severity="warning")
+            return False
+        return True
+
+    def action_pin(self) -> None:
+        """Keep the conversation at the top, or no longer."""
+        key = self._conversation()
+        if key is not None:
+            self._change(lambda store: changes.pin(store, key))
+
+    def action_delete(self) -> None:
+        """Take the conversation out of the list."""
+        key = self._conversation()
+        if key is not None and self._free(key):
+            self._change(lambda store: changes.delete(store, key))
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        if self._deleted:
+            key = self._deleted.pop()
+            self._change(lambda store: changes.restore(store, key))
+        else:
+            self.notify("Nothing was deleted since the history was opened.")
+
+    def action_fork(self) -> None:
+        """Copy the conversation, up to the message that a search found, into a new one."""
+        place = self._place()
+        if place is not None:
+            self._change(lambda store: changes.fork(store, *place))
+
+    def action_branches(self) -> None:
+        """Show all branches, to switch between them or to fork."""
+        place = self._place()
+        if place is not None:
+            self.app.push_screen(
+                BranchScreen(self._store, *place, locked=place[0] == self._writing), self._branched
+            )
+
+    def _branched(self, made: int | None) -> None:
+        self._select = made
+        self._refresh()
+
+    # -- questions
+
+    def action_ask(self, what: str) -> None:
+        """Ask for a title or a file name."""
+        key = self._conversation()
+        if key is None and what != "import":
+            return
+        field = self.query_one("#history-ask", Input)
+        self._asking = what
+        field.placeholder = ASKED[what]
+        title = next((found.title for found in self._found if found.id == key), "")
+        field.value = title if what == "rename" else ""
+        field.display = True
+        self.set_focus(field)
+
+    @on(Input.Submitted, "#history-ask")
+    def answered(self, event: Input.Submitted) -> None:
+        """Do what was asked about."""
+        value, what, key = event.value.strip(), self._asking, self._conversation()
+        self._end_question()
+        if not value:
+            return
+        path = Path(value).expanduser()
+        if what == "import":
+            self._change(lambda store: changes.read(store, path))
+        elif key is not None and what == "rename":
+            self._change(lambda store: changes.rename(store, key, value))
+        elif key is not None:
+            self._change(lambda store: changes.write(store, key, path))
+
+    def _end_question(self) -> None:
+        self._asking = ""
+        self.query_one("#history-ask").display = False
+        self._list.focus()
+
+    # -- opening and leaving
+
+    @on(RowList.Chosen)
+    def open_current(self) -> None:
+        """Go on with the conversation; with a search hit, at the message and on the branch that holds it."""
+        place, row = self._place(), self._list.current
+        if place is None or row is None:
+            return
+        key, message = place
+        chosen = Chosen(key, message, self._hits[row].at if self._hits is not None else 0)
+        if key != self._shown and self._writing is not None:
+            self.notify("A reply is running. Close the history and stop it with Esc first.")
+            return
+        if message is None or key == self._writing:
+            self.dismiss(chosen)
+        else:
+            self._change(lambda store: changes.show(store, chosen))
+
+    def action_preview_down(self) -> None:
+        """Scroll the preview, from its end to its beginning again."""
+        scroll = self.query_one("#history-preview", VerticalScroll)
+        if scroll.is_vertical_scroll_end:
+            scroll.scroll_home(animate=False)
+        else:
+            scroll.scroll_page_down(animate=False)
+
+    def action_close(self) -> None:
+        """Leave a question, then a search, then the history."""
+        search = self.query_one("#history-search", Input)
+        if self._asking:
+            self._end_question()
+        elif search.value:
+            search.value = ""
+            self._list.focus()
+        elif search.has_focus:
+            self._list.focus()
+        else:
+            self.dismiss(None)
+
+    def on_key(self, event: events.Key) -> None:
+        """The arrow keys go from the search field into the list."""
+        search = self.query_one("#history-search", Input)
+        if search.has_focus and event.key in ("down", "up", "pagedown", "pageup"):
+            self._list.focus()
+            event.stop()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width >= WIDE, "-wide")

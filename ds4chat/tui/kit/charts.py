@@ -1,0 +1,131 @@
+"""Lines of the charts: bars by position, a stacked bar, a curve over steps with its marks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ds4chat.engine.events import Tuning
+from ds4chat.engine.stats import PositionCount
+from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked
+from ds4chat.tui.kit.lines import Line, Span
+from ds4chat.tui.panels.history import Group, History
+
+MARK = "▲"
+LABEL_WIDTH = 8
+
+
+def position_lines(counts: Sequence[PositionCount], width: int) -> list[Line]:
+    """One line a draft position: number, bar of the conditional acceptance, share, accepted/judged."""
+    lines: list[Line] = []
+    for position, counted in enumerate(counts, start=1):
+        tally = f"{counted.accepted}/{counted.judged}"
+        filled, rest = rate_bar(counted.rate, max(4, width - 22))
+        lines.append(
+            (
+                (f"{position:>2} ", "muted"),
+                (filled, "accept"),
+                (rest, "track"),
+                (f" {percent(counted.rate)}", ""),
+                (f" {tally:>10}", "muted"),
+            )
+        )
+    return lines
+
+
+def stacked_line(parts: Sequence[tuple[str, float]], width: int) -> Line:
+    """One bar of ``width`` cells, divided among (role, amount)."""
+    cells = stacked([amount for _, amount in parts], width)
+    if not any(cells):
+        return (("─" * width, "track"),)
+    return tuple(("█" * n, role) for (role, _), n in zip(parts, cells) if n)
+
+
+def curve_lines(
+    history: History,
+    width: int,
+    role: str,
+    *,
+    top: float | None = None,
+    unit: str = "",
+    scale: float = 1.0,
+    compact: bool = False,
+) -> list[Line]:
+    """Three lines: a curve two cells high with its greatest and least value at the right, then the marks.
+
+    ``top`` is the value at the upper edge; None takes the greatest column. Values are shown times ``scale``.
+    Columns cover equally many steps; a column without a value is a dot. ``compact`` makes the curve one cell
+    high, with the least value beside the marks.
+    """
+    room = max(1, width - LABEL_WIDTH - 1)
+    columns = history.columns(room)
+    values = [column.value for column in columns]
+    known = [value for value in values if value is not None]
+    ceiling = (max(known) if known else 1.0) if top is None else top
+    shares = [None if value is None else (value / ceiling if ceiling else 0.0) for value in values]
+    high, low = (max(known), min(known)) if known else (None, None)
+    marks = _marks(columns, room)
+    if compact:
+        curve = "".join("·" if s is None else level(s) for s in shares)
+        line = (*_curve(curve, room, role), _label("↑", high, scale, unit))
+        return [line, (*marks, _label("↓", low, scale, unit))]
+    upper = "".join(" " if s is None or s <= 0.5 else level(s * 2 - 1) for s in shares)
+    lower = "".join("·" if s is None else ("█" if s > 0.5 else level(s * 2)) for s in shares)
+    return [
+        (*_curve(upper, room, role), _label("↑", high, scale, unit)),
+        (*_curve(lower, room, role), _label("↓", low, scale, unit)),
+        marks,
+    ]
+
+
+def _curve(text: str, room: int, role: str) -> tuple[Span, Span]:
+    return (text, role), (" " * (room - len(text)), "")
+
+
+def _label(arrow: str, value: float | None, scale: float, unit: str) -> Span:
+    number = decimal(None if value is None else value * scale, 5)
+    return f" {arrow}{number}{unit:<2}", "muted"
+
+
+def _marks(columns: Sequence[Group], room: int) -> Line:
+    marks = "".join(MARK if column.marked else "╌" for column in columns)
+    spans: list[Span] = []
+    for char in marks:
+        role = "mark" if char == MARK else "track"
+        if spans and spans[-1][1] == role:
+            spans[-1] = (spans[-1][0] + char, role)
+        else:
+            spans.append((char, role))
+    spans.append(("╌" * (room - len(columns)), "track"))
+    return tuple(spans)
+
+
+def changes(before: Tuning, now: Tuning) -> str:
+    """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does."""
+    parts = []
+    for name, label, form in _FIELDS:
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            parts.append(f"{label} {_shown(old, form)}→{_shown(new, form)}")
+    return ", ".join(parts)
+
+
+_FIELDS = (
+    ("depth", "depth", ""),
+    ("margin", "margin", ".2f"),
+    ("gate", "gate", ".2f"),
+    ("strict", "strict", ""),
+    ("probe", "probe", ""),
+    ("full_logits", "full logits", ""),
+    ("temp", "temp", ".2f"),
+    ("top_k", "top-k", ""),
+    ("top_p", "top-p", ".2f"),
+    ("min_p", "min-p", ".2f"),
+    ("repeat_penalty", "repeat", ".2f"),
+    ("seed", "seed", ""),
+)
+
+
+def _shown(value: object, form: str) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return format(value, form)

@@ -1,0 +1,98 @@
+"""A widget of styled lines that draws again only those that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ds4chat.tui.kit.role_styles import RoleStyles
+
+Span = tuple[str, str]
+"""A text and its role: the part after ``lines--`` of a component class, or "" for the widget's own style."""
+
+Line = tuple[Span, ...]
+
+BLANK: Line = (("", ""),)
+
+ROLES = (
+    "muted",
+    "strong",
+    "good",
+    "bad",
+    "warning",
+    "mark",
+    "track",
+    "draft",
+    "verify",
+    "accept",
+    "rollback",
+    "other",
+)
+
+
+def style_sheet(package: str, name: str) -> str:
+    """Text of the .tcss file ``name`` of a package."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+class LinesView(Widget):
+    """Lines of spans, cut at the widget's width; its height is the number of lines."""
+
+    DEFAULT_CSS = style_sheet(__package__, "lines.tcss")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
+    ALLOW_SELECT = False
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: tuple[Line, ...] = ()
+        self._strips: dict[int, Strip] = {}
+        self._styles = RoleStyles(self, "lines")
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What is shown."""
+        return self._lines
+
+    @property
+    def text(self) -> str:
+        """What is shown, as plain lines."""
+        return "\n".join("".join(text for text, _ in line) for line in self._lines)
+
+    def set_lines(self, lines: Sequence[Line]) -> int:
+        """Show these lines; returns how many of them were drawn anew."""
+        old, self._lines = self._lines, tuple(lines)
+        if len(old) != len(self._lines):
+            self._strips.clear()
+            # A height of its own rather than "auto": Textual may keep an automatic height that it worked out
+            # between two changes, and lays out by it.
+            self.styles.height = len(self._lines)
+            self.refresh()
+            return len(self._lines)
+        changed = [y for y, (before, now) in enumerate(zip(old, self._lines)) if before != now]
+        for y in changed:
+            self._strips.pop(y, None)
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+        return len(changed)
+
+    def notify_style_update(self) -> None:
+        self._strips.clear()
+        self._styles.clear()
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y >= len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        strip = self._strips.get(y)
+        if strip is None or strip.cell_length != width:
+            segments = [Segment(text, self._styles[role]) for text, role in self._lines[y]]
+            strip = Strip(segments).adjust_cell_length(width, self.rich_style)
+            self._strips[y] = strip
+        return strip

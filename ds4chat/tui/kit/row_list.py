@@ -1,0 +1,139 @@
+"""A list of rows that is drawn only where it is in sight: as quick with ten thousand rows as with ten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ds4chat.tui.kit.lines import style_sheet
+
+DrawRow = Callable[[int, int], list[Text]]
+"""The lines of row ``index`` in ``width`` cells: as many as the list has lines a row."""
+
+
+class RowList(ScrollView, can_focus=True):
+    """Rows of equal height, one of them current. Posts Moved and Chosen."""
+
+    DEFAULT_CSS = style_sheet(__package__, "row_list.tcss")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "row-list--current",
+        "row-list--muted",
+        "row-list--hit",
+        "row-list--mark",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Row above", show=False, id="rows.up"),
+        Binding("down,j", "move(1)", "Row below", show=False, id="rows.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="rows.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="rows.page_down"),
+        Binding("home,g", "end(-1)", "First row", show=False, id="rows.first"),
+        Binding("end,G", "end(1)", "Last row", show=False, id="rows.last"),
+        Binding("enter", "choose", "Take the row", show=False, id="rows.choose"),
+    ]
+
+    class Moved(Message):
+        """Another row is the current one."""
+
+    class Chosen(Message):
+        """Enter or a click on the current row."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._count = 0
+        self._lines = 1
+        self._draw: DrawRow = lambda index, width: []
+        self._current = 0
+
+    @property
+    def current(self) -> int | None:
+        """Index of the current row; None without rows."""
+        return self._current if self._count else None
+
+    def show(self, count: int, draw: DrawRow, *, lines: int = 1, current: int = 0) -> None:
+        """Show ``count`` rows of ``lines`` lines each, in the place of what is shown."""
+        self._count, self._draw, self._lines = count, draw, lines
+        self._current = max(0, min(current, count - 1))
+        self.virtual_size = Size(0, count * lines)
+        self._reveal()
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def move_to(self, index: int) -> None:
+        """Make a row the current one and bring it into sight."""
+        index = max(0, min(index, self._count - 1))
+        if index != self._current:
+            self._current = index
+            self._reveal()
+            self.refresh()
+            self.post_message(self.Moved())
+
+    def look(self, name: str) -> Style:
+        """How the component ``name`` differs from the list itself: to be laid over any row."""
+        full, own = self.get_component_rich_style(f"row-list--{name}"), self.rich_style
+        return Style(
+            color=full.color if full.color != own.color else None,
+            bgcolor=full.bgcolor if full.bgcolor != own.bgcolor else None,
+            bold=full.bold or None,
+        )
+
+    def _reveal(self) -> None:
+        top, height = self._current * self._lines, self.scrollable_content_region.height
+        y = self.scroll_offset.y
+        if top < y:
+            self.scroll_to(y=top, animate=False, immediate=True)
+        elif height and top + self._lines > y + height:
+            self.scroll_to(y=top + self._lines - height, animate=False, immediate=True)
+
+    def action_move(self, by: int) -> None:
+        """Go up or down by rows."""
+        self.move_to(self._current + by)
+
+    def action_page(self, by: int) -> None:
+        """Go up or down by what is in sight."""
+        self.move_to(self._current + by * max(1, self.scrollable_content_region.height // self._lines - 1))
+
+    def action_end(self, by: int) -> None:
+        """Go to the first or the last row."""
+        self.move_to(0 if by < 0 else self._count - 1)
+
+    def action_choose(self) -> None:
+        """Take the current row."""
+        if self._count:
+            self.post_message(self.Chosen())
+
+    def on_click(self, event: events.Click) -> None:
+        """A click makes a row the current one; a second click takes it."""
+        index = (self.scroll_offset.y + event.y) // self._lines
+        if index >= self._count:
+            return
+        if index == self._current and event.chain > 1:
+            self.action_choose()
+        self.move_to(index)
+
+    def on_resize(self) -> None:
+        """The current row stays in sight."""
+        self._reveal()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        index, line = divmod(self.scroll_offset.y + y, self._lines)
+        style = self.rich_style
+        if index >= self._count:
+            return Strip.blank(width, style)
+        if index == self._current:
+            style += self.get_component_rich_style("row-list--current")
+        drawn = self._draw(index, width)
+        text = drawn[line].copy() if line < len(drawn) else Text()
+        text.no_wrap, text.end = True, ""
+        strip = Strip(text.render(self.app.console), cell_len(text.plain))
+        return strip.crop_extend(0, width, style).apply_style(style)

@@ -1,0 +1,316 @@
+"""The model picker: first the target, then what drafts for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from ds4chat.models.errors import ModelFileError, shown_path, shown_size
+from ds4chat.models.search import (
+    FoundModel,
+    SupportChoice,
+    describe_file,
+    gguf_files,
+    search_folders,
+    support_choices,
+)
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+from ds4chat.tui.messages import ModelChosen
+
+TARGET_HINT = "Type to filter or give a path · [b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] closes"
+SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
+
+
+class ModelPicker(Sheet[ModelChosen | None]):
+    """Dismisses with the ModelChosen that it also posts to the app, or with None."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
+    TITLE_TEXT = "Model"
+    HINT = TARGET_HINT
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Back, then close", id="models.close"),
+        Binding("ctrl+l", "toggle_lookup", "Lookup before the support model", id="models.lookup"),
+    ]
+
+    class Found(Message):
+        """Files that the search came upon since the last message."""
+
+        def __init__(self, models: Sequence[FoundModel], searched: bool) -> None:
+            super().__init__()
+            self.models = models
+            self.searched = searched
+            """The search is over."""
+
+    class Paired(Message):
+        """What can draft for the target, or why the target cannot be used."""
+
+        def __init__(self, target: Path, choices: Sequence[SupportChoice], problem: str) -> None:
+            super().__init__()
+            self.target = target
+            self.choices = choices
+            self.problem = problem
+
+    def __init__(
+        self,
+        model_folders: str = "",
+        current_model: str = "",
+        recent: Sequence[str] = (),
+        *,
+        home: Path | None = None,
+    ) -> None:
+        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths."""
+        super().__init__()
+        self._folders = search_folders(model_folders, current_model, os.environ, home or Path.home())
+        self._current = current_model
+        self._recent = [path for path in recent if Path(path).is_file()]
+        self._found: list[FoundModel] = []
+        self._searched = False
+        self._shown: list[FoundModel] = []
+        self._target: Path | None = None
+        self._choices: list[SupportChoice] = []
+        self._lookup_first = False
+
+    def compose_sheet(self) -> ComposeResult:
+        yield Input(placeholder="filter, or the path of a .gguf file", id="model-filter")
+        yield OptionList(id="model-list")
+        yield Static(id="model-detail", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+        self._show_targets()
+        self._search()
+
+    # -- searching
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _search(self) -> None:
+        """Read the headers of all files, handing them over in batches."""
+        worker = get_current_worker()
+        first = [Path(path) for path in [self._current, *self._recent] if path]
+        batch: list[FoundModel] = []
+        seen: set[Path] = set()
+        for path in [*first, *gguf_files(self._folders, lambda: worker.is_cancelled)]:
+            if worker.is_cancelled:
+                return
+            real = path.resolve()
+            if real in seen:
+                continue
+            seen.add(real)
+            batch.append(describe_file(path))
+            if len(batch) >= 16:
+                self.post_message(self.Found(batch, False))
+                batch = []
+        self.post_message(self.Found(batch, True))
+
+    def on_model_picker_found(self, event: Found) -> None:
+        event.stop()
+        self._found += event.models
+        self._searched = event.searched
+        if self._target is None:
+            self._show_targets()
+
+    # -- the target
+
+    def _show_targets(self) -> None:
+        wanted = self.query_one(Input).value.lower().split()
+        models = [m for m in self._found if m.is_target or m.problem]
+        models = [m for m in models if all(word in str(m.path).lower() for word in wanted)]
+        self._shown = sorted(models, key=self._rank)
+        options = self.query_one(OptionList)
+        at = options.highlighted
+        width = max(30, options.scrollable_content_region.width)
+        options.set_options(
+            [Option(self._target_row(m, width), disabled=bool(m.problem)) for m in self._shown]
+        )
+        usable = [i for i, m in enumerate(self._shown) if not m.problem]
+        if usable:
+            options.highlighted = at if at in usable else usable[0]
+        self._show_target_detail()
+
+    def _rank(self, model: FoundModel) -> tuple[bool, int, str]:
+        path = str(model.path)
+        used = self._recent.index(path) if path in self._recent else len(self._recent)
+        return bool(model.problem), -1 if path == self._current else used, model.path.name.lower()
+
+    def _target_row(self, model: FoundModel, width: int) -> Text:
+        path = str(model.path)
+        mark = "●" if path == self._current else "↺" if path in self._recent else " "
+        if model.problem:
+            return _row(mark, model.path.name, "cannot be used", width)
+        right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
+        if model.kind == "nextn-embedded":
+            right = f"NextN  {right}"
+        return _row(mark, model.path.name, right, width)
+
+    def _show_target_detail(self) -> None:
+        detail = self.query_one("#model-detail", Static)
+        at = self.query_one(OptionList).highlighted
+        if at is not None and at < len(self._shown):
+            model = self._shown[at]
+            used = "in use · " if str(model.path) == self._current else ""
+            # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
+            detail.update(Text(f"{used}{shown_path(model.path)}", overflow="fold", no_wrap=False))
+        elif not self._searched:
+            detail.update("Searching…")
+        elif self._shown:
+            detail.update(self._shown[0].problem)
+        else:
+            places = ", ".join(str(folder) for folder, _ in self._folders)
+            detail.update(f"No model here. Give a path above, or set model-folders. Searched: {places}")
+
+    # -- what drafts for it
+
+    @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
+    def _pair(self, target: Path, found: Sequence[FoundModel]) -> None:
+        known = {model.path for model in found}
+        beside = [path for path in gguf_files([(target.parent, 0)]) if path not in known]
+        try:
+            choices = list(support_choices(target, [*found, *map(describe_file, beside)]))
+        except ModelFileError as error:
+            self.post_message(self.Paired(target, [], str(error)))
+        else:
+            self.post_message(self.Paired(target, choices, ""))
+
+    def on_model_picker_paired(self, event: Paired) -> None:
+        event.stop()
+        if event.problem:
+            self.query_one("#model-detail", Static).update(event.problem)
+            return
+        self._target = event.target
+        self._choices = sorted(event.choices, key=lambda choice: not choice.fits)
+        self.query_one(".sheet").border_title = f"What drafts for {event.target.name}"
+        self.query_one(Input).display = False
+        self._show_choices()
+        options = self.query_one(OptionList)
+        options.highlighted = self._best_choice()
+        options.focus()
+
+    def _best_choice(self) -> int:
+        """The first that brings a trained drafter, else the first: none."""
+        fitting = [i for i, choice in enumerate(self._choices) if choice.fits and choice.support]
+        return fitting[0] if fitting else 0
+
+    def _show_choices(self) -> None:
+        options = self.query_one(OptionList)
+        at = options.highlighted
+        width = max(30, options.scrollable_content_region.width)
+        options.set_options(
+            [
+                Option(_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
+                for c in self._choices
+            ]
+        )
+        options.highlighted = at if at is not None and at < len(self._choices) else 0
+        self._show_choice_detail()
+
+    def _show_choice_detail(self) -> None:
+        at = self.query_one(OptionList).highlighted
+        if at is not None and at < len(self._choices):
+            choice = self._choices[at]
+            where = f"{shown_path(choice.support)}\n" if choice.support not in ("", "embedded") else ""
+            self.query_one("#model-detail", Static).update(where + choice.note)
+        hint = SUPPORT_HINT.format("on" if self._lookup_first else "off")
+        self.query_one(".sheet-hint", Static).update(hint)
+
+    # -- what the user does
+
+    @on(Input.Changed, "#model-filter")
+    def filter_targets(self) -> None:
+        """Show the models whose path has every word."""
+        self._show_targets()
+
+    @on(Input.Submitted, "#model-filter")
+    def take_typed(self, event: Input.Submitted) -> None:
+        """Take the path that stands in the field, or the highlighted model."""
+        typed = Path(event.value.strip()).expanduser()
+        if event.value.strip() and typed.is_file():
+            self._pair(typed.absolute(), list(self._found))
+        else:
+            self._take_highlighted()
+
+    @on(OptionList.OptionHighlighted)
+    def show_detail(self) -> None:
+        """Say more of the highlighted row."""
+        if self._target is None:
+            self._show_target_detail()
+        else:
+            self._show_choice_detail()
+
+    @on(OptionList.OptionSelected)
+    def take_selected(self) -> None:
+        """Enter or a click on a row."""
+        self._take_highlighted()
+
+    def _take_highlighted(self) -> None:
+        at = self.query_one(OptionList).highlighted
+        if at is None:
+            return
+        if self._target is None:
+            if at < len(self._shown) and not self._shown[at].problem:
+                self._pair(self._shown[at].path, list(self._found))
+        elif self._choices[at].fits:
+            choice = self._choices[at]
+            chosen = ModelChosen(str(self._target), choice.support, choice.lookup or self._lookup_first)
+            self.app.post_message(chosen)
+            self.dismiss(chosen)
+
+    def action_toggle_lookup(self) -> None:
+        """Whether drafts found in the conversation stand before the support model."""
+        if self._target is not None:
+            self._lookup_first = not self._lookup_first
+            self._show_choice_detail()
+
+    def action_close(self) -> None:
+        """From the support models back to the targets, from there back to the chat."""
+        if self._target is None:
+            self.dismiss(None)
+            return
+        self._target = None
+        self.query_one(".sheet").border_title = self.TITLE_TEXT
+        self.query_one(".sheet-hint", Static).update(TARGET_HINT)
+        field = self.query_one(Input)
+        field.display = True
+        self.set_focus(field)
+        self._show_targets()
+
+    def on_key(self, event: events.Key) -> None:
+        """The arrow keys move in the list while the filter has the focus."""
+        options = self.query_one(OptionList)
+        if self.focused is not options and event.key in ("up", "down", "pageup", "pagedown"):
+            moves: dict[str, Callable[[], object]] = {
+                "up": options.action_cursor_up,
+                "down": options.action_cursor_down,
+                "pageup": options.action_page_up,
+                "pagedown": options.action_page_down,
+            }
+            moves[event.key]()
+            event.stop()
+
+    def on_resize(self) -> None:
+        """The rows fill the width."""
+        if self._target is None:
+            self._show_targets()
+        else:
+            self._show_choices()
+
+
+def _row(mark: str, name: str, right: str, width: int) -> Text:
+    """A row of exactly ``width`` cells: mark, name, and the rest at the right."""
+    name = "".join(c if c.isprintable() else "·" for c in name)
+    room = max(8, width - cell_len(right) - 4)
+    if cell_len(name) > room:
+        name = set_cell_size(name, room - 1) + "…"
+    gap = " " * max(1, width - 2 - cell_len(name) - cell_len(right))
+    return Text(f"{mark} {name}{gap}{right}", no_wrap=True, overflow="ellipsis", end="")

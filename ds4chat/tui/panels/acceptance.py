@@ -1,0 +1,171 @@
+"""The Acceptance panel: how many drafts the target took, where, and whether that made it faster."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+
+from ds4chat.engine.events import Loaded, Outcome, Step, Tuning
+from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
+from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
+from ds4chat.tui.kit.figures import count, decimal, percent, ratio
+from ds4chat.tui.kit.lines import BLANK, Line, LinesView
+from ds4chat.tui.panels.history import History
+from ds4chat.tui.panels.panel import Panel
+
+OUTCOME_ROLES: dict[Outcome, str] = {
+    "full": "good",
+    "partial": "accept",
+    "miss": "bad",
+    "gated": "other",
+    "plain": "muted",
+    "fallback": "warning",
+}
+
+
+def speedup(stats: Stats, loaded: Loaded | None) -> float | None:
+    """Decoding speed over the plain baseline measured at load; None where one of them is not known."""
+    rate = stats.decode_tokens_per_s
+    if rate is None or loaded is None or loaded.plain_ms <= 0:
+        return None
+    return rate * loaded.plain_ms / 1000
+
+
+def counter_lines(stats: Stats, session: Stats) -> list[Line]:
+    """Drafted, judged, accepted, rate, mean accepted length, tokens a step."""
+
+    def pair(left: str, a: str, right: str, b: str) -> Line:
+        return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
+
+    return [
+        pair("drafted", count(stats.drafted, 8), "accepted", count(stats.accepted, 8)),
+        pair("judged", count(stats.judged, 8), "rate", f" {percent(stats.acceptance)}"),
+        pair(
+            "mean len", decimal(stats.mean_accepted, 8, 2), "tok/step", decimal(stats.tokens_per_step, 8, 2)
+        ),
+        pair("lossy", count(stats.lossy, 8), "session", f" {percent(session.acceptance)}"),
+    ]
+
+
+def outcome_lines(stats: Stats) -> list[Line]:
+    """How the steps ended, three outcomes a line, each with its name, and in its colour once it happened."""
+
+    def cell(outcome: Outcome) -> tuple[tuple[str, str], tuple[str, str]]:
+        times = stats.outcomes[outcome]
+        return (f"{outcome:<8}", OUTCOME_ROLES[outcome] if times else "muted"), (count(times, 5), "")
+
+    first, second = OUTCOMES[:3], OUTCOMES[3:]
+    return [
+        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o)))
+        for row in (first, second)
+    ]
+
+
+def speed_lines(stats: Stats, loaded: Loaded | None) -> list[Line]:
+    """Speed and its ratio against plain decoding, and how that baseline was measured."""
+    factor = speedup(stats, loaded)
+    role = "strong" if factor is None else ("good" if factor >= 1 else "bad")
+    head: Line = (
+        (decimal(stats.decode_tokens_per_s, 7), "strong"),
+        (" tok/s  ", "muted"),
+        (ratio(factor), role),
+        (" plain decoding", "muted"),
+    )
+    if loaded is None or loaded.plain_ms <= 0:
+        return [head, (("plain speed was not measured here", "muted"),)]
+    how = f"{1000 / loaded.plain_ms:.1f} tok/s plain: median pass at load"
+    return [head, ((how, "muted"),)]
+
+
+class AcceptancePanel(Panel):
+    """Counters, bars by position, outcomes, the curve of acceptance, and the speed against plain decoding."""
+
+    NAME = "acceptance"
+    TITLE = "Acceptance"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._view = LinesView(id="acceptance-lines")
+        self._history = History()
+        self._last_tuning: Tuning | None = None
+        self._last_change = ""
+        self._loaded: Loaded | None = None
+        self._state = ""
+        self._stats = Stats()
+        self._session = Stats()
+
+    def compose_body(self) -> ComposeResult:
+        yield self._view
+
+    def on_mount(self) -> None:
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def set_engine(self, loaded: Loaded | None, state: str) -> None:
+        """What is loaded, and the engine's state in words."""
+        self._loaded, self._state = loaded, state
+
+    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Fold new steps into the curve; nothing is drawn before ``draw``."""
+        for step in steps:
+            change = "" if self._last_tuning is None else changes(self._last_tuning, step.tuning)
+            if change:
+                self._last_change = f"▲ step {step.index}: {change}"
+            self._last_tuning = step.tuning
+            accepted = sum(row.accepted for row in step.judged)
+            self._history.add(accepted, len(step.judged), bool(change))
+        self._stats, self._session = stats, session
+
+    def set_stats(self, stats: Stats) -> None:
+        """The totals of a reply that has ended."""
+        self._stats = stats
+
+    def reset(self) -> None:
+        """A new reply: its counters and its curve begin at nothing."""
+        self._history.clear()
+        self._last_change = ""
+        self._stats = Stats()
+
+    def off_reason(self) -> str:
+        """Why speculation is off, as a sentence; empty when it is on."""
+        if self._loaded is None:
+            return self._state or "No model is loaded."
+        return "" if self._loaded.drafter else (self._loaded.off_reason or "No drafter is loaded.")
+
+    def draw(self) -> None:
+        """Show what was taken."""
+        width = self._view.size.width or 38
+        stats = self._stats
+        why = _off(self.off_reason(), self._loaded)
+        lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
+        space = [] if self.compact else [BLANK]
+        lines += counter_lines(stats, self._session)
+        lines += [*space, *position_lines(self._positions(), width)]
+        lines += outcome_lines(stats)
+        lines += space
+        lines += curve_lines(
+            self._history, width, "accept", top=1.0, unit="%", scale=100, compact=self.compact
+        )
+        lines.append(
+            ((self._last_change, "mark"),) if self._last_change else (("▲ marks a changed setting", "muted"),)
+        )
+        lines += speed_lines(stats, self._loaded)
+        self._view.set_lines(lines)
+        self.title_bar.show(headline=percent(stats.acceptance).strip())
+
+    def _positions(self) -> list[PositionCount]:
+        """Counts up to the depth in use, so that rows do not appear one by one as a reply begins."""
+        depth = self._last_tuning.depth if self._last_tuning else 1
+        rows = max(len(self._stats.by_position), depth if isinstance(depth, int) else 1, 1)
+        counted = list(self._stats.by_position)
+        return counted + [PositionCount() for _ in range(rows - len(counted))]
+
+
+def _off(reason: str, loaded: Loaded | None) -> str:
+    if not reason or loaded is None:
+        return reason
+    return f"Speculation is off: {reason}"

@@ -1,0 +1,331 @@
+"""The Confidence panel: one row a judged draft, the newest last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.strip import Strip
+
+from ds4chat.engine.events import Judged, Loaded, Step
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.kit.cells import CellView
+from ds4chat.tui.kit.figures import count, decimal, token_text
+from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
+from ds4chat.tui.kit.scrolling import set_virtual_size
+from ds4chat.tui.messages import TokenPicked
+from ds4chat.tui.panels.panel import Panel
+
+CAPACITY = 4000
+"""Rows kept. The whole log of a conversation is in the explorer; this is what runs past."""
+
+FIXED_WIDTH = 5 + 3 + 2 + 6 + 6 + 2
+GAP_WIDTH = 6
+PROB_WIDTH = 6
+MIN_TEXT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One judged draft and where it stands."""
+
+    reply: int
+    step: int
+    judged: Judged
+
+    @property
+    def token(self) -> int:
+        """Index in the step's tokens of the token that this row decided."""
+        return self.judged.position - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Widths of the columns that fit; 0 leaves a column out."""
+
+    text: int
+    draft_gap: int
+    draft_prob: int
+
+
+def columns(width: int) -> Columns:
+    """The columns for a panel of ``width`` cells: first the draft's gap, then its probability give way."""
+    for gap, prob in ((GAP_WIDTH, PROB_WIDTH), (GAP_WIDTH, 0), (0, 0)):
+        text = (width - FIXED_WIDTH - gap - prob) // 2
+        if text >= MIN_TEXT:
+            return Columns(min(text, 24), gap, prob)
+    return Columns(max(1, (width - FIXED_WIDTH) // 2), 0, 0)
+
+
+def head_line(fit: Columns) -> Line:
+    """The names of the columns."""
+    names = f"{'step':>5} {'p':>2} {'draft':<{fit.text}} {'target':<{fit.text}} {'ratio':>5} {'gap':>5}"
+    names += f" {'d.gap':>5}" if fit.draft_gap else ""
+    names += f" {'prob':>5}" if fit.draft_prob else ""
+    return ((names, "muted"),)
+
+
+def row_spans(row: Row, fit: Columns) -> Line:
+    """One row: step, position, draft and target text, ratio, gaps, and a mark for what became of it."""
+    judged = row.judged
+    role = {"match": "accept", "ratio": "approximate", "": "bad"}[judged.by]
+    mark = {"match": "✓", "ratio": "≈", "": "✗"}[judged.by]
+    figures = f" {decimal(judged.ratio, 5, 3)} {decimal(judged.gap, 5, 2)}"
+    figures += f" {decimal(judged.draft_gap, 5, 2)}" if fit.draft_gap else ""
+    figures += f" {decimal(judged.draft_prob, 5, 3)}" if fit.draft_prob else ""
+    target = token_text(judged.target_text, fit.text)
+    same = judged.draft == judged.target
+    return (
+        (f"{count(row.step, 5)} {judged.position:>2} ", "muted"),
+        (token_text(judged.draft_text, fit.text), role),
+        (" ", ""),
+        (target, "muted" if same else ""),
+        (figures, ""),
+        (f" {mark}", role),
+    )
+
+
+class ConfidenceLog(CellView, can_focus=True):
+    """The rows. It follows the newest until the user scrolls away, and again from End on."""
+
+    STYLES = "confidence"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "confidence--muted",
+        "confidence--accept",
+        "confidence--approximate",
+        "confidence--bad",
+        "confidence--cursor",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Previous draft", show=False, id="confidence.up"),
+        Binding("down", "move(1)", "Next draft", show=False, id="confidence.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="confidence.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="confidence.page_down"),
+        Binding("home", "first", "Oldest draft", show=False, id="confidence.first"),
+        Binding("end", "follow", "Follow the newest draft", id="confidence.follow"),
+        Binding("enter", "pick", "Show this draft in the text", id="confidence.pick"),
+    ]
+    ALLOW_SELECT = False
+
+    class FollowChanged(Message):
+        """The log began or ceased to follow the newest row."""
+
+        def __init__(self, following: bool) -> None:
+            super().__init__()
+            self.following = following
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        super().__init__(id="confidence-log")
+        self._rows: deque[Row] = deque(maxlen=capacity)
+        self._dropped = 0
+        """Rows that fell off the front: row ``_rows[i]`` has the lasting number ``_dropped + i``."""
+        self._cursor: int | None = None
+        self._following = True
+        self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows kept, oldest first."""
+        return self._rows
+
+    @property
+    def following(self) -> bool:
+        """The newest row is kept in sight."""
+        return self._following
+
+    @property
+    def cursor_row(self) -> Row | None:
+        """The row under the cursor."""
+        return None if self._cursor is None else self._rows[self._cursor - self._dropped]
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Append rows; the oldest fall off when the log is full, and the view keeps its place."""
+        if not rows:
+            return
+        before = len(self._rows)
+        self._rows.extend(rows)
+        lost = before + len(rows) - len(self._rows)
+        self._dropped += lost
+        if self._cursor is not None and self._cursor < self._dropped:
+            self._cursor = None
+        width = self.scrollable_content_region.width
+        set_virtual_size(self, Size(width, len(self._rows)))
+        if self._following:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            self.refresh()
+        elif lost:
+            self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
+            self.refresh()
+        else:
+            self._refresh_rows(before, before + len(rows))
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._dropped += len(self._rows)
+        self._rows.clear()
+        self._cursor = None
+        self._set_following(True)
+        self.virtual_size = Size(self.size.width, 0)
+        self.refresh()
+
+    # -- scrolling
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < old_value and new_value < self.max_scroll_y:
+            self._set_following(False)
+        elif round(new_value) >= self.max_scroll_y and self.max_scroll_y:
+            self._set_following(True)
+
+    def on_resize(self) -> None:
+        self._strips.clear()
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
+        if self._following:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def _set_following(self, following: bool) -> None:
+        if following != self._following:
+            self._following = following
+            self.post_message(self.FollowChanged(following))
+
+    # -- cursor
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by rows; the first press takes the newest row in sight."""
+        if not self._rows:
+            return
+        last = self._dropped + len(self._rows) - 1
+        if self._cursor is None:
+            bottom = self.scroll_offset.y + self.scrollable_content_region.height - 1
+            self._put_cursor(min(last, self._dropped + bottom))
+        else:
+            self._put_cursor(min(last, max(self._dropped, self._cursor + by)))
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by pages."""
+        self.action_move(by * max(1, self.scrollable_content_region.height - 1))
+
+    def action_first(self) -> None:
+        """The oldest row kept."""
+        if self._rows:
+            self._put_cursor(self._dropped)
+
+    def action_follow(self) -> None:
+        """Take the cursor away and keep the newest row in sight again."""
+        self._cursor = None
+        self._set_following(True)
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+        self.refresh()
+
+    def action_pick(self) -> None:
+        """Show the row under the cursor in the text."""
+        row = self.cursor_row
+        if row is not None:
+            self.post_message(TokenPicked(row.reply, row.step, row.token))
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.get_content_offset(self)
+        if y is None:
+            return
+        index = y.y + self.scroll_offset.y
+        if 0 <= index < len(self._rows):
+            self._put_cursor(self._dropped + index)
+            self.action_pick()
+
+    def _put_cursor(self, number: int) -> None:
+        old, self._cursor = self._cursor, number
+        for changed in (old, number):
+            if changed is not None:
+                self._refresh_rows(changed - self._dropped, changed - self._dropped + 1)
+        index = number - self._dropped
+        self._set_following(False)
+        self.scroll_to_region(Region(0, index, 1, 1), animate=False, immediate=True, force=True, x_axis=False)
+
+    # -- drawing
+
+    def _refresh_rows(self, first: int, end: int) -> None:
+        top = self.scroll_offset.y
+        height = self.scrollable_content_region.height
+        first, end = max(first, top), min(end, top + height)
+        if first < end:
+            self.refresh(Region(0, first - top, self.size.width, end - first))
+
+    def notify_style_update(self) -> None:
+        self._strips.clear()
+        self._styles.clear()
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        index = y + self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        if index >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        number = self._dropped + index
+        key = (number, width, number == self._cursor)
+        strip = self._strips.get(key)
+        if strip is None:
+            spans = row_spans(self._rows[index], columns(width))
+            strip = self.cell_strip(spans, width, at_cursor=number == self._cursor)
+            self._strips[key] = strip
+        return strip
+
+
+class ConfidencePanel(Panel):
+    """The log under the names of its columns."""
+
+    DEFAULT_CSS = style_sheet(__package__, "confidence.tcss")
+    NAME = "confidence"
+    TITLE = "Confidence"
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        super().__init__()
+        self._head = LinesView(id="confidence-head")
+        self.log_view = ConfidenceLog(capacity)
+        self._pending: list[Row] = []
+
+    def compose_body(self) -> ComposeResult:
+        yield self._head
+        yield self.log_view
+
+    def on_mount(self) -> None:
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def set_engine(self, loaded: Loaded | None, state: str) -> None:
+        """Nothing here depends on what is loaded."""
+
+    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Keep the rows of new steps for the next ``draw``."""
+        self._pending += [Row(step.reply, step.index, judged) for step in steps for judged in step.judged]
+
+    def has(self, reply: int) -> bool:
+        """Rows of the reply with this number were taken and are still kept."""
+        return any(row.reply == reply for rows in (self._pending, self.log_view.rows) for row in rows)
+
+    def reset(self) -> None:
+        """A new reply: the rows of the earlier ones stay, they are a log."""
+
+    def draw(self) -> None:
+        """Show what was taken."""
+        pending, self._pending = self._pending, []
+        self.log_view.extend(pending)
+        self._head.set_lines([head_line(columns(self.log_view.scrollable_content_region.width or 38))])
+        self._show_headline()
+
+    def _show_headline(self) -> None:
+        rows = f"{len(self.log_view.rows):,} rows"
+        self.title_bar.show(headline=rows if self.log_view.following else f"▼ End follows · {rows}")
+
+    def on_confidence_log_follow_changed(self, event: ConfidenceLog.FollowChanged) -> None:
+        event.stop()
+        self._show_headline()

@@ -1,0 +1,192 @@
+"""The dock: the four panels one above the other, fed with events and drawn a few times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.timer import Timer
+
+from ds4chat.engine.events import Ended, Loaded, Prefill, Step, Tuning
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.chat.pace import APART
+from ds4chat.tui.conversation import Reply
+from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.panels.acceptance import AcceptancePanel
+from ds4chat.tui.panels.confidence import ConfidencePanel
+from ds4chat.tui.panels.panel import Panel, PanelTitle
+from ds4chat.tui.panels.timings import TimingsPanel
+from ds4chat.tui.panels.tuning import TuningPanel
+
+PANELS = ("acceptance", "timings", "confidence", "tuning")
+ROOMY_HEIGHT = 60
+"""Rows from which all four panels stand with space between them."""
+DRAW_SECONDS = 0.4
+"""Least time between two drawings: figures that change faster cannot be read."""
+
+
+def open_panels(setting: str) -> list[str]:
+    """The names in the setting ``panels`` that are panels, in its order, each once."""
+    return [name for name in dict.fromkeys(setting.split()) if name in PANELS]
+
+
+class PanelDock(VerticalScroll):
+    """Acceptance, Timings, Confidence and Tuning.
+
+    Whatever arrives between two drawings is drawn together; while nothing arrives no timer runs. Posts
+    TuningChanged and TokenPicked, and FoldsChanged and TuningPanel.PresetSaved to be kept in the settings.
+    """
+
+    DEFAULT_CSS = style_sheet(__package__, "dock.tcss")
+
+    class FoldsChanged(Message):
+        """The user folded or opened a panel."""
+
+        def __init__(self, panels: str) -> None:
+            super().__init__()
+            self.panels = panels
+            """The value that the setting ``panels`` now has: the open ones, from top to bottom."""
+
+    def __init__(self, panels: str = " ".join(PANELS), *, id: str | None = None) -> None:
+        """``panels`` is the value of the setting: which are open, and the order."""
+        super().__init__(id=id, can_focus=False)
+        self.acceptance = AcceptancePanel()
+        self.timings = TimingsPanel()
+        self.confidence = ConfidencePanel()
+        self.tuning = TuningPanel()
+        self._by_name: dict[str, AcceptancePanel | TimingsPanel | ConfidencePanel | TuningPanel] = {
+            "acceptance": self.acceptance,
+            "timings": self.timings,
+            "confidence": self.confidence,
+            "tuning": self.tuning,
+        }
+        opened = open_panels(panels)
+        self._order = opened + [name for name in PANELS if name not in opened]
+        for name in self._order:
+            self._by_name[name].fold(name not in opened)
+        self._drawn_at = 0.0
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        for name in self._order:
+            yield self._by_name[name]
+
+    @property
+    def first_title(self) -> PanelTitle:
+        """The title of the uppermost panel."""
+        return self._by_name[self._order[0]].title_bar
+
+    # -- what arrives
+
+    def show_engine(self, loaded: Loaded | None, state: str) -> None:
+        """What is loaded (None: nothing), and the engine's state in words."""
+        for panel in self._by_name.values():
+            panel.set_engine(loaded, state)
+        self._draw_soon()
+
+    def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Steps since the last call, the reply's totals and the session's, both with these steps in them."""
+        for panel in self._by_name.values():
+            panel.take(steps, stats, session)
+        self._draw_soon()
+
+    def show_prefill(self, prefill: Prefill | None) -> None:
+        """How the reading of the running reply's prompt went; drawn with the next steps."""
+        self.timings.prefill = prefill
+
+    def show_end(self, ended: Ended, stats: Stats) -> None:
+        """A reply is over; its totals now have the prefill and the time to the first token."""
+        self.acceptance.set_stats(stats)
+        self.timings.end(ended, stats)
+        self._draw_soon()
+
+    def show_tuning(self, tuning: Tuning) -> None:
+        """The tuning in force, wherever it was changed. Posts nothing."""
+        self.tuning.show_tuning(tuning)
+
+    def begin_with(self, tuning: Tuning) -> None:
+        """The tuning that the settings hold: nothing before it can be undone. Posts nothing."""
+        self.tuning.begin_with(tuning)
+
+    def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
+        """The named presets: tables of option keys by name."""
+        self.tuning.show_presets(presets)
+
+    def reset_reply(self) -> None:
+        """A new reply begins: counters and curves start at nothing, the confidence log goes on."""
+        for panel in self._by_name.values():
+            panel.reset()
+        self._draw_soon()
+
+    def show_reply(self, reply: Reply | None, session: Stats) -> None:
+        """The figures of the reply that another conversation ends with, or nothing; the confidence log goes
+        on with its rows if it has none of them."""
+        self.reset_reply()
+        if reply is None:
+            return
+        self.acceptance.take(reply.steps, reply.stats, session)
+        self.timings.take(reply.steps, reply.stats, session)
+        if not self.confidence.has(reply.number):
+            self.confidence.take(reply.steps, reply.stats, session)
+        if reply.ended is not None:
+            self.show_end(reply.ended, reply.stats)
+
+    # -- folding
+
+    @property
+    def open(self) -> str:
+        """The value of the setting ``panels``: the open ones from top to bottom."""
+        return " ".join(name for name in self._order if not self._by_name[name].folded)
+
+    def toggle_panel(self, name: str) -> None:
+        """Fold or open one panel, as a click on its title does. Raises KeyError for an unknown name."""
+        panel = self._by_name[name]
+        panel.fold(not panel.folded)
+        self._folds_changed()
+
+    def on_panel_fold_changed(self, event: Panel.FoldChanged) -> None:
+        event.stop()
+        self._folds_changed()
+
+    def _folds_changed(self) -> None:
+        self._draw_soon()
+        self.post_message(self.FoldsChanged(self.open))
+
+    # -- drawing
+
+    @property
+    def drawing_due(self) -> bool:
+        """Something arrived that will be drawn when the time has come."""
+        return self._timer is not None
+
+    def _draw_soon(self) -> None:
+        """Draw once the last drawing is long enough ago, and apart from what is drawn now."""
+        if self._timer is None and self.is_mounted and self.is_on_screen:
+            wait = self._drawn_at + DRAW_SECONDS - monotonic()
+            self._timer = self.set_timer(max(wait, 2 * APART), self._draw)
+
+    def _draw(self) -> None:
+        self._timer = None
+        self._drawn_at = monotonic()
+        for panel in self._by_name.values():
+            panel.draw()
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def on_show(self) -> None:
+        """What came while the dock was out of sight was not drawn."""
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Little height: closer panels with lower charts."""
+        compact = self.size.height < ROOMY_HEIGHT
+        if compact != self.has_class("-compact"):
+            self.set_class(compact, "-compact")
+            for panel in self._by_name.values():
+                panel.compact = compact
+            self._draw()

@@ -1,0 +1,122 @@
+"""A panel: a title with a headline figure, and a body that folds away."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ds4chat.tui.kit.lines import style_sheet
+
+
+class PanelTitle(Widget, can_focus=True):
+    """One line: a fold mark, the title, and at the right the figure that stays when the panel is folded."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"panel-title--headline"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "fold", "Fold or open", id="panel.fold"),
+        Binding("up", "app.focus_previous", "What stands above", show=False, id="panel.up"),
+        Binding("down", "app.focus_next", "What stands below", show=False, id="panel.down"),
+    ]
+    ALLOW_SELECT = False
+
+    class Pressed(Message):
+        """The title was clicked or its key pressed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self._headline = ""
+        self._open = True
+
+    @property
+    def headline(self) -> str:
+        """The figure at the right."""
+        return self._headline
+
+    def show(self, *, headline: str | None = None, is_open: bool | None = None) -> None:
+        """Change what is given; draw only if that is a change."""
+        before = (self._headline, self._open)
+        self._headline = self._headline if headline is None else headline
+        self._open = self._open if is_open is None else is_open
+        if before != (self._headline, self._open):
+            self.refresh()
+
+    def action_fold(self) -> None:
+        """Fold or open the panel."""
+        self.post_message(self.Pressed())
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        self.post_message(self.Pressed())
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        left = f"{'▾' if self._open else '▸'} {self._text}"
+        room = width - cell_len(left) - 1
+        right = self._headline if cell_len(self._headline) <= room else ""
+        gap = " " * max(0, width - cell_len(left) - cell_len(right))
+        style = self.rich_style
+        strip = Strip(
+            [
+                Segment(left, style),
+                Segment(gap, style),
+                Segment(right, self.get_component_rich_style("panel-title--headline")),
+            ]
+        )
+        return strip.adjust_cell_length(width, style)
+
+
+class Panel(Vertical):
+    """Base of the panels. A subclass composes its body in ``compose_body``."""
+
+    DEFAULT_CSS = style_sheet(__package__, "panel.tcss")
+    NAME: ClassVar[str]
+    """Its name in the setting ``panels``."""
+    TITLE: ClassVar[str]
+
+    class FoldChanged(Message):
+        """The user folded or opened this panel."""
+
+        def __init__(self, panel: Panel) -> None:
+            super().__init__()
+            self.panel = panel
+
+    def __init__(self) -> None:
+        super().__init__(id=f"panel-{self.NAME}")
+        self.title_bar = PanelTitle(self.TITLE)
+        self.body = Vertical(classes="panel-body")
+        self.compact = False
+        """Little room: charts are lower and there are no empty lines. The dock sets it."""
+
+    def compose(self) -> ComposeResult:
+        yield self.title_bar
+        with self.body:
+            yield from self.compose_body()
+
+    def compose_body(self) -> ComposeResult:
+        """The widgets under the title."""
+        raise NotImplementedError
+
+    @property
+    def folded(self) -> bool:
+        """Only the title is shown."""
+        return self.has_class("-folded")
+
+    def fold(self, folded: bool) -> None:
+        """Fold or open without telling anyone."""
+        self.set_class(folded, "-folded")
+        self.title_bar.show(is_open=not folded)
+
+    def on_panel_title_pressed(self, event: PanelTitle.Pressed) -> None:
+        event.stop()
+        self.fold(not self.folded)
+        self.post_message(self.FoldChanged(self))

@@ -1,0 +1,142 @@
+"""The prompt with what belongs to it: queued prompts above, completions, the text field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import TextArea
+
+from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
+from ds4chat.tui.messages import PromptSubmitted
+from ds4chat.tui.prompt.completion import suggest
+from ds4chat.tui.prompt.history import PromptHistory
+from ds4chat.tui.prompt.menu import CompletionMenu
+from ds4chat.tui.prompt.text import PromptText
+
+QUEUE_ROWS = 3
+
+
+class QueueView(LinesView):
+    """Prompts that wait for their turn, the next one first."""
+
+    class Pressed(Message):
+        """It was clicked: the newest prompt comes back for editing."""
+
+    def show(self, prompts: Sequence[str], why: str) -> None:
+        """Show these, and why they wait; none hides it."""
+        self.display = bool(prompts)
+        lines: list[Line] = []
+        for prompt in list(prompts)[:QUEUE_ROWS]:
+            first = prompt.strip().splitlines()[0] if prompt.strip() else ""
+            lines.append((("  ⋯ ", "mark"), (first, "muted")))
+        more = len(prompts) - QUEUE_ROWS
+        hint = f"{f'and {more} more · ' if more > 0 else ''}{why} · ↑ edits the last, /unqueue drops all"
+        lines.append(((f"    {hint}", "muted"),))
+        self.set_lines(lines)
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        self.post_message(self.Pressed())
+
+
+class PromptArea(Vertical):
+    """Posts PromptSubmitted for what is sent."""
+
+    DEFAULT_CSS = style_sheet(__package__, "area.tcss")
+
+    class QueueRecalled(Message):
+        """The newest queued prompt is to come back into the prompt."""
+
+    def __init__(self, prompts: Iterable[str] = (), *, id: str | None = None) -> None:
+        """``prompts`` of earlier sessions, oldest first."""
+        super().__init__(id=id)
+        self.menu = CompletionMenu(id="completions")
+        self.queue_view = QueueView(id="queue")
+        self.queue_view.display = False
+        self.text_field = PromptText(self.menu, PromptHistory(prompts), id="prompt")
+        self.text_field.look_again = self.offer
+        self.themes: Callable[[], Iterable[str]] = tuple
+        """Gives the names that complete /theme."""
+        self._dismissed: str | None = None
+        """The text for which the user closed the completions."""
+
+    def compose(self) -> ComposeResult:
+        yield self.queue_view
+        yield self.menu
+        yield self.text_field
+
+    @property
+    def text(self) -> str:
+        """What stands in the prompt, folded texts written out."""
+        return self.text_field.folds.expand(self.text_field.text)
+
+    def show_queue(self, prompts: Sequence[str], why: str = "") -> None:
+        """Show the prompts that wait."""
+        self.text_field.queued = len(prompts)
+        self.queue_view.show(prompts, why)
+
+    def put_back(self, texts: Sequence[str]) -> None:
+        """Put prompts before what stands in the prompt, the last one sent with its folded texts folded."""
+        sent, folded = self.text_field.last_sent
+        parts = [folded if text == sent else text for text in texts]
+        if self.text_field.text.strip():
+            parts.append(self.text_field.text)
+        self.text_field.put("\n\n".join(parts))
+        self.text_field.focus()
+
+    def close_menu(self) -> bool:
+        """Close the completions; False when none are shown."""
+        if not self.menu.is_open:
+            return False
+        self._dismissed = self.text_field.before_cursor
+        self.menu.offer(())
+        return True
+
+    @on(TextArea.Changed)
+    def text_changed(self, event: TextArea.Changed) -> None:
+        """Offer what may complete the text."""
+        event.stop()
+        self.offer()
+
+    def offer(self) -> None:
+        """Offer what may complete the text as it now stands."""
+        before = self.text_field.before_cursor
+        if before in (self._dismissed, self.menu.completed):
+            return
+        self._dismissed = None
+        wanted = before.startswith("/") or "@" in before[before.rfind("\n") + 1 :]
+        found = suggest(before, self.themes()) if wanted else []
+        if any(s.final and before[s.start :] == s.insert for s in found):
+            # Written in full: Enter must send it, not take another one that has it as a part.
+            found = []
+        self.menu.offer(found, before)
+
+    @on(CompletionMenu.Picked)
+    def completion_clicked(self, event: CompletionMenu.Picked) -> None:
+        """Write the suggestion that was clicked."""
+        event.stop()
+        while self.menu.chosen is not event.suggestion:
+            self.menu.move(1)
+        self.text_field.accept()
+        self.text_field.focus()
+
+    @on(PromptText.Sent)
+    def sent(self, event: PromptText.Sent) -> None:
+        """Pass the prompt on."""
+        event.stop()
+        self.post_message(PromptSubmitted(event.text))
+
+    def taken(self, text: str) -> None:
+        """The prompt was taken: remember it."""
+        self.text_field.history_list.add(text)
+
+    @on(PromptText.Recalled)
+    @on(QueueView.Pressed)
+    def recall(self, event: Message) -> None:
+        """Ask for the newest queued prompt."""
+        event.stop()
+        self.post_message(self.QueueRecalled())

@@ -1,0 +1,130 @@
+"""What may complete the text before the cursor: commands, their arguments, and paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ds4chat.settings.schema import OPTIONS
+from ds4chat.tui.chat.command_table import BY_NAME, COMMANDS, Completes
+
+MOST = 200
+"""Suggestions offered; the rest comes with more letters."""
+BEGUN_MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]*)|(?P<plain>[^\s"]*))$')
+MOST_ENTRIES = 5000
+"""Entries of a folder that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One way to go on."""
+
+    label: str
+    help: str
+    insert: str
+    """Takes the place of the text from ``start`` to the cursor."""
+    start: int
+    """Index in the text before the cursor."""
+    final: bool = True
+    """Nothing more is to be completed after it."""
+
+
+def suggest(before: str, themes: Iterable[str] = ()) -> list[Suggestion]:
+    """Suggestions for the text from the prompt's beginning to the cursor. ``themes``: what /theme takes."""
+    if before.startswith("/") and "\n" not in before:
+        head, blank, argument = before[1:].partition(" ")
+        if not blank:
+            return _commands(head.lower())
+        command = BY_NAME.get(head.lower())
+        if command is None:
+            return []
+        return _argument(command.completes, argument, len(before) - len(argument), themes)
+    mention = BEGUN_MENTION.search(before)
+    return _mentions(mention) if mention is not None else []
+
+
+def _mentions(begun: re.Match[str]) -> list[Suggestion]:
+    """Files for a mention; a path with blanks goes between quotes, closed behind a file."""
+    quoted, plain = begun["quoted"], begun["plain"]
+    found = _paths(quoted if quoted is not None else plain, begun.start() + 1)
+    return [
+        replace(s, insert=f'"{s.insert}' + ('"' if s.final else ""))
+        if quoted is not None or any(map(str.isspace, s.insert))
+        else s
+        for s in found
+    ]
+
+
+def _commands(typed: str) -> list[Suggestion]:
+    ranked: list[tuple[int, Suggestion]] = []
+    for command in COMMANDS:
+        names = (command.name, *command.aliases)
+        rank = min((_rank(name, typed) for name in names), default=9)
+        if rank < 9:
+            insert = f"/{command.name}" + (" " if command.argument else "")
+            suggestion = Suggestion(command.usage, command.help, insert, 0, not command.needs_argument)
+            ranked.append((rank, suggestion))
+    return [suggestion for _, suggestion in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _rank(name: str, typed: str) -> int:
+    if name == typed:
+        return 0
+    if name.startswith(typed):
+        return 1
+    return 2 if typed in name else 9
+
+
+def _argument(completes: Completes, typed: str, start: int, themes: Iterable[str]) -> list[Suggestion]:
+    words: dict[str, str] = {}
+    if completes == "depth":
+        words = {"auto": "what pays best", **{str(n): "" for n in (1, 2, 3, 4, 6, 8, 16)}}
+    elif completes == "format":
+        words = {"tokens": "coloured by origin", "markdown": "rendered"}
+    elif completes == "mtp":
+        words = {
+            "on": "resume",
+            "off": "pause: draft nothing",
+            "embedded": "the NextN block inside the target",
+            "lookup": "draft from the conversation itself",
+            "none": "load without a drafter",
+        }
+    elif completes == "theme":
+        words = dict.fromkeys(themes, "")
+    elif completes == "option":
+        words = {o.key: o.help for o in OPTIONS if o.live and o.kind != "table"}
+    found = [Suggestion(word, text, word, start) for word, text in words.items() if word.startswith(typed)]
+    if [s.label for s in found] == [typed]:
+        found = []
+    if completes in ("file", "model") or (completes == "mtp" and ("/" in typed or "." in typed)):
+        found += _paths(typed, start, "" if completes == "file" else ".gguf")
+    return found
+
+
+def _paths(typed: str, start: int, ending: str = "") -> list[Suggestion]:
+    """Entries of the folder that a path begins with: files with this ending, and folders, which end with a
+    slash and go on completing."""
+    folder, _, leaf = typed.rpartition("/")
+    shown = f"{folder}/" if folder or typed.startswith("/") else ""
+    place = Path(shown or ".").expanduser()
+    found: list[Suggestion] = []
+    try:
+        with os.scandir(place) as entries:
+            for count, entry in enumerate(entries):
+                if count >= MOST_ENTRIES or len(found) >= MOST:
+                    break
+                name = entry.name
+                hidden = name.startswith(".") and not leaf.startswith(".")
+                if hidden or not name.lower().startswith(leaf.lower()) or not name.isprintable():
+                    continue
+                is_folder = entry.is_dir()
+                if not is_folder and not name.lower().endswith(ending):
+                    continue
+                insert = f"{shown}{name}" + ("/" if is_folder else "")
+                found.append(Suggestion(name + ("/" if is_folder else ""), "", insert, start, not is_folder))
+    except OSError:
+        return []
+    return sorted(found, key=lambda s: (s.final, s.label.lower()))

@@ -1,0 +1,96 @@
+"""Text files that go into a prompt, and texts folded to one mark in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ds4chat.tui.transcript.safe import clean_input
+
+LARGEST = 1 << 20
+"""Bytes of a file that is put into a prompt: more than any local model's context holds."""
+
+MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+"""A path after an @; one with blanks in it stands between quotes."""
+
+
+class FileError(Exception):
+    """A file cannot go into a prompt; the text is a sentence for the user."""
+
+
+def read_text(name: str) -> str:
+    """The text of a file as it may stand in a prompt. Raises FileError."""
+    path = Path(name).expanduser()
+    try:
+        if not path.is_file():
+            kind = "a folder" if path.is_dir() else "no file" if path.exists() else "not there"
+            raise FileError(f"{name} is {kind}. Give the path of a text file.")
+        if path.stat().st_size > LARGEST:
+            raise FileError(f"{name} has more than {LARGEST >> 20} MiB. Give a part of it.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{name} cannot be read: {error.strerror}.") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{name} is not UTF-8 text: byte {error.start} is not. Convert it first.") from None
+    if "\x00" in text:
+        raise FileError(f"{name} is not text: it has NUL bytes.")
+    return clean_input(text)
+
+
+def quoted(name: str, text: str) -> str:
+    """A file as it is sent: its name, and its text between fences longer than any inside."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{os.path.basename(name)}:\n{fence}\n{text.rstrip()}\n{fence}\n"
+
+
+class Folds:
+    """Long texts that stand in the prompt as one short mark each, such as ``⟦paste 1 · 42 lines⟧``."""
+
+    MARK = re.compile(r"⟦[^⟦⟧\n]*⟧")
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._count = 0
+
+    def add(self, text: str, name: str = "", lines: int = 0) -> str:
+        """The mark for a text, or for a file of this name, whose own ``lines`` it tells."""
+        self._count += not name
+        lines = lines or text.count("\n") + 1
+        label = name.translate(_PLAIN) or f"paste {self._count}"
+        mark = f"⟦{label} · {lines} line{'s' if lines != 1 else ''}⟧"
+        while mark in self._texts:
+            mark = mark.replace(" · ", "′ · ", 1)
+        self._texts[mark] = text
+        return mark
+
+    def expand(self, text: str) -> str:
+        """``text`` with every mark as the text that it stands for."""
+        return self.MARK.sub(lambda match: self._texts.get(match.group(), match.group()), text)
+
+    def text_of(self, mark: str) -> str | None:
+        """What a mark stands for."""
+        return self._texts.get(mark)
+
+    def around(self, line: str, column: int) -> tuple[int, int] | None:
+        """Beginning and end of the mark that stands at, or ends or begins at, a column of a line."""
+        for match in self.MARK.finditer(line):
+            if match.start() <= column <= match.end() and match.group() in self._texts:
+                return match.span()
+        return None
+
+
+_PLAIN = str.maketrans(dict.fromkeys("⟦⟧\n\t", " "))
+
+
+def with_mentions(text: str) -> str:
+    """``text`` with each ``@path`` of an existing file as that file. Raises FileError for one that cannot be
+    read; an ``@word`` that is no file stays."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1) or match.group(2)
+        return quoted(name, read_text(name)) if Path(name).expanduser().is_file() else match.group()
+
+    return MENTION.sub(replace, text)

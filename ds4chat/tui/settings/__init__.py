@@ -1,0 +1,1 @@
+"""The settings screen and the theme picker."""

@@ -1,0 +1,405 @@
+"""Turns of a conversation as rows of styled text: what stands where, independent of the screen. Pure.
+
+A row is a tuple of (text, role); a role is the part after ``transcript--`` of a component class, or a style
+where a renderer chose one. Every row begins with a gutter of GUTTER cells, which is never copied.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+from rich.style import Style
+
+from ds4chat.engine.events import Level, Loaded, Origin
+from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.kit.charts import changes
+from ds4chat.tui.transcript.flow import Flow
+from ds4chat.tui.transcript.safe import safe_text
+from ds4chat.tui.transcript.summary import header_spans, summary_lines
+
+Span = tuple[str, str | Style]
+Row = tuple[Span, ...]
+
+GUTTER = 3
+MARGIN = 1
+"""Cells kept free at the right."""
+
+KINDS = ("plain", "accepted", "corrected", "bonus", "approximate", "thinking")
+"""Role of a token by its kind in a Flow. Thinking is a kind of its own: its colour is not an origin's."""
+
+FALLBACK = "corrected"
+"""With two colours, how every token looks that is no accepted draft."""
+
+FOLD_FROM = 14
+"""A prompt of more rows is folded."""
+FOLD_TO = 8
+
+
+class Hit(NamedTuple):
+    """What a place in a block is: a token, a fold to open or close, or nothing."""
+
+    what: str
+    """"token", "fold" or ""."""
+    token: int = -1
+
+
+NOTHING = Hit("")
+
+
+class Block:
+    """Base: a piece of the transcript with a height and rows."""
+
+    height: int = 0
+    version: int = 0
+    """Rises when rows other than the last ones change, so that what was cached of them is dropped."""
+    reply: Reply | None = None
+
+    def resize(self, width: int) -> None:
+        """Lay out for a width in cells, gutter and margin included."""
+        raise NotImplementedError
+
+    def row(self, index: int) -> Row:
+        """One row, gutter included. ``index`` is below ``height``."""
+        raise NotImplementedError
+
+    def joins(self, index: int) -> bool:
+        """The next row continues this one's line."""
+        return False
+
+    def hit(self, index: int, column: int) -> Hit:
+        """What stands at a row and a character of its text, the gutter left out."""
+        return NOTHING
+
+    def toggle(self) -> bool:
+        """Open or close what is folded in it; False where nothing is."""
+        return False
+
+
+def text_width(width: int) -> int:
+    """Cells for text in a row."""
+    return max(1, width - GUTTER - MARGIN)
+
+
+class UserBlock(Block):
+    """A prompt. A long one is folded to its first rows."""
+
+    BAR: ClassVar[Span] = ("▌  ", "user-bar")
+
+    def __init__(self, turn: UserTurn, width: int) -> None:
+        self.turn = turn
+        self._flow = Flow(text_width(width))
+        self._flow.append_all([(turn.text, 0)])
+        self._folded = self._flow.height > FOLD_FROM
+        self._measure()
+
+    def _measure(self) -> None:
+        self.version += 1
+        rows = max(1, self._flow.height)
+        self._shown = FOLD_TO if self._folded and rows > FOLD_FROM else rows
+        self._hidden = rows - self._shown
+        self._foldable = rows > FOLD_FROM
+        self.height = self._shown + self._foldable + 1
+
+    def resize(self, width: int) -> None:
+        self._flow.resize(text_width(width))
+        self._measure()
+
+    def row(self, index: int) -> Row:
+        if index < self._shown:
+            text = self._flow.row_text(index) if index < self._flow.height else ""
+            return self.BAR, (text, "user")
+        if index == self._shown and self._foldable:
+            more = f"▸ {self._hidden} more lines" if self._folded else "▾ fold"
+            return self.BAR, (more, "fold")
+        return ()
+
+    def joins(self, index: int) -> bool:
+        return index < self._shown - 1 and self._flow.continues(index)
+
+    def hit(self, index: int, column: int) -> Hit:
+        return Hit("fold") if self._foldable and index == self._shown else NOTHING
+
+    def toggle(self) -> bool:
+        if not self._foldable:
+            return False
+        self._folded = not self._folded
+        self._measure()
+        return True
+
+
+class NoteBlock(Block):
+    """Sentences of ds4chat itself, such as the answer to a command."""
+
+    def __init__(self, text: str, level: Level, width: int) -> None:
+        self._text = safe_text(text)
+        self._role = {"info": "note", "warning": "warning", "error": "error"}[level]
+        self._lines: list[str] = []
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        room = text_width(width)
+        self._lines = [
+            piece
+            for line in self._text.split("\n")
+            for piece in (textwrap.wrap(line, room, drop_whitespace=False) or [""])
+        ]
+        self.version += 1
+        self.height = len(self._lines) + 1
+
+    def row(self, index: int) -> Row:
+        if index >= len(self._lines):
+            return ()
+        return ("·  " if index == 0 else "   ", self._role), (self._lines[index], self._role)
+
+
+Rendered = Sequence[Row]
+Renderer = Callable[[str, int], Rendered]
+"""Markdown text and a width in cells -> rows without gutter."""
+
+
+class ReplyBlock(Block):
+    """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
+
+    def __init__(
+        self, reply: Reply, width: int, loaded: Loaded | None = None, *, two_colours: bool = False
+    ) -> None:
+        self.reply: Reply = reply
+        self._loaded = loaded
+        self._width = width
+        self._two = two_colours
+        self._flow = Flow(text_width(width))
+        self._thought = Flow(text_width(width))
+        self._where: list[int] = []
+        """Index of each token in its flow."""
+        self._answer_tokens: list[int] = []
+        """Index in the reply of each token of the answer's flow; unused while no token was thinking."""
+        self._thought_tokens: list[int] = []
+        self._taken = 0
+        self._tail_taken = False
+        self._marks: dict[int, str] = {}
+        self._last_step = 0
+        self.thinking_open = False
+        self.markdown = False
+        self._rendered: Rendered | None = None
+        self._footer: list[Row] = []
+        self._header: Row = ()
+        self.grow(bulk=True)
+
+    # -- content
+
+    def grow(self, *, bulk: bool = False) -> int:
+        """Take in what the reply gained; returns the first row that may have changed."""
+        reply = self.reply
+        before, header = self._top_rows(), self._header
+        fresh = reply.tokens[self._taken :]
+        answer: list[tuple[str, int]] = []
+        thought: list[tuple[str, int]] = []
+        judged_by = self._ratio_tokens()
+        for number, token in enumerate(fresh, start=self._taken):
+            target, owners, flow = (
+                (thought, self._thought_tokens, self._thought)
+                if token.thinking
+                else (answer, self._answer_tokens, self._flow)
+            )
+            self._where.append(flow.tokens + len(target))
+            owners.append(number)
+            kind = "thinking" if token.thinking else _role(token.origin, number in judged_by)
+            target.append((token.text, KINDS.index(kind)))
+        first = max(0, self._flow.height - 1)
+        self._taken = len(reply.tokens)
+        if bulk:
+            self._flow.append_all(answer)
+            self._thought.append_all(thought)
+        else:
+            for text, number in answer:
+                self._flow.append(text, number)
+            for text, number in thought:
+                self._thought.append(text, number)
+        if reply.tail and not self._tail_taken:
+            self._tail_taken = True
+            self._flow.extend(reply.tail)
+        self._note_marks()
+        self._measure()
+        same_top = self._top_rows() == before and self._header == header
+        if thought or bulk or not same_top or not reply.running:
+            self.version += 1
+            return 0
+        return before + first
+
+    def _ratio_tokens(self) -> set[int]:
+        """Among the tokens not yet taken, those accepted by their ratio alone."""
+        found: set[int] = set()
+        number = self._taken
+        for step in self.reply.steps[self._last_step :]:
+            found.update(
+                number + i
+                for i, row in enumerate(step.judged[: len(step.tokens)])
+                if row.accepted and row.by == "ratio"
+            )
+            number += len(step.tokens)
+        return found
+
+    def _note_marks(self) -> None:
+        """Remember where the tuning changed: at the first token of the step that took it up."""
+        steps = self.reply.steps
+        for position in range(self._last_step, len(steps)):
+            if position and steps[position].tuning != steps[position - 1].tuning:
+                token = self.reply.token_of(steps[position].index, 0)
+                if token is not None:
+                    self._marks[token] = changes(steps[position - 1].tuning, steps[position].tuning)
+        self._last_step = len(steps)
+
+    def resize(self, width: int) -> None:
+        self._width = width
+        self._flow.resize(text_width(width))
+        self._thought.resize(text_width(width))
+        self._rendered = None
+        self._measure()
+        self.version += 1
+
+    def colour(self, two: bool) -> None:
+        """Two colours (accepted drafts against the rest) or one for each origin."""
+        self._two = two
+        self.version += 1
+
+    def show_markdown(self, on: bool) -> None:
+        """Show the answer as Markdown, once it is over, or as tokens."""
+        self.markdown = on
+        self._rendered = None
+        self._measure()
+        self.version += 1
+
+    @property
+    def needs_rendering(self) -> bool:
+        """It is to be shown as Markdown and was not rendered for this width."""
+        return self.markdown and not self.reply.running and self._rendered is None and bool(self.reply.answer)
+
+    def render_with(self, render: Renderer) -> None:
+        """Render the Markdown; the height may change."""
+        self._rendered = render(safe_text(self.reply.answer).strip("\n"), text_width(self._width))
+        self._measure()
+        self.version += 1
+
+    # -- layout
+
+    def _top_rows(self) -> int:
+        return 1 + bool(self._thought.tokens) + (self._thought.height if self.thinking_open else 0)
+
+    def _body_rows(self) -> int:
+        return len(self._rendered) if self._rendered is not None else self._flow.height
+
+    def _measure(self) -> None:
+        self._footer = [] if self.reply.running else self._closing()
+        self._header = header_spans(self.reply, text_width(self._width))
+        self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
+
+    def _closing(self) -> list[Row]:
+        room = text_width(self._width)
+        rows: list[Row] = []
+        for token, change in self._marks.items():
+            place = self.reply.place(token)
+            at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
+            rows.append((("   ", ""), (at[:room], "mark")))
+        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, self._loaded, room)]
+        return rows
+
+    def row(self, index: int) -> Row:
+        top = self._top_rows()
+        if index == 0:
+            return ("   ", ""), *self._header
+        if index == 1 and self._thought.tokens:
+            mark = "▾" if self.thinking_open else "▸"
+            unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
+            busy = " …" if self.reply.running and not self._flow.tokens else ""
+            return ("   ", ""), (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
+        if index < top:
+            return (" ┊ ", "thinking-bar"), *self._token_spans(self._thought, index - 2)
+        index -= top
+        if index < self._body_rows():
+            if self._rendered is not None:
+                return ("   ", ""), *self._rendered[index]
+            return self._gutter(index), *self._token_spans(self._flow, index)
+        index -= self._body_rows()
+        return self._footer[index] if index < len(self._footer) else ()
+
+    def _token_spans(self, flow: Flow, index: int) -> list[Span]:
+        return [(span.text, self._shown_role(span.kind)) for span in flow.spans(index)]
+
+    def _shown_role(self, kind: int) -> str:
+        role = KINDS[kind]
+        return FALLBACK if self._two and role in ("plain", "bonus") else role
+
+    def _gutter(self, index: int) -> Span:
+        if self._marks:
+            start, end = self._flow.row(index)
+            for token in self._marks:
+                if not self.reply.tokens[token].thinking:
+                    at = self._flow.visible_start(self._where[token])
+                    if start <= at < max(end, start + 1):
+                        return " ▲ ", "mark"
+        return "   ", ""
+
+    def joins(self, index: int) -> bool:
+        top = self._top_rows()
+        if 2 <= index < top:
+            return self._thought.continues(index - 2)
+        if self._rendered is None and top <= index < top + self._body_rows() - 1:
+            return self._flow.continues(index - top)
+        return False
+
+    # -- places
+
+    def hit(self, index: int, column: int) -> Hit:
+        top = self._top_rows()
+        if index == 1 and self._thought.tokens:
+            return Hit("fold")
+        if 2 <= index < top:
+            return self._token_hit(self._thought, self._thought_tokens, index - 2, column)
+        if self._rendered is None and top <= index < top + self._body_rows():
+            return self._token_hit(self._flow, self._answer_tokens, index - top, column)
+        return NOTHING
+
+    def _token_hit(self, flow: Flow, owners: list[int], row: int, column: int) -> Hit:
+        start, end = flow.row(row)
+        if not 0 <= column < end - start:
+            return NOTHING
+        found = flow.token_at(start + column)
+        return NOTHING if found is None else Hit("token", owners[found])
+
+    def locate(self, token: int) -> list[tuple[int, int, int]]:
+        """Where a token is shown: (row, first character, end), the gutter left out. One entry at least while
+        tokens are shown; empty while the token is folded or rendered."""
+        thinking = self.reply.tokens[token].thinking
+        if (thinking and not self.thinking_open) or (not thinking and self._rendered is not None):
+            return []
+        flow = self._thought if thinking else self._flow
+        base = 2 if thinking else self._top_rows()
+        if not flow.height:
+            return []
+        start, end = flow.token_range(self._where[token])
+        first = min(flow.row_of(start), flow.height - 1)
+        places = []
+        for row in range(first, flow.height):
+            row_start, row_end = flow.row(row)
+            if row > first and row_start >= end:
+                break
+            places.append((base + row, max(0, start - row_start), max(0, min(end, row_end) - row_start)))
+        return places
+
+    def shows(self, token: int) -> bool:
+        """The token is on the page, neither folded away nor rendered."""
+        return bool(self.locate(token))
+
+    def toggle(self) -> bool:
+        if not self._thought.tokens:
+            return False
+        self.thinking_open = not self.thinking_open
+        self._measure()
+        self.version += 1
+        return True
+
+
+def _role(origin: Origin, by_ratio: bool) -> str:
+    return "approximate" if by_ratio else origin

@@ -1,0 +1,270 @@
+"""Tokens flowing into rows: a text that grows at its end, wrapped by cell width. Pure.
+
+Offsets count characters of the shown text from its beginning, newlines included. A row is a piece of one
+line; appending never changes a row before the last, so only that one is wrapped again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.cells import get_character_cell_size
+
+from ds4chat.tui.transcript.safe import expand_tabs, safe_text
+
+WIDEST_ROW = 8
+"""Most characters a cell in a row: a run of combining marks takes no width and would not end."""
+
+_NEVER_FIRST = frozenset("、。，．・：；？！）］｝」』】〕〉》”’ー々%,.;:!?)]}")
+"""Characters that do not begin a row after a wide one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Neighbouring tokens of one kind in a row."""
+
+    text: str
+    kind: int
+    token: int
+    """Index of the first of them."""
+
+
+class Flow:
+    """Text of tokens, each with a kind (a small number that the caller gives a meaning)."""
+
+    def __init__(self, width: int) -> None:
+        self._width = max(1, width)
+        self._lines: list[str] = [""]
+        self._line_at = array("Q", [0])
+        self._row_line = array("Q", [0])
+        self._row_from = array("Q", [0])
+        self._token_at = array("Q")
+        self._kinds = bytearray()
+        self._wrapping = True
+
+    # -- what is in it
+
+    @property
+    def text(self) -> str:
+        """The shown text."""
+        return "\n".join(self._lines)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens appended."""
+        return len(self._token_at)
+
+    @property
+    def end(self) -> int:
+        """Offset of the text's end."""
+        return self._line_at[-1] + len(self._lines[-1])
+
+    @property
+    def height(self) -> int:
+        """Rows, blank ones at the end left out."""
+        rows = len(self._row_line)
+        line = len(self._lines) - 1
+        while line >= 0 and not self._lines[line]:
+            rows -= 1
+            line -= 1
+        return max(0, rows)
+
+    def append(self, text: str, kind: int = 0) -> int:
+        """Append one token; returns the first row that may have changed."""
+        self._token_at.append(self.end)
+        self._kinds.append(kind)
+        return self.extend(text)
+
+    def append_all(self, tokens: Iterable[tuple[str, int]]) -> None:
+        """Append many tokens as (text, kind), wrapping once: how a stored text is opened."""
+        self._wrapping = False
+        try:
+            for text, kind in tokens:
+                self.append(text, kind)
+        finally:
+            self._wrapping = True
+            self._wrap_all()
+
+    def extend(self, text: str) -> int:
+        """Append text to the last token; returns the first row that may have changed.
+
+        Newlines before the first visible character are left out.
+        """
+        text = safe_text(text)
+        if not self.end:
+            text = text.lstrip("\n")
+        first = len(self._row_line) - 1
+        if not text:
+            return first
+        head, *rest = expand_tabs(text, len(self._lines[-1])).split("\n")
+        if head:
+            self._lines[-1] += head
+            self._wrap(len(self._lines) - 1, self._row_from[-1])
+        for line in rest:
+            self._line_at.append(self.end + 1)
+            self._lines.append(line)
+            self._row_line.append(len(self._lines) - 1)
+            self._row_from.append(0)
+            self._wrap(len(self._lines) - 1, 0)
+        return first
+
+    def resize(self, width: int) -> None:
+        """Wrap everything anew."""
+        width = max(1, width)
+        if width != self._width:
+            self._width = width
+            self._wrap_all()
+
+    def _wrap_all(self) -> None:
+        self._row_line = array("Q")
+        self._row_from = array("Q")
+        for number, line in enumerate(self._lines):
+            self._row_line.append(number)
+            self._row_from.append(0)
+            if line:
+                self._wrap(number, 0)
+
+    # -- rows
+
+    def row(self, index: int) -> tuple[int, int]:
+        """Offsets of a row's beginning and end."""
+        line = self._row_line[index]
+        start = self._line_at[line] + self._row_from[index]
+        if index + 1 < len(self._row_line) and self._row_line[index + 1] == line:
+            return start, self._line_at[line] + self._row_from[index + 1]
+        return start, self._line_at[line] + len(self._lines[line])
+
+    def row_text(self, index: int) -> str:
+        """Text of a row."""
+        line = self._row_line[index]
+        start, end = self.row(index)
+        return self._lines[line][start - self._line_at[line] : end - self._line_at[line]]
+
+    def continues(self, index: int) -> bool:
+        """The row's line goes on in the next row: no newline stands between them."""
+        return index + 1 < len(self._row_line) and self._row_line[index + 1] == self._row_line[index]
+
+    def spans(self, index: int) -> list[Span]:
+        """A row's text in spans of tokens of one kind."""
+        start, end = self.row(index)
+        text = self.row_text(index)
+        if start == end or not self._token_at:
+            return []
+        token = max(0, bisect_right(self._token_at, start) - 1)
+        spans: list[Span] = []
+        at, first = start, token
+        while at < end:
+            kind = self._kinds[token]
+            following = token + 1
+            stop = self._token_at[following] if following < len(self._token_at) else end
+            if stop < end and (self._kinds[following] == kind):
+                token = following
+                continue
+            stop = min(stop, end)
+            if stop > at:
+                spans.append(Span(text[at - start : stop - start], kind, first))
+            at, token, first = stop, following, following
+        return spans
+
+    # -- tokens
+
+    def kind(self, token: int) -> int:
+        """Kind of a token."""
+        return self._kinds[token]
+
+    def token_range(self, token: int) -> tuple[int, int]:
+        """Offsets of a token's beginning and end; equal where it adds no character."""
+        following = token + 1
+        stop = self._token_at[following] if following < len(self._token_at) else self.end
+        return self._token_at[token], stop
+
+    def visible_start(self, token: int) -> int:
+        """Offset of a token's first character that is no newline, or its end."""
+        at, stop = self.token_range(token)
+        while at < stop:
+            line = bisect_right(self._line_at, at) - 1
+            if at < self._line_at[line] + len(self._lines[line]):
+                break
+            at += 1
+        return at
+
+    def token_at(self, offset: int) -> int | None:
+        """The token that holds the character at this offset; None outside the text."""
+        if not 0 <= offset < self.end or not self._token_at:
+            return None
+        return bisect_right(self._token_at, offset) - 1
+
+    def row_of(self, offset: int) -> int:
+        """The row in which the character at this offset stands."""
+        line = bisect_right(self._line_at, offset) - 1
+        row = bisect_right(self._row_line, line) - 1
+        column = offset - self._line_at[line]
+        while row > 0 and self._row_from[row] > column and self._row_line[row - 1] == line:
+            row -= 1
+        return row
+
+    # -- wrapping
+
+    def _wrap(self, number: int, start: int) -> None:
+        """Add the rows of line ``number`` that follow the one beginning at ``start``."""
+        if not self._wrapping:
+            return
+        line = self._lines[number]
+        breaks = _ascii_breaks if line.isascii() else _cell_breaks
+        for at in breaks(line, start, self._width):
+            self._row_line.append(number)
+            self._row_from.append(at)
+
+
+def _ascii_breaks(line: str, start: int, width: int) -> list[int]:
+    """Where rows begin after the one at ``start``, in a line whose characters are one cell each."""
+    breaks = []
+    while len(line) - start > width:
+        if line[start + width] == " ":
+            start += width + 1
+            if start >= len(line):
+                break
+        else:
+            blank = line.rfind(" ", start, start + width)
+            indent_only = blank < 0 or not line[start:blank].strip()
+            start = start + width if indent_only else blank + 1
+        breaks.append(start)
+    return breaks
+
+
+def _cell_breaks(line: str, start: int, width: int) -> list[int]:
+    """Where rows begin after the one at ``start``, by cell width; a wide character may begin a row."""
+    breaks = []
+    cells, candidate, first_word = 0, -1, True
+    at = start
+    before = 0
+    while at < len(line):
+        char = line[at]
+        size = get_character_cell_size(char)
+        wide_edge = (size == 2 or before == 2) and char not in _NEVER_FIRST
+        if at > start and size and wide_edge and not first_word:
+            candidate = at
+        overflow = cells + size > width or at - start >= WIDEST_ROW * width
+        if overflow and at > start:
+            if char == " " and at + 1 < len(line):
+                at += 1
+                start = at
+            elif char == " ":
+                break
+            else:
+                start = at = candidate if candidate > start else at
+            breaks.append(start)
+            cells, candidate, first_word, before = 0, -1, True, 0
+            continue
+        cells += size
+        if char != " ":
+            first_word = False
+        elif not first_word:
+            candidate = at + 1
+        if size:
+            before = size
+        at += 1
+    return breaks

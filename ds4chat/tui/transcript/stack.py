@@ -1,0 +1,100 @@
+"""Blocks one above the other: which row of which block is where, and the text of a selection. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from textual.selection import Selection
+
+from ds4chat.tui.conversation import Reply
+from ds4chat.tui.transcript.blocks import GUTTER, Block, ReplyBlock
+
+
+class Stack:
+    """A list of blocks and the row at which each begins."""
+
+    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+        self._blocks = list(blocks)
+        self._tops = array("Q", [0])
+        self.measure(0)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks)
+
+    def __getitem__(self, index: int) -> Block:
+        return self._blocks[index]
+
+    @property
+    def height(self) -> int:
+        """Rows of all blocks."""
+        return self._tops[-1]
+
+    @property
+    def replies(self) -> list[ReplyBlock]:
+        """The blocks that are replies, from top to bottom."""
+        return [block for block in self._blocks if isinstance(block, ReplyBlock)]
+
+    def append(self, block: Block) -> None:
+        """Add a block at the end."""
+        self._blocks.append(block)
+        self._tops.append(self._tops[-1] + block.height)
+
+    def measure(self, first: int) -> None:
+        """Take over the heights of the blocks from ``first`` on."""
+        del self._tops[first + 1 :]
+        at = self._tops[first]
+        for block in self._blocks[first:]:
+            at += block.height
+            self._tops.append(at)
+
+    def top(self, index: int) -> int:
+        """The first row of a block."""
+        return self._tops[index]
+
+    def at(self, y: int) -> tuple[int, int]:
+        """The block at a row and the row inside it; the last row for rows beyond. There must be a block."""
+        y = min(max(0, y), self.height - 1)
+        index = bisect_right(self._tops, y) - 1
+        return index, y - self._tops[index]
+
+    def index(self, block: Block) -> int:
+        """Index of a block, looked for from the end, where it most often is. Raises ValueError."""
+        for index in range(len(self._blocks) - 1, -1, -1):
+            if self._blocks[index] is block:
+                return index
+        raise ValueError("The block is not in this stack.")
+
+    def find(self, reply: Reply) -> ReplyBlock | None:
+        """The block of a reply."""
+        for block in reversed(self._blocks):
+            if isinstance(block, ReplyBlock) and block.reply is reply:
+                return block
+        return None
+
+    def text_length(self, index: int, row: int) -> int:
+        """Characters in a row, the gutter left out."""
+        return max(0, sum(len(text) for text, _ in self._blocks[index].row(row)) - GUTTER)
+
+    def selected(self, selection: Selection) -> str:
+        """The text of a selection: gutters left out, wrapped lines put together again."""
+        if not self._blocks:
+            return ""
+        first = selection.start.y if selection.start is not None else 0
+        last = min(self.height - 1, selection.end.y if selection.end is not None else self.height - 1)
+        parts: list[str] = []
+        for y in range(first, last + 1):
+            span = selection.get_span(y)
+            if span is None:
+                continue
+            index, row = self.at(y)
+            block = self._blocks[index]
+            text = "".join(text for text, _ in block.row(row))
+            start, end = span
+            piece = text[max(GUTTER, start) : len(text) if end < 0 else max(GUTTER, end)]
+            parts.append(piece if block.joins(row) and y < last else piece.rstrip() + "\n")
+        return "".join(parts).removesuffix("\n")

@@ -1,0 +1,491 @@
+"""The transcript widget: one line-API list for the whole conversation, whatever its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from rich.cells import get_character_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from ds4chat.engine.events import Level, Loaded
+from ds4chat.tui.conversation import Reply, Turn, UserTurn
+from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.role_styles import RoleStyles
+from ds4chat.tui.kit.scrolling import set_virtual_size
+from ds4chat.tui.messages import TokenPicked
+from ds4chat.tui.transcript import cursor as moves
+from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
+from ds4chat.tui.transcript.cursor import Cursor
+from ds4chat.tui.transcript.roles import MD_ROLES, ROLES
+from ds4chat.tui.transcript.stack import Stack
+
+PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
+"""Looks laid over another one: they change only what they name."""
+RENDER_AHEAD = 1
+"""Screens of Markdown that are rendered beyond the ones in sight."""
+
+
+class Transcript(ScrollView, can_focus=True):
+    """Blocks of rows, drawn only where they are in sight.
+
+    It follows its end until the user scrolls away, and again from End on. Posts TokenPicked when a token is
+    picked, and FollowChanged.
+    """
+
+    DEFAULT_CSS = style_sheet(__package__, "view.tcss")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"transcript--{role}" for role in ROLES),
+        *(f"transcript--md-{role}" for role in MD_ROLES),
+        "transcript--cursor",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "token(-1)", "Previous token", show=False, id="transcript.previous_token"),
+        Binding("right", "token(1)", "Next token", show=False, id="transcript.next_token"),
+        Binding("up", "line(-1)", "Line or token above", show=False, id="transcript.up"),
+        Binding("down", "line(1)", "Line or token below", show=False, id="transcript.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="transcript.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="transcript.page_down"),
+        Binding("home", "top", "Beginning of the conversation", show=False, id="transcript.top"),
+        Binding("end", "follow", "Follow the end", show=False, id="transcript.follow"),
+        Binding("enter,space", "toggle_fold", "Open or fold", show=False, id="transcript.fold"),
+    ]
+
+    class FollowChanged(Message):
+        """The transcript began or ceased to follow its end."""
+
+        def __init__(self, following: bool) -> None:
+            super().__init__()
+            self.following = following
+
+    class CursorLeft(Message):
+        """The token cursor is gone."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._stack = Stack()
+        self._following = True
+        self._markdown = False
+        self._two_colours = False
+        self._loaded: Loaded | None = None
+        self._cursor: Cursor | None = None
+        self._width = 0
+        self._strips: LRUCache[tuple[int, int, int], Strip] = LRUCache(2048)
+        self._styles = RoleStyles(self, "transcript", PARTIAL)
+
+    # -- content
+
+    def show_turns(self, turns: Iterable[Turn]) -> None:
+        """Show a conversation in the place of what is shown."""
+        self._cursor = None
+        self._stack = Stack(self._block(turn) for turn in turns)
+        self._strips.clear()
+        self._settle(0)
+        self.refresh()  # also below the end: what was shown may have been longer
+        self.action_follow()
+
+    def add_turn(self, turn: Turn) -> None:
+        """Append a prompt or a reply, and follow it."""
+        self._stack.append(self._block(turn))
+        self._settle(len(self._stack) - 1)
+        self.action_follow()
+
+    def add_note(self, text: str, level: Level = "info") -> None:
+        """Append sentences of ds4chat itself."""
+        self._stack.append(NoteBlock(text, level, self._layout_width))
+        self._settle(len(self._stack) - 1)
+        self.action_follow()
+
+    def grow(self, reply: Reply) -> None:
+        """Draw what the reply gained since the last call."""
+        block = self._stack.find(reply)
+        if block is not None:
+            first = block.grow()
+            block.markdown = self._markdown
+            self._forget(block, first)
+            self._settle(self._stack.index(block), first)
+
+    def shows(self, turn: Turn) -> bool:
+        """This turn is in the transcript."""
+        return any(
+            block.turn is turn if isinstance(block, UserBlock) else block.reply is turn
+            for block in reversed(list(self._stack))
+        )
+
+    def set_loaded(self, loaded: Loaded | None) -> None:
+        """What later replies are compared with: the measured speed of plain decoding."""
+        self._loaded = loaded
+
+    def _block(self, turn: Turn) -> Block:
+        if isinstance(turn, UserTurn):
+            return UserBlock(turn, self._layout_width)
+        block = ReplyBlock(turn, self._layout_width, self._loaded, two_colours=self._two_colours)
+        block.markdown = self._markdown
+        return block
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is shown."""
+        return not len(self._stack)
+
+    # -- views
+
+    @property
+    def markdown(self) -> bool:
+        """Finished answers are shown as Markdown."""
+        return self._markdown
+
+    def show_markdown(self, on: bool) -> None:
+        """Show finished answers as rendered Markdown, or as tokens. What is at the top stays there."""
+        self._markdown = on
+        self._restyle(lambda block: block.show_markdown(on))
+        if self._cursor is not None and on:
+            self.leave_cursor()
+
+    @property
+    def two_colours(self) -> bool:
+        """Accepted drafts against the rest, instead of one look for each origin."""
+        return self._two_colours
+
+    def show_two_colours(self, on: bool) -> None:
+        """Colour by accepted drafts against the rest, or by all origins."""
+        self._two_colours = on
+        self._restyle(lambda block: block.colour(on))
+
+    def toggle_thinking(self) -> bool:
+        """Open all thinking if any is folded, else fold all; False where there is none."""
+        replies = [block for block in self._stack.replies if block.reply.thinking_tokens]
+        opening = any(not block.thinking_open for block in replies)
+        self._restyle(lambda block: block.toggle() if block.thinking_open != opening else None)
+        return bool(replies)
+
+    def _restyle(self, change: Callable[[ReplyBlock], object]) -> None:
+        anchor = self._anchor()
+        for block in self._stack.replies:
+            change(block)
+        self._settle(0)
+        self._return_to(anchor)
+
+    # -- layout
+
+    @property
+    def _layout_width(self) -> int:
+        return self._width or 80
+
+    def _settle(self, first: int, row: int = 0) -> None:
+        """Take over heights from block ``first`` on, and draw from row ``row`` of it on."""
+        before = self._stack.height
+        self._stack.measure(first)
+        size = Size(self._layout_width, self._stack.height)
+        if size != self.virtual_size:
+            set_virtual_size(self, size)
+            if self._following:
+                self.scroll_end(animate=False, immediate=True, x_axis=False)
+        if self._markdown:
+            self._render_in_sight()
+        y = self.scroll_offset.y
+        top = max(0, self._stack.top(first) + row - y)
+        bottom = min(self.size.height, max(before, self._stack.height) - y)
+        if top < bottom:
+            self.refresh(Region(0, top, self.size.width, bottom - top))
+
+    def _forget(self, block: Block, first: int) -> None:
+        """Drop cached rows of a block from ``first`` on."""
+        key = id(block)
+        for index in range(first, block.height + 2):
+            self._strips.discard((key, block.version, index))
+
+    def _anchor(self) -> tuple[int, int]:
+        """The block at the top of the screen and the row of it."""
+        return self._stack.at(self.scroll_offset.y) if len(self._stack) else (0, 0)
+
+    def _return_to(self, anchor: tuple[int, int]) -> None:
+        if self._following or not len(self._stack):
+            return
+        index, row = anchor
+        y = self._stack.top(index) + min(row, self._stack[index].height - 1)
+        self.scroll_to(y=y, animate=False, immediate=True)
+
+    def _render_in_sight(self) -> None:
+        """Render the Markdown of the blocks in sight and a little beyond; keep what is in sight in its place.
+
+        A block that was never in sight keeps the height of its tokens until then.
+        """
+        if not len(self._stack) or not self.size.height:
+            return
+        anchor = self._anchor()
+        reach = self.size.height * RENDER_AHEAD
+        first, _ = self._stack.at(self.scroll_offset.y - reach)
+        last, _ = self._stack.at(self.scroll_offset.y + self.size.height + reach)
+        waiting = [
+            (index, block)
+            for index in range(first, last + 1)
+            if isinstance(block := self._stack[index], ReplyBlock) and block.needs_rendering
+        ]
+        if not waiting:
+            return
+        from ds4chat.tui.transcript.markdown import markdown_rows
+
+        styles = {role: self._styles[f"md-{role}"] for role in MD_ROLES}
+        for _, block in waiting:
+            block.render_with(lambda text, width: markdown_rows(text, width, styles))
+        self._settle(waiting[0][0])
+        self._return_to(anchor)
+
+    def on_resize(self) -> None:
+        width = self.scrollable_content_region.width
+        if width and width != self._width:
+            anchor = self._anchor()
+            self._width = width
+            for block in self._stack:
+                block.resize(width)
+            self._strips.clear()
+            self._settle(0)
+            self._return_to(anchor)
+        elif self._following:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    # -- scrolling
+
+    @property
+    def following(self) -> bool:
+        """The end is kept in sight."""
+        return self._following
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if round(new_value) >= self.max_scroll_y:
+            self._set_following(True)
+        elif new_value < old_value:
+            self._set_following(False)
+        if self._markdown and round(new_value) != round(old_value):
+            self.call_after_refresh(self._render_in_sight)
+
+    def _set_following(self, following: bool) -> None:
+        if following != self._following:
+            self._following = following
+            self.post_message(self.FollowChanged(following))
+
+    def action_follow(self) -> None:
+        """Keep the end in sight again."""
+        self._set_following(True)
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def action_top(self) -> None:
+        """The beginning of the conversation."""
+        self.scroll_home(animate=False, immediate=True, x_axis=False)
+
+    def action_page(self, by: int) -> None:
+        """Scroll by pages."""
+        step = max(1, self.size.height - 2)
+        self.scroll_to(y=self.scroll_offset.y + by * step, animate=False, immediate=True)
+
+    def action_line(self, by: int) -> None:
+        """Move the token cursor by rows, or scroll by a line while there is none."""
+        if self._cursor is None:
+            self.scroll_to(y=self.scroll_offset.y + by, animate=False, immediate=True)
+        else:
+            self._move(moves.by_rows(self._stack, self._cursor, by))
+
+    # -- token cursor
+
+    @property
+    def cursor(self) -> tuple[Reply, int] | None:
+        """The reply and the index of its token under the cursor."""
+        return None if self._cursor is None else (self._cursor.block.reply, self._cursor.token)
+
+    def enter_cursor(self) -> bool:
+        """Put the cursor on the last token in sight; False where no token is in sight."""
+        top = self.scroll_offset.y
+        return self._move(moves.last_between(self._stack, top, top + self.size.height - 1))
+
+    def leave_cursor(self) -> None:
+        """Take the cursor away."""
+        if self._cursor is not None:
+            self._cursor = None
+            self.refresh()
+            self.post_message(self.CursorLeft())
+
+    def action_token(self, by: int) -> None:
+        """Move the cursor by tokens; the first press puts it on the last token in sight."""
+        if self._cursor is None:
+            self.enter_cursor()
+        else:
+            self._move(moves.by_tokens(self._stack, self._cursor, by))
+
+    def pick(self, reply: Reply, token: int) -> bool:
+        """Put the cursor on a token of a reply and bring it into sight; False where it is not shown."""
+        block = self._stack.find(reply)
+        if block is None:
+            return False
+        if reply.tokens[token].thinking and not block.thinking_open:
+            self._toggle(block)
+        if not block.shows(token):
+            return False
+        self._put_cursor(Cursor(block, token))
+        return True
+
+    def _move(self, found: Cursor | None) -> bool:
+        """Put the cursor there, if there is such a place, and tell."""
+        if found is None:
+            return False
+        self._put_cursor(found)
+        place = found.block.reply.place(found.token)
+        if place is not None:
+            self.post_message(TokenPicked(found.block.reply.number, place.step.index, place.index))
+        return True
+
+    def _put_cursor(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        places = cursor.block.locate(cursor.token)
+        if places:
+            y = self._stack.top(self._stack.index(cursor.block)) + places[0][0]
+            region = Region(0, y, 1, len(places))
+            self.scroll_to_region(region, animate=False, immediate=True, force=True, x_axis=False)
+        self.refresh()
+
+    # -- folds and clicks
+
+    def action_toggle_fold(self) -> None:
+        """Open or fold the thinking or the long prompt nearest to the middle of the screen."""
+        if not len(self._stack):
+            return
+        if self._cursor is not None:
+            self._toggle(self._cursor.block)
+            return
+        first, _ = self._stack.at(self.scroll_offset.y)
+        last, _ = self._stack.at(self.scroll_offset.y + self.size.height - 1)
+        for index in range(last, first - 1, -1):
+            if self._toggle(self._stack[index]):
+                return
+
+    def _toggle(self, block: Block) -> bool:
+        """Open or fold in a block; the row at the top of the screen stays there."""
+        if not block.toggle():
+            return False
+        if self._cursor is not None and not self._cursor.block.shows(self._cursor.token):
+            self.leave_cursor()
+        y = self.scroll_offset.y
+        following = self._following
+        self._following = False
+        self._settle(self._stack.index(block))
+        self.scroll_to(y=min(y, self.max_scroll_y), animate=False, immediate=True)
+        self._following = following
+        self._set_following(y >= self.max_scroll_y)
+        self.refresh()
+        return True
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or self.screen.get_selected_text():
+            return
+        y = offset.y + self.scroll_offset.y
+        if y >= self._stack.height:
+            return
+        index, row = self._stack.at(y)
+        block = self._stack[index]
+        hit = block.hit(row, _character_at(block.row(row), offset.x) - GUTTER)
+        if hit.what == "fold":
+            self._toggle(block)
+        elif hit.what == "token" and isinstance(block, ReplyBlock):
+            self._move(Cursor(block, hit.token))
+
+    # -- selection
+
+    @property
+    def allow_select(self) -> bool:
+        return True
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it is shown."""
+        return self._stack.selected(selection), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    # -- drawing
+
+    def notify_style_update(self) -> None:
+        self._strips.clear()
+        self._styles.clear()
+        if self._markdown:
+            for block in self._stack.replies:
+                block.show_markdown(True)
+            self.call_after_refresh(self._settle, 0)
+        super().notify_style_update()
+
+    def render_line(self, y: int) -> Strip:
+        y += self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        if y >= self._stack.height:
+            return Strip.blank(width, self.rich_style)
+        index, row = self._stack.at(y)
+        block = self._stack[index]
+        overlays = self._overlays(block, row, y)
+        key = (id(block), block.version, row)
+        strip = None if overlays else self._strips.get(key)
+        if strip is None or strip.cell_length != width:
+            parts = [(text, self._style_of(role)) for text, role in block.row(row)]
+            for start, end, style in overlays:
+                parts = overlay(parts, start, end, style)
+            strip = Strip([Segment(text, style) for text, style in parts])
+            strip = strip.adjust_cell_length(width, self.rich_style)
+            if not overlays:
+                self._strips[key] = strip
+        return strip.apply_offsets(0, y)
+
+    def _overlays(self, block: Block, row: int, y: int) -> list[tuple[int, int, Style]]:
+        found = []
+        if self._cursor is not None and self._cursor.block is block:
+            style = self._styles["cursor"]
+            found += [
+                (GUTTER + start, GUTTER + max(end, start + 1), style)
+                for at, start, end in self._cursor.block.locate(self._cursor.token)
+                if at == row
+            ]
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            start, end = span
+            style = self.screen.get_component_rich_style("screen--selection")
+            found.append((max(GUTTER, start), end if end >= 0 else 1 << 30, style))
+        return found
+
+    def _style_of(self, role: str | Style) -> Style:
+        return self._styles[role] if isinstance(role, str) else self.rich_style + role
+
+
+def overlay(
+    parts: Sequence[tuple[str, Style]], start: int, end: int, style: Style
+) -> list[tuple[str, Style]]:
+    """The parts with ``style`` laid over the characters from ``start`` to ``end``."""
+    found: list[tuple[str, Style]] = []
+    at = 0
+    for text, own in parts:
+        a, b = max(0, start - at), min(len(text), end - at)
+        if a >= b:
+            found.append((text, own))
+        else:
+            pieces = ((text[:a], own), (text[a:b], own + style), (text[b:], own))
+            found += [piece for piece in pieces if piece[0]]
+        at += len(text)
+    return found
+
+
+def _character_at(row: Row, cell: int) -> int:
+    """Index of the character that covers a cell of a row."""
+    at = 0
+    text = "".join(piece for piece, _ in row)
+    for index, char in enumerate(text):
+        at += get_character_cell_size(char)
+        if cell < at:
+            return index
+    return len(text)

@@ -1,7 +1,0 @@
-"""The live panels beside the transcript."""
-
-from __future__ import annotations
-
-from ds4chat.tui.widgets.panels.dock import PANELS, PanelDock
-
-__all__ = ["PANELS", "PanelDock"]

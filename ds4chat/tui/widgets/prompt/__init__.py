@@ -1,7 +1,0 @@
-"""The prompt: where messages and commands are written, with what waits and what may be completed."""
-
-from __future__ import annotations
-
-from ds4chat.tui.widgets.prompt.area import PromptArea
-
-__all__ = ["PromptArea"]

@@ -1,7 +1,0 @@
-"""The transcript: the conversation as one scrolling list of rows."""
-
-from __future__ import annotations
-
-from ds4chat.tui.widgets.transcript.view import Transcript
-
-__all__ = ["Transcript"]

@@ -1,0 +1,242 @@
+"""The one shot as a user runs it: a process, its stdout, its stderr and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+import tiny
+
+END_NOW = " end now"
+
+
+def ds4chat(
+    *args: str | Path, stdin: str | bytes | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ds4chat", *map(str, args)],
+        input=stdin if isinstance(stdin, str) else None,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=120,
+    )
+
+
+@contextmanager
+def started(*args: str) -> Iterator[subprocess.Popen[str]]:
+    """ds4chat with these arguments; it does not outlive the test, whatever comes of that."""
+    command = [sys.executable, "-m", "ds4chat", *args]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        try:
+            yield child
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("tiny")
+    target = tiny.build("deepseek4", folder)
+    support = tiny.build("deepseek4-support", folder, wrong_every=4)
+    return ["-m", str(target), "--mtp", str(support), "-c", "512", "-t", "1"]
+
+
+def plain_text(n: int) -> str:
+    return tiny.text(tiny.reply(tiny.encode(END_NOW)[-1], n))
+
+
+def test_the_reply_is_all_that_stdout_holds(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "30")
+    assert done.returncode == 0
+    assert done.stdout == plain_text(30) + "\n"
+    assert done.stderr == ""
+
+
+def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "200", "--mtp-draft", "3", "--json")
+    answer = json.loads(done.stdout)
+    schema = json.loads(files("ds4chat.commands").joinpath("oneshot.schema.json").read_text())
+    jsonschema.validate(answer, schema)
+    assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
+    assert answer["finish_reason"] == "length"
+    stats = answer["stats"]
+    assert [stats[k] for k in ("steps", "drafted", "judged", "accepted", "emitted")] == [
+        51,
+        152,
+        150,
+        149,
+        200,
+    ]
+    assert stats["acceptance"] == pytest.approx(149 / 150, abs=1e-4)
+    assert answer["settings"]["drafter"] == "nextn-support"
+    assert (answer["settings"]["draft"], answer["settings"]["mode"]) == (3, "exact")
+
+
+@pytest.mark.parametrize("depth", ["1", "3", "16", "auto"])
+def test_the_text_does_not_depend_on_the_depth(pair: list[str], depth: str) -> None:
+    assert (
+        ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "60", "--mtp-draft", depth).stdout
+        == plain_text(60) + "\n"
+    )
+
+
+def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
+    done = ds4chat(
+        *pair,
+        "--raw",
+        "-p",
+        END_NOW,
+        "-n",
+        "20",
+        "--mtp-draft",
+        "3",
+        "--mtp-timing",
+        "--mtp-spec-log",
+        "--mtp-conf-log",
+    )
+    assert done.stdout == plain_text(20) + "\n"
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("ds4chat: mtp ") for line in lines)
+    hand = tiny.simulate(tiny.encode(END_NOW), 20, 3)
+    assert sum(" timing " in line for line in lines) == hand.steps
+    assert sum(" spec " in line for line in lines) == hand.steps
+    assert sum(" conf " in line for line in lines) == hand.judged
+    summary = next(line for line in lines if " summary steps=" in line)
+    assert (
+        f"steps={hand.steps} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}" in summary
+    )
+
+
+def test_a_prompt_may_come_from_a_pipe_or_a_file(pair: list[str], tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text(END_NOW)
+    for args, stdin in ((["--prompt-file", tmp_path / "prompt.txt"], None), ([], END_NOW)):
+        assert ds4chat(*pair, "--raw", "-n", "10", *args, stdin=stdin).stdout == plain_text(10) + "\n"
+
+
+def test_why_speculation_is_off_is_said(tmp_path: Path) -> None:
+    target = tiny.build("llama", tmp_path)
+    done = ds4chat("-m", target, "--lookup", "--split-mode", "row", "--raw", "-p", END_NOW, "-n", "5")
+    assert done.stdout == plain_text(5) + "\n"
+    assert "MTP is off" in done.stderr
+    assert "split mode row" in done.stderr
+
+
+@pytest.mark.parametrize("case", ["missing", "zip", "empty", "cut", "folder", "support as model", "no nextn"])
+def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case: str) -> None:
+    target = tiny.build("llama", tmp_path / "tiny")
+    whole = target.read_bytes()
+    more: list[str | Path] = []
+    path = tmp_path / "x.gguf"
+    if case == "zip":
+        path.write_bytes(b"PK\x03\x04")
+    elif case == "empty":
+        path.touch()
+    elif case == "cut":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif case == "folder":
+        path.mkdir()
+    elif case == "support as model":
+        path = tiny.build("deepseek4-support", tmp_path / "tiny")
+    elif case == "no nextn":
+        path, more = target, ["--mtp"]
+    done = ds4chat("-m", path, *more, "-p", "hi", "--raw")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert path.name in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -> None:
+    done = ds4chat(*pair, "--raw", "-p", END_NOW * 500)
+    assert done.returncode == 1
+    assert "the context holds 512" in done.stderr
+
+
+def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
+    args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
+    with started(*args) as child:
+        assert child.stdout is not None
+        first = child.stdout.read(200)
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert (first + rest).startswith(plain_text(40))
+        assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
+    args = [*pair[:4], "-c", "100000", "-t", "1", "--raw", "-p", END_NOW]
+    with started(*args) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.read(50)
+        child.stdout.close()
+        errors = child.stderr.read()
+        assert child.wait(60) in (0, 141)
+        assert "Traceback" not in errors
+        child.stderr.close()
+
+
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_strict_mode_says_how_it_verifies(pair: list[str], command: list[str]) -> None:
+    """This target's recurrent state rules batches out; stdout holds the reply alone."""
+    done = ds4chat(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "ds4chat: strict mode: verification is one token at a time: a recurrent state cannot be rolled back "
+        "to compare.\n"
+    )
+    if not command:
+        assert done.stdout == plain_text(6) + "\n"
+
+
+@pytest.mark.parametrize("command", [["-p", END_NOW], ["check", "-p", END_NOW], ["bench", "--quick"]])
+def test_what_llama_cpp_logs_goes_to_the_log_file(
+    pair: list[str], tmp_path: Path, command: list[str]
+) -> None:
+    """This model makes llama.cpp warn while it loads; without a context for it, bench ends there."""
+    args = [*pair[:4], "-c", "8", "-t", "1", "--log-file", tmp_path / "log"]
+    done = ds4chat(*command, *args, DS4CHAT_HOME=str(tmp_path / "home"))
+    assert "llama_" in (tmp_path / "log").read_text()
+    assert "llama_" not in done.stderr
+
+
+def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], tmp_path: Path) -> None:
+    """The model ends its reply to the first prompt at once, and that to the second one never."""
+    (tmp_path / "prompts.txt").write_text(f"\u00e9\n{END_NOW}\n", encoding="utf-8")
+    args = [*pair[:2], "-c", "100000", "-t", "1", "--raw", "--prompts-file", str(tmp_path / "prompts.txt")]
+    with started(*args) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert (first, rest) == ("\n", "")
+        assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"
+
+
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_json_holds_every_text_whatever_the_character_set(command: list[str]) -> None:
+    """The demo's model copies the prompt's accent; ASCII has no letter for it, and JSON has an escape."""
+    args = [*command, "--demo", "-p", "Repeat: café", "-n", "8", "--json", "-t", "1"]
+    narrow, wide = (ds4chat(*args, PYTHONIOENCODING=encoding) for encoding in ("ascii", "utf-8"))
+    assert narrow.stdout.isascii()
+    assert "é" in wide.stdout
+    texts = [json.dumps(json.loads(done.stdout), ensure_ascii=False) for done in (narrow, wide)]
+    assert [text.count("é") for text in texts] == [wide.stdout.count("é")] * 2

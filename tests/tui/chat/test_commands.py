@@ -1,0 +1,113 @@
+"""Slash commands as typed, and what completes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ds4chat.tui.chat.command_table import COMMANDS, CommandError, is_command, parse
+from ds4chat.tui.chat.slash_commands import ChatCommands
+from ds4chat.tui.prompt.completion import suggest
+
+
+def test_every_command_has_a_handler() -> None:
+    for command in COMMANDS:
+        assert callable(getattr(ChatCommands, f"_{command.name}"))
+
+
+def test_names_are_unique() -> None:
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    with pytest.raises(CommandError, match=r"no command /modle. Did you mean /model\?"):
+        parse("/modle")
+
+
+def test_a_command_without_its_argument_says_what_it_takes() -> None:
+    with pytest.raises(CommandError, match=r"/read needs FILE after it: put a text file into the prompt"):
+        parse("/read")
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.argument], ids=lambda c: c.name)
+def test_a_command_without_an_argument_refuses_one(command) -> None:
+    """What follows it is never passed over: it may have been meant as text."""
+    with pytest.raises(CommandError, match=f"/{command.name} takes nothing after it"):
+        parse(f"/{command.name} the rest of a sentence")
+
+
+def test_an_alias_and_the_argument_are_read() -> None:
+    parsed = parse("/depth  4 ")
+    assert (parsed.command.name, parsed.argument) == ("draft", "4")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/help", True),
+        ("/draft 3", True),
+        (" /help", False),
+        ("/usr/bin is a folder", False),
+        ("/", False),
+        ("/help\nme", False),
+        ("1/2", False),
+    ],
+)
+def test_a_path_or_a_text_is_no_command(text: str, expected: bool) -> None:
+    assert is_command(text) is expected
+
+
+def test_commands_complete_by_their_beginning_first() -> None:
+    assert next(s.insert for s in suggest("/ma")) == "/margin "
+    assert "/think" in [s.insert for s in suggest("/think")]
+
+
+def test_arguments_complete() -> None:
+    assert [s.insert for s in suggest("/draft a")] == ["auto"]
+    assert "top-p" in [s.insert for s in suggest("/set top")]
+
+
+def test_theme_names_complete() -> None:
+    assert [s.insert for s in suggest("/theme d", ("day", "dusk", "night"))] == ["day", "dusk"]
+
+
+def test_files_complete_after_read_and_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "node").mkdir()
+    (tmp_path / ".hidden").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("/read no")] == ["node/", "notes.txt"]
+    assert [s.insert for s in suggest("look at @not")] == ["notes.txt"]
+    assert suggest("look at @not")[0].start == len("look at @")
+    assert [s.label for s in suggest("/read .h")] == [".hidden"]
+
+
+def test_a_mention_of_a_path_with_blanks_goes_between_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my file.py").write_text("x")
+    (tmp_path / "my folder").mkdir()
+    (tmp_path / "my folder" / "in it.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("see @my")] == ['"my folder/', '"my file.py"']
+    (found,) = suggest('see @"my folder/in i')
+    assert (found.insert, found.start) == ('"my folder/in it.txt"', len("see @"))
+    assert suggest('see @"my file.py"') == []
+    assert [s.insert for s in suggest("/read my f")] == ["my folder/", "my file.py"]
+
+
+def test_only_models_complete_where_a_model_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.gguf", "B.GGUF", "notes.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert [s.insert for s in suggest("/model ")] == ["models/", "a.gguf", "B.GGUF"]
+    assert [s.insert for s in suggest("/mtp ./")] == ["./models/", "./a.gguf", "./B.GGUF"]
+
+
+def test_ordinary_text_completes_nothing() -> None:
+    assert suggest("hello there") == []

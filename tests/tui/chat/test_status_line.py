@@ -1,0 +1,127 @@
+"""The status line: what always shows, and what gives way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kits.chat import PIECES, ended, loaded, steps_of
+from kits.chat_stage import Open
+
+from ds4chat.engine.events import Tuning
+from ds4chat.engine.stats import Stats
+from ds4chat.tui.chat.legend import legend_line
+from ds4chat.tui.chat.status_line import Status, status_lines
+from ds4chat.tui.controller import Progress
+
+
+def stats() -> Stats:
+    found = Stats()
+    for event in (*steps_of(1, PIECES), ended(1)):
+        found.fold(event)
+    return found
+
+
+READY = Status("ready", Progress(), "Tiny Chat", loaded(), Tuning(depth=2), stats())
+
+
+def lines(status: Status, width: int) -> list[str]:
+    return ["".join(text for text, _ in line).rstrip() for line in status_lines(status, width)]
+
+
+def test_a_wide_line_has_everything() -> None:
+    assert lines(READY, 120) == [
+        " ● ready     Tiny Chat  eagle3 depth 2  exact   88.0 tok/s  1.76× plain   80% accepted  ctx 62/2,048"
+    ]
+
+
+def test_a_long_name_takes_the_room_that_a_wide_line_has() -> None:
+    named = replace(READY, model="A rather long name of a model, and more")
+    assert "A rather long name of a mod…  eagle3" in lines(named, 140)[0]
+    assert "A rather long name of a model, and more  eagle3" in lines(named, 160)[0]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_parts_give_way_before_the_line_is_too_long(width: int) -> None:
+    (line,) = lines(READY, width)
+    assert len(line) <= width
+    assert "● ready" in line and "eagle3 depth 2" in line and "exact" in line
+
+
+def test_approximate_is_loud_at_every_width() -> None:
+    for width in (40, 80, 120):
+        spans = status_lines(replace(READY, tuning=Tuning(depth=2, margin=0.8)), width)[0]
+        assert (" APPROXIMATE ≥0.80 ", "approximate") in spans
+
+
+def test_the_reason_has_lines_of_its_own() -> None:
+    reason = "The target has no NextN block and no support file was given. /mtp chooses one."
+    shown = lines(replace(READY, loaded=loaded(off_reason=reason)), 60)
+    assert "MTP off" in shown[0]
+    assert " ".join(line.strip() for line in shown[1:]) == f"MTP is off: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        (
+            "batches of up to 17 rows are bit-equal to single decodes here",
+            [" Strict mode: batches of up to 17 rows are bit-equal to single decodes here."],
+        ),
+        (
+            "verification is one token at a time: batches of 4 are not bit-equal to single decodes here "
+            "(after 48 tokens)",
+            [
+                " Strict mode: verification is one token at a time: batches of 4 are not bit-",
+                " equal to single decodes here (after 48 tokens).",
+            ],
+        ),
+        (
+            "",  # turned on in the chat: the load tested nothing
+            [
+                " Strict mode: verification is one token at a time until /model loads the model",
+                " again and tests batches.",
+            ],
+        ),
+    ],
+)
+def test_strict_mode_says_how_it_verifies(note: str, said: list[str]) -> None:
+    tested = replace(READY, loaded=replace(loaded(), strict_note=note))
+    assert lines(replace(tested, tuning=Tuning(depth=2, strict=True)), 80)[1:] == said
+    assert lines(tested, 80)[1:] == []
+    paused = lines(replace(tested, tuning=Tuning(depth=0, strict=True)), 80)
+    assert paused[1:] == [" MTP is off: paused by you. Ctrl+T or /mtp on resumes it."]
+
+
+async def test_the_chat_says_how_strict_mode_verifies_as_soon_as_it_is_on(opened: Open) -> None:
+    note = "batches of up to 17 rows are bit-equal to single decodes here"
+    async with opened(load=replace(loaded(), strict_note=note)) as chat:
+        assert "Strict mode" not in chat.shown()
+        await chat.type("/set mtp-strict on", "enter")
+        assert f"Strict mode: {note}." in chat.shown().splitlines()[-1]
+        assert chat.app.settings.mtp_strict
+
+
+def test_loading_and_reading_show_how_far_they_are() -> None:
+    loading = replace(READY, state="loading", loaded=None, progress=Progress("reading tensors", 0.5))
+    assert "50%" in lines(loading, 80)[0] and "reading tensors" in lines(loading, 80)[0]
+    reading = replace(READY, state="reading", progress=Progress("reading", 0.25, 256, 1024))
+    assert "256/1,024" in lines(reading, 120)[0]
+
+
+def test_a_nearly_full_context_stays_and_warns() -> None:
+    nearly = stats()
+    nearly.context_used = 2000
+    spans = status_lines(replace(READY, stats=nearly), 70)[0]
+    assert ("2,000/2,048", "warning") in spans
+
+
+def test_the_legend_explains_what_is_shown() -> None:
+    def text(**more: bool) -> str:
+        flags = {"two_colours": False, "approximate": False, "markdown": False, **more}
+        return "".join(t for t, _ in legend_line(80, hint="F1 help", **flags))
+
+    assert text().split() == ["accepted", "corrected", "bonus", "plain", "F1", "help"]
+    assert "by ratio alone" in text(approximate=True)
+    assert text(two_colours=True).split()[:2] == ["accepted", "fallback"]
+    assert "Markdown" in text(markdown=True)

@@ -1,0 +1,112 @@
+"""A whole session in a pseudo-terminal against the real engine on a constructed model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from kits.terminal import Terminal
+
+SIZES = [(80, 24), (150, 45)]
+
+
+@pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def chat(request: pytest.FixtureRequest, tiny_dir: Path, tmp_path: Path) -> Iterator[Terminal]:
+    columns, rows = request.param
+    target = tiny.build("deepseek4", tiny_dir)
+    support = tiny.build("deepseek4-support", tiny_dir, wrong_every=4)
+    terminal = Terminal(
+        *("-m", target, "--mtp", support, "--mtp-draft", "3", "-c", "8192", "-t", "1", "-n", "40"),
+        columns=columns,
+        rows=rows,
+        DS4CHAT_HOME=str(tmp_path),
+    )
+    yield terminal
+    terminal.close()
+
+
+def test_three_turns_then_tune_stop_and_leave(chat: Terminal) -> None:
+    chat.until("ready")
+    for word in ("sun", "sea", "fog"):
+        chat.enter(f"tell me of the {word}")
+        # Below the prompt stands the reply, and below that its counters.
+        reply = chat.until(lambda screen, word=word: "tok/s ·" in screen.split(f"of the {word}")[-1])
+        assert "yes it is fine." in reply.split(f"of the {word}")[-1]
+        assert "thinking · 5 tokens" in reply.split(f"of the {word}")[-1]
+    assert "depth 3" in chat.text
+    chat.type("\x1b[19~")  # F8: one draft more
+    chat.until("depth 4")
+    chat.type("\x1b[18~")  # F7: one draft less
+    chat.until("depth 3")
+    chat.type("\x1b[20~")  # F9: loosen the margin
+    chat.until("APPROXIMATE")
+    chat.type("\x1b[21~")  # F10: tighten it
+    chat.until(lambda screen: "APPROXIMATE" not in screen and "exact" in screen)
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    assert b"\x1b[?1049l" in chat.raw, "the terminal was not given back"
+
+
+def test_a_stop_keeps_what_came(tiny_dir: Path, tmp_path: Path) -> None:
+    target = tiny.build("llama", tiny_dir)
+    chat = Terminal("-m", target, "--lookup", "-c", "200000", "-t", "1", DS4CHAT_HOME=str(tmp_path))
+    try:
+        chat.until("ready")
+        chat.enter("go on in a loop")
+        chat.until("tok/s")
+        chat.type("\x1b")
+        chat.until("stopped")
+        assert " we" in chat.text
+        chat.type("\x03")
+        chat.until("again leaves")
+        chat.type("\x03\x03")  # where the machine is busy, the first may come too late for the one before
+        assert chat.leave() == 0
+    finally:
+        chat.close()
+
+
+def test_without_a_terminal_it_says_to_use_p(tiny_dir: Path) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ds4chat", "-m", str(tiny.build("llama", tiny_dir))],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "-p" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_mouse_of_a_terminal_drags_and_turns_a_number(tiny_dir: Path, tmp_path: Path) -> None:
+    """The bytes that a terminal sends for it (SGR mouse reports), on a value of the Tuning panel."""
+    (tmp_path / "config.toml").write_text('panels = "tuning"\n', encoding="utf-8")
+    target = tiny.build("llama", tiny_dir)
+    chat = Terminal("-m", target, "--lookup", "-t", "1", columns=140, rows=30, DS4CHAT_HOME=str(tmp_path))
+    try:
+        screen = chat.until(lambda text: "ready" in text and "gate   −" in text).splitlines()
+        row = next(i for i, line in enumerate(screen, 1) if "gate   −" in line)
+        x = screen[row - 1].index("gate   −") + 13
+
+        def mouse(button: int, column: int, up: bool = False) -> None:
+            chat.type(f"\x1b[<{button};{column};{row}{'m' if up else 'M'}")
+
+        mouse(0, x)
+        for column in range(x + 1, x + 7):
+            mouse(32, column)
+        mouse(0, x + 6, up=True)
+        chat.until("3.00   + stop below this d.gap")
+        mouse(35, x + 1)
+        mouse(64, x + 1)
+        chat.until("3.50   + stop below this d.gap")
+        chat.type("\x12")  # ctrl+r: undo the turn of the wheel, then the drag
+        chat.until("3.00   + stop below this d.gap")
+        chat.type("\x12")
+        chat.until("0.00   + off: drafts up to depth")
+    finally:
+        chat.close()

@@ -1,0 +1,98 @@
+"""Pictures of the explorer at 80x24 and 140x45, dark and light, with no chance in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+
+import pytest
+from kits.explorer_stage import Stage, settled, source
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from ds4chat.tui.explorer.source import Source, SourceError
+
+SIZES = ((80, 24), (140, 45))
+THEMES = ("ds4-dark", "ds4-light")
+LOOKS = list(itertools.product(SIZES, THEMES))
+
+Scene = Callable[[Pilot[None]], Awaitable[None]]
+
+looks = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=[f"{w}x{h}-{theme}" for (w, h), theme in LOOKS])
+
+
+@pytest.fixture
+def same(snap_compare, monkeypatch, tmp_path):
+    """Compare a scene of the explorer, from an empty folder so that names of files are short and the same."""
+    monkeypatch.chdir(tmp_path)
+
+    def compare(scene: Scene, size: tuple[int, int], theme: str, load: Callable[[], Source] = source) -> bool:
+        async def before(pilot: Pilot[None]) -> None:
+            app = pilot.app
+            app.animation_level = "none"
+            await settled(pilot)
+            app.theme = theme
+            await scene(pilot)
+            await settled(pilot)
+            for field in app.screen.query(Input):
+                field.cursor_blink = False
+            app.mouse_position = (0, 0)  # type: ignore[assignment]
+            await pilot.pause()
+
+        return snap_compare(Stage(load), terminal_size=size, run_before=before)
+
+    return compare
+
+
+@looks
+def test_rows_sorted_with_the_cursor_inside(same, size, theme) -> None:
+    async def scene(pilot: Pilot[None]) -> None:
+        pilot.app.explorer.sort("ratio")
+        await pilot.press("down", "down", "down", "down")
+
+    assert same(scene, size, theme)
+
+
+@looks
+def test_a_filter_that_is_none(same, size, theme) -> None:
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"rejected rato<0.5")
+
+    assert same(scene, size, theme)
+
+
+@looks
+def test_charts_of_the_drafters_gap(same, size, theme) -> None:
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press("h", "h")
+
+    assert same(scene, size, theme)
+
+
+@looks
+def test_what_if(same, size, theme) -> None:
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press("w", "left", "down", "left", "left")
+
+    assert same(scene, size, theme)
+
+
+@looks
+def test_a_file_that_exists(same, size, theme, tmp_path) -> None:
+    (tmp_path / "rows.csv").write_text("mine")
+
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press("e", *"rows.csv", "enter")
+
+    assert same(scene, size, theme)
+
+
+@looks
+def test_nothing_to_show(same, size, theme) -> None:
+    def load() -> Source:
+        raise SourceError("old.log cannot be read: No such file or directory.")
+
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.pause()
+
+    assert same(scene, size, theme, load)

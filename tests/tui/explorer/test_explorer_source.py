@@ -1,0 +1,151 @@
+"""Where rows come from: the chat, a log file, the store; and what is said where there are none."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kits.chat import PIECES, ReplayEngine, loaded, steps_of
+from kits.explorer_stage import steps_from
+from kits.stored_replies import step as stored_step
+
+from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.engine.events import Tuning
+from ds4chat.engine.speclog import conf_line, timing_line
+from ds4chat.store import Store
+from ds4chat.store.recording import Request
+from ds4chat.tui.controller import Chat
+from ds4chat.tui.conversation import Forgetful, Reply, UserTurn
+from ds4chat.tui.explorer.source import (
+    SourceError,
+    conversation_source,
+    log_source,
+    opener,
+    stored_source,
+)
+
+STEPS = steps_from(("++", "-", "+-"))
+
+
+def same(one: Rows, other: Rows) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Rows))
+
+
+def chat_of(*replies: Reply) -> Chat:
+    chat = Chat(ReplayEngine(), Forgetful(), Tuning())
+    chat.loaded = loaded(plain_ms=25.0)
+    for reply in replies:
+        chat.conversation.turns += [UserTurn("?"), reply]
+    return chat
+
+
+def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
+    first, second = Reply(1, "m"), Reply(2, "m")
+    for one in STEPS:
+        first.take(one)
+    for one in steps_from(("++",), reply=2):
+        second.take(one)
+    found = opener(chat_of(first, second), "")()
+    assert same(found.rows, rows_from_steps([*STEPS, *steps_from(("++",), reply=2)]))
+    assert found.jumps and not found.note
+    assert found.times.plain_ms() == 25.0 + 0.0
+
+
+def test_a_source_can_be_read_again_when_more_has_come() -> None:
+    reply = Reply(1, "m")
+    reply.take(STEPS[0])
+    read = opener(chat_of(reply), "")
+    assert len(read().rows) == 2
+    reply.take(STEPS[1])
+    assert len(read().rows) == 3
+
+
+def test_replies_without_steps_are_counted() -> None:
+    reply, old = Reply(1, "m"), Reply(2, "m", state="complete", tail="from long ago")
+    reply.take(STEPS[0])
+    assert opener(chat_of(old, reply), "")().note == "1 reply has no steps on record."
+
+
+def test_a_chat_without_a_judged_draft_says_what_to_do() -> None:
+    with pytest.raises(SourceError, match=r"No draft was judged in this conversation yet\. Ask something"):
+        conversation_source(steps_from(("", "")), 20.0)
+
+
+def test_a_plain_step_on_record_counts_before_the_baseline() -> None:
+    assert conversation_source(steps_from(("", "++")), 99.0).times.plain_ms() == 20.0
+
+
+def test_a_log_gives_the_rows_that_were_written(tmp_path: Path) -> None:
+    log = tmp_path / "old.log"
+    lines = [
+        line for one in STEPS for line in (*(conf_line(one, row) for row in one.judged), timing_line(one))
+    ]
+    log.write_text("\n".join([*lines, "ds4chat: mtp conf reply=1 st"]), encoding="utf-8")
+    found = log_source(str(log))
+    assert (found.title, found.note, found.jumps) == ("old.log", "1 line is incomplete.", False)
+    assert found.rows.draft_text == rows_from_steps(STEPS).draft_text
+    assert found.rows.accepted.tolist() == [True, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "{} cannot be read: No such file or directory."),
+        (lambda path: path.mkdir(), "{} cannot be read: Is a directory."),
+        (
+            lambda path: path.write_bytes(b"\xff\x00 nothing of ours\n"),
+            "{} has no judged drafts. ds4chat writes them to stderr with --mtp-conf-log; --mtp-timing adds "
+            "the times.",
+        ),
+    ],
+)
+def test_a_log_that_is_none_is_refused_in_a_sentence(make, sentence, tmp_path: Path) -> None:
+    make(tmp_path / "x.log")
+    with pytest.raises(SourceError) as caught:
+        log_source(str(tmp_path / "x.log"))
+    assert str(caught.value) == sentence.format(tmp_path / "x.log")
+
+
+def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    for index in range(3):
+        recorder.take(stored_step(index))
+    recorder.flush()
+    assert recorder.conversation is not None
+    found = stored_source(store.records, recorder.conversation)
+    assert len(found.rows) == 9
+    assert found.rows.accepted.tolist() == [True, True, False] * 3
+    assert found.rows.draft_text[:3] == ("d1", "d2", "d3")
+    with pytest.raises(
+        SourceError, match="The stored conversation 99 has no judged drafts, or there is none"
+    ):
+        stored_source(store.records, 99)
+
+
+def test_a_number_is_a_stored_conversation_unless_a_file_has_that_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chat = chat_of()
+    chat.recorder.store = Store.in_memory()  # type: ignore[attr-defined]
+    with pytest.raises(SourceError, match="The stored conversation 7 "):
+        opener(chat, "7")()
+    Path("7").write_text("no log")
+    with pytest.raises(SourceError, match=r"7 has no judged drafts\. ds4chat writes"):
+        opener(chat, "7")()
+
+
+def test_reply_numbers_lead_back_to_the_tokens() -> None:
+    """Row 0 is the first draft that was judged: its token is found in the reply by step and position."""
+    reply = Reply(4, "m")
+    for one in steps_of(4, PIECES):
+        reply.take(one)
+    rows = opener(chat_of(reply), "")().rows
+    for row in range(len(rows)):
+        step = int(rows.step_index[rows.step[row]])
+        token = reply.token_of(step, int(rows.position[row]) - 1)
+        assert token is not None
+        place = reply.place(token)
+        assert place is not None and place.judged is not None
+        assert place.judged.draft_text == rows.draft_text[row]

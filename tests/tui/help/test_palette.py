@@ -1,0 +1,88 @@
+"""The command palette: everything that can be done, found by its name or by what it does."""
+
+from __future__ import annotations
+
+import pytest
+from kits.chat_stage import Chat, Open
+from textual.command import CommandPalette
+from textual.widgets import OptionList
+
+from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.help.screen import own_keys
+
+
+async def open_palette(chat: Chat, words: str = "") -> OptionList:
+    await chat.press("ctrl+p")
+    palette = chat.app.screen
+    assert isinstance(palette, CommandPalette)
+    await chat.pilot.press(*words)
+    await chat.pilot.pause(0.3)
+    await chat.app.workers.wait_for_complete()
+    await chat.pilot.pause()
+    return palette.query_one(OptionList)
+
+
+def texts(options: OptionList) -> list[str]:
+    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+
+
+async def choose(chat: Chat) -> None:
+    await chat.pilot.press("down", "enter")
+    await chat.pilot.pause(0.1)
+    await chat.settle()
+
+
+async def test_every_command_and_every_key_without_one_is_there_once(opened: Open) -> None:
+    async with opened() as chat:
+        listed = texts(await open_palette(chat))
+        for command in COMMANDS:
+            assert sum(command.help in text and command.usage in text for text in listed) == 1, command
+        with_command = {command.action for command in COMMANDS}
+        for node in (chat.app, chat.screen):
+            for shown, binding in own_keys(node, chat.app):
+                if binding.id not in with_command and binding.id != "app.palette":
+                    assert sum(binding.description in t and shown in t for t in listed) == 1, binding
+        assert any("/help [WORDS]  F1" in text for text in listed), "with the key that does the same"
+
+
+def test_the_key_that_a_command_names_is_an_action() -> None:
+    from ds4chat.tui.app import ChatApp
+    from ds4chat.tui.chat.screen import ChatScreen
+    from ds4chat.tui.chat.tuning_keys import TuningScreen
+
+    known = {b.id for owner in (ChatApp, ChatScreen, TuningScreen) for b in vars(owner)["BINDINGS"]}
+    assert {command.action for command in COMMANDS if command.action} <= known
+
+
+@pytest.mark.parametrize("words", ["theme", "colours"])
+async def test_a_command_is_found_by_name_and_by_what_it_does(words: str, opened: Open) -> None:
+    async with opened() as chat:
+        assert any("Choose the colours" in text for text in texts(await open_palette(chat, words)))
+
+
+@pytest.mark.parametrize("words", ["them", "/the", "mod", "ex"])
+async def test_a_name_that_begins_so_comes_before_words_that_have_it(words: str, opened: Open) -> None:
+    """ "them" is also in what /help does, and "mod" in what many do."""
+    async with opened() as chat:
+        first = texts(await open_palette(chat, words))[0]
+        assert f"/{words.strip('/')}" in first
+
+
+async def test_a_command_that_needs_more_begins_in_the_prompt_and_the_draft_is_kept(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("half a thought")
+        await open_palette(chat, "/export FILE")
+        await choose(chat)
+        assert chat.prompt == "/export "
+        assert chat.app.focused is chat.screen.prompt.text_field
+        await chat.press("ctrl+u")
+        await chat.press("up")
+        assert chat.prompt == "half a thought"
+
+
+async def test_an_action_without_a_command_is_done(opened: Open) -> None:
+    async with opened() as chat:
+        assert chat.screen.chat.tuning.depth == 2
+        await open_palette(chat, "Draft one token more")
+        await choose(chat)
+        assert chat.screen.chat.tuning.depth == 3

@@ -1,0 +1,194 @@
+"""The model picker over constructed GGUFs: what it finds, what pairs, what it posts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import tiny
+from kits.screen_stage import Host
+from textual.widgets import Input, OptionList, Static
+
+from ds4chat.models.search import (
+    describe_file,
+    gguf_files,
+    search_folders,
+    support_choices,
+)
+from ds4chat.tui.models.screen import ModelPicker
+
+
+async def searched(app: Host, pilot) -> None:
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def rows(app: Host) -> list[str]:
+    options = app.sheet.query_one(OptionList)
+    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+
+
+def detail(app: Host) -> str:
+    return str(app.sheet.query_one("#model-detail", Static).content)
+
+
+def picker_over(folder: Path, **more) -> ModelPicker:
+    return ModelPicker(str(folder), home=folder / "nobody", **more)
+
+
+# ---------------------------------------------------------------------------------------- looking
+
+
+def test_files_are_found_once_and_later_parts_left_out(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.GGUF", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "x.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    deep = tmp_path / "1/2/3"
+    deep.mkdir(parents=True)
+    (deep / "deep.gguf").write_bytes(b"y")
+    (deep / "same.gguf").symlink_to(tmp_path / "b.gguf")
+    (deep / "loop").symlink_to(tmp_path)
+    (deep / "dangling.gguf").symlink_to(tmp_path / "gone")
+    found = [path.name for path in gguf_files([(tmp_path, 6), (tmp_path, 6), (tmp_path / "none", 1)])]
+    assert found == ["a.GGUF", "b.gguf", "big-00001-of-00002.gguf", "deep.gguf"]
+    assert [p.name for p in gguf_files([(tmp_path, 2)])] == found[:3]
+    assert list(gguf_files([(tmp_path, 6)], cancelled=lambda: True)) == []
+
+
+def test_places_to_look_are_the_settings_the_models_own_and_the_usual(tmp_path: Path) -> None:
+    setting = os.pathsep.join(["/a", "/b"])
+    folders = [str(p) for p, _ in search_folders(setting, "/m/x.gguf", {"HF_HOME": "/hf"}, Path("/home/u"))]
+    assert folders[:3] == ["/a", "/b", "/m"]
+    assert "/home/u/models" in folders and "/home/u/.cache/llama.cpp" in folders
+    assert folders[-1] == "/hf/hub"
+    assert [str(p) for p, _ in search_folders("", "", {"HF_HUB_CACHE": "/hub"}, Path("/h"))][-1] == "/hub"
+
+
+def test_a_bad_file_is_found_with_its_problem(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"PK\x03\x04" + b"\0" * 100)
+    assert "not a GGUF" in describe_file(bad).problem
+    assert "cannot be read" in describe_file(tmp_path / "gone.gguf").problem
+
+
+def test_choices_say_what_fits_and_why_not(tiny_dir: Path) -> None:
+    target = tiny.build("deepseek4", tiny_dir)
+    support = tiny.build("deepseek4-support", tiny_dir)
+    other = tiny.build("eagle3", tiny_dir)
+    choices = {
+        c.label: c for c in support_choices(target, [describe_file(p) for p in (support, other, target)])
+    }
+    assert choices["none"].fits and choices["lookup"].lookup
+    assert choices[support.name].fits and choices[support.name].note.startswith("nextn-support, fits.")
+    assert not choices[other.name].fits and choices[other.name].note
+    assert target.name not in choices
+
+
+# ---------------------------------------------------------------------------------------- the screen
+
+
+async def test_target_then_support_are_chosen_by_keys(tiny_dir: Path, tmp_path: Path) -> None:
+    target = tiny.build("deepseek4", tmp_path)
+    support = tiny.build("deepseek4-support", tmp_path)
+    app = Host(picker_over(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        assert len(rows(app)) == 1 and target.name in rows(app)[0] and "deepseek4" in rows(app)[0]
+        assert str(target) in detail(app)
+        await pilot.press("enter")
+        await searched(app, pilot)
+        assert [row.split()[:2] for row in rows(app)] == [["✓", "none"], ["✓", "lookup"], ["✓", support.name]]
+        await pilot.press("enter")
+        await pilot.pause()
+    assert [(c.model, c.support, c.lookup) for c in app.seen] == [(str(target), str(support), False)]
+    assert app.results == app.seen
+
+
+async def test_embedded_lookup_and_lookup_first(tmp_path: Path) -> None:
+    target = tiny.build("qwen35-nextn", tmp_path)
+    expected = [("none", "", False), ("lookup", "", True), ("NextN", "embedded", False)]
+    for place, (label, support, lookup) in enumerate(expected):
+        for toggled in (False, True):
+            app = Host(picker_over(tmp_path))
+            async with app.run_test(size=(80, 24)) as pilot:
+                await searched(app, pilot)
+                await pilot.press("enter")
+                await searched(app, pilot)
+                await pilot.press("home", *["down"] * place)
+                assert rows(app)[place].split()[1] == label
+                if toggled:
+                    await pilot.press("ctrl+l")
+                await pilot.press("enter")
+                await pilot.pause()
+            assert [(c.model, c.support, c.lookup) for c in app.seen] == [
+                (str(target), support, lookup or toggled)
+            ]
+
+
+async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) -> None:
+    tiny.build("deepseek4", tmp_path)
+    tiny.build("eagle3", tmp_path)
+    app = Host(picker_over(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        await pilot.press("enter")
+        await searched(app, pilot)
+        await pilot.press("end")
+        await pilot.pause()
+        assert "does not fit" in rows(app)[-1]
+        assert "eagle3" in detail(app).lower()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.seen == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.sheet.query_one(Input).display and len(rows(app)) == 1
+        await pilot.press("escape")
+        await pilot.pause()
+    assert app.results == [None]
+
+
+async def test_filter_recent_current_and_bad_files(tmp_path: Path) -> None:
+    first = tiny.build("deepseek4", tmp_path)
+    second = tiny.build("llama", tmp_path)
+    (tmp_path / "broken.gguf").write_bytes(b"nothing")
+    app = Host(
+        picker_over(tmp_path, current_model=str(second), recent=[str(first), str(tmp_path / "gone.gguf")])
+    )
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        assert [row[0] for row in rows(app)] == ["●", "↺", " "]
+        assert "cannot be used" in rows(app)[2]
+        assert app.sheet.query_one(OptionList).get_option_at_index(2).disabled
+        await pilot.press(*"deepseek")
+        await pilot.pause()
+        assert len(rows(app)) == 1 and first.name in rows(app)[0]
+        await pilot.press(*"zzz")
+        await pilot.pause()
+        assert rows(app) == [] and "No model here" in detail(app)
+
+
+async def test_a_typed_path_is_taken_with_its_neighbours(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    target = tiny.build("deepseek4", elsewhere)
+    support = tiny.build("deepseek4-support", elsewhere)
+    app = Host(picker_over(tmp_path / "empty"))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await searched(app, pilot)
+        app.sheet.query_one(Input).value = str(target)
+        await pilot.press("enter")
+        await searched(app, pilot)
+        assert any(support.name in row for row in rows(app))
+        assert target.name in str(app.sheet.query_one(".sheet").border_title)
+
+
+async def test_a_support_file_typed_as_target_says_what_it_is(tmp_path: Path) -> None:
+    support = tiny.build("deepseek4-support", tmp_path)
+    app = Host(picker_over(tmp_path / "empty"))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await searched(app, pilot)
+        app.sheet.query_one(Input).value = str(support)
+        await pilot.press("enter")
+        await searched(app, pilot)
+        assert "NextN support model" in detail(app)
+        assert app.sheet.query_one(Input).display

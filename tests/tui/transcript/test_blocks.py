@@ -1,0 +1,211 @@
+"""Replies and prompts as rows: what stands where, how tokens look, and what a selection copies."""
+
+from __future__ import annotations
+
+import pytest
+from kits.chat import PIECES, ended, loaded, steps_of
+from rich.cells import cell_len
+from rich.style import Style
+from textual.geometry import Offset
+from textual.selection import Selection
+
+from ds4chat.engine.events import EngineDied, Origin, Tuning
+from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, Row, UserBlock
+from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
+from ds4chat.tui.transcript.markdown import markdown_rows
+from ds4chat.tui.transcript.roles import MD_ROLES
+from ds4chat.tui.transcript.stack import Stack
+from ds4chat.tui.transcript.view import overlay
+
+
+def text_of(row: Row) -> str:
+    return "".join(text for text, _ in row)
+
+
+def rows_of(block: ReplyBlock | UserBlock | NoteBlock) -> list[str]:
+    return [text_of(block.row(index)) for index in range(block.height)]
+
+
+def reply_of(*pieces: tuple[str, Origin], **more: object) -> Reply:
+    reply = Reply(1, "Tiny")
+    for step in steps_of(1, pieces or PIECES, **more):  # type: ignore[arg-type]
+        reply.take(step)
+    return reply
+
+
+def test_each_origin_has_a_look_and_a_ratio_acceptance_its_own() -> None:
+    reply = reply_of(
+        ("a", "plain"), ("b", "accepted"), ("c", "accepted"), ("d", "corrected"), ("e", "bonus"), by_ratio=[2]
+    )
+    block = ReplyBlock(reply, 80)
+    assert block.row(1)[1:] == (
+        ("a", "plain"),
+        ("b", "accepted"),
+        ("c", "approximate"),
+        ("d", "corrected"),
+        ("e", "bonus"),
+    )
+    block.colour(True)
+    assert [role for _, role in block.row(1)[1:]] == [
+        "corrected",
+        "accepted",
+        "approximate",
+        "corrected",
+        "corrected",
+    ]
+
+
+def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
+    grown = Reply(1, "Tiny")
+    block = ReplyBlock(grown, 40, loaded())
+    for step in steps_of(1, PIECES, by_ratio=[7]):
+        grown.take(step)
+        block.grow()
+    grown.end(ended(1))
+    block.grow()
+    opened = reply_of(*PIECES, by_ratio=[7])
+    opened.end(ended(1))
+    again = ReplyBlock(opened, 40, loaded())
+    assert [block.row(i) for i in range(block.height)] == [again.row(i) for i in range(again.height)]
+
+
+def test_only_the_last_row_is_reported_as_changed_while_text_grows() -> None:
+    reply = Reply(1, "Tiny")
+    block = ReplyBlock(reply, GUTTER + 1 + 10)
+    steps = steps_of(1, [(f" word{n}", "plain") for n in range(6)])
+    reply.take(steps[0])
+    block.grow()
+    for step in steps[1:4]:
+        reply.take(step)
+    block.grow()
+    rows = block.height
+    reply.take(steps[4])
+    version = block.version
+    first = block.grow()
+    assert first == rows - 2 and block.version == version
+
+
+def test_a_crashed_reply_is_labelled_and_keeps_its_text() -> None:
+    reply = reply_of(*PIECES[:4])
+    reply.crash(EngineDied(1, None, "SIGSEGV", "The engine stopped.", ()))
+    rows = rows_of(ReplyBlock(reply, 80))
+    assert rows[1] == "   Speculative decoding lets"
+    assert "cut off: the engine died" in rows[2]
+
+
+def test_a_limit_says_why() -> None:
+    reply = reply_of()
+    reply.end(ended(1, reason="context", detail="The context of 64 tokens is full."))
+    assert "   The context of 64 tokens is full." in rows_of(ReplyBlock(reply, 100))
+
+
+def test_an_approximate_reply_says_so_in_its_header() -> None:
+    reply = reply_of(*PIECES, tuning=Tuning(depth=2, margin=0.5))
+    assert text_of(ReplyBlock(reply, 80).row(0)) == "   Tiny · approximate"
+
+
+def test_a_long_prompt_is_folded_and_opens() -> None:
+    block = UserBlock(UserTurn("\n".join(str(n) for n in range(100))), 40)
+    assert block.height == 8 + 1 + 1
+    assert rows_of(block)[8] == "▌  ▸ 92 more lines"
+    assert block.toggle()
+    assert block.height == 102
+
+
+def test_hostile_text_is_harmless_in_every_block() -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\r"
+    reply = reply_of((evil, "plain"))
+    reply.end(ended(1))
+    blocks = [UserBlock(UserTurn(evil), 80), NoteBlock(evil, "info", 80), ReplyBlock(reply, 80)]
+    for block in blocks:
+        shown = "".join(rows_of(block))
+        assert shown and not set(shown) & {"\x1b", "\x07", "\u202e", "\x9b", "\r"}
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 20, 79])
+def test_no_row_is_wider_than_the_screen_beside_the_gutter(width: int) -> None:
+    reply = reply_of(*PIECES, ("漢字かな交じり文と👍絵文字", "accepted"))
+    reply.end(ended(1))
+    block = ReplyBlock(reply, width, loaded())
+    for index in range(1, block.height):
+        text = text_of(block.row(index))
+        assert cell_len(text.rstrip()) <= max(width, GUTTER + 2) or "tokens" in text
+
+
+def stack_of(width: int = 40) -> tuple[Stack, ReplyBlock]:
+    reply = reply_of()
+    reply.end(ended(1))
+    block = ReplyBlock(reply, width, loaded())
+    return Stack([UserBlock(UserTurn("one"), width), block]), block
+
+
+def test_a_height_is_found_in_its_block() -> None:
+    stack, _ = stack_of()
+    assert stack.at(0) == (0, 0)
+    assert stack.at(1) == (0, 1)
+    assert stack.at(2) == (1, 0)
+    assert stack.at(10_000) == (1, stack[1].height - 1)
+
+
+def test_a_selection_leaves_gutters_out_and_joins_wrapped_rows() -> None:
+    stack, _ = stack_of()
+    # Rows: prompt, blank, header, "Speculative decoding lets a small ", "model guess a few …".
+    picked = stack.selected(Selection(Offset(0, 3), Offset(3 + 5, 4)))
+    assert picked == "Speculative decoding lets a small model"
+    everything = stack.selected(Selection(None, None))
+    assert everything.startswith("one\n\nTiny\nSpeculative decoding lets a small model guess")
+
+
+def test_the_cursor_goes_by_tokens_and_by_rows() -> None:
+    stack, block = stack_of()
+    last = last_between(stack, 0, stack.height)
+    assert last == Cursor(block, 21)
+    assert by_tokens(stack, last, 1) is None
+    assert by_tokens(stack, last, -1) == Cursor(block, 20)
+    up = by_rows(stack, last, -1)
+    assert up is not None and up.token < 20
+
+
+def test_an_overlay_changes_only_its_characters() -> None:
+    plain, bold = Style(), Style(bold=True)
+    parts = overlay([("abc", plain), ("def", plain)], 2, 4, bold)
+    assert [(text, bool(style.bold)) for text, style in parts] == [
+        ("ab", False),
+        ("c", True),
+        ("d", True),
+        ("ef", False),
+    ]
+
+
+STYLES = dict.fromkeys(MD_ROLES, Style())
+
+
+def markdown(text: str, width: int = 40) -> list[str]:
+    return [text_of(row).rstrip() for row in markdown_rows(text, width, STYLES)]
+
+
+def test_markdown_shows_headings_lists_code_and_addresses() -> None:
+    shown = markdown("# Title\n\n- a *b*\n\n```py\nx = 1\n```\n\n[here](http://x.y)")
+    assert shown[0] == "# Title"
+    assert any("• a b" in line for line in shown)
+    assert any("x = 1" in line for line in shown)
+    assert shown[-1] == "here (http://x.y)"
+
+
+def test_html_in_markdown_is_shown_not_lost() -> None:
+    assert "<b>bold</b>" in "\n".join(markdown("some <b>bold</b> text\n\n<div>block</div>"))
+    assert "<div>block</div>" in "\n".join(markdown("<div>block</div>"))
+
+
+def test_no_style_of_rendered_markdown_is_a_link() -> None:
+    rows = markdown_rows("[a](http://x.y) ![i](http://x.y/i.png) <http://auto.link>", 60, STYLES)
+    assert all(style.link is None for row in rows for _, style in row if isinstance(style, Style))
+
+
+@pytest.mark.parametrize(
+    "text", ["> " * 200 + "deep", "- " * 200 + "deep", "|a|\n|-|\n" * 50, "`" * 999, "\\" * 99]
+)
+def test_odd_markdown_is_rows_of_the_width(text: str) -> None:
+    for row in markdown_rows(text, 20, STYLES):
+        assert cell_len(text_of(row)) <= 20

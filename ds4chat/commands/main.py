@@ -107,11 +107,11 @@ def _dispatch(argv: list[str], *, own_process: bool) -> int:
         return _chat(given, loaded)
     _report(loaded, given.config)
     _need_model(loaded)
-    if own_process and (code := supervised()) is not None:
+    if own_process and not loaded.settings.server and (code := supervised()) is not None:
         return code
     from ds4chat.commands.oneshot import run
 
-    return run(loaded.settings, shot)
+    return run(loaded.settings, shot, loaded.sources)
 
 
 def _stray(word: str, *, put_first: bool = False) -> str:
@@ -396,8 +396,13 @@ def _report(loaded: Loaded, named: str | None) -> None:
 
 
 def _need_model(loaded: Loaded) -> None:
-    if not (loaded.settings.model or loaded.settings.demo):
-        raise UsageError("There is no model: name a GGUF file with -m FILE, or take the demo with --demo.")
+    settings = loaded.settings
+    if not (settings.model or settings.demo or settings.server):
+        raise UsageError(
+            "There is no model: name a GGUF file with -m FILE, a server with --server URL, or take the demo "
+            "with "
+            "--demo."
+        )
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from ds4chat.commands.options import Shot
@@ -22,7 +22,7 @@ from ds4chat.engine.events import (
     Step,
     Tuning,
 )
-from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
@@ -118,12 +118,13 @@ class Printer:
             self._progress = False
 
 
-def run(settings: Settings, shot: Shot) -> int:
-    """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C."""
+def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
+    """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C.
+    ``sources`` says where each setting comes from."""
     log_to_file(settings)
     try:
         settings = with_demo(settings)
-        load = load_of(settings)
+        load = load_of(settings, chosen_sampling(sources))
     except ModelFileError as error:
         print(f"ds4chat: {error}", file=sys.stderr)
         return RUN_ERROR
@@ -175,8 +176,7 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Load
 
     Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
     """
-    from ds4chat.engine.opening import LoadError, open_session
-    from ds4chat.engine.session import Control
+    from ds4chat.engine.sessions import Control, LoadError, open_session
 
     control = Control(request.tuning)
     try:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from ds4chat.engine.events import (
     Cancel,
@@ -37,9 +37,7 @@ from ds4chat.engine.events import (
     read_frame,
     refused,
 )
-
-if TYPE_CHECKING:
-    from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import AnySession, Control, LoadError, open_session
 
 log = logging.getLogger("ds4chat.engine")
 
@@ -58,7 +56,7 @@ class Engine:
         self._events = events
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._running: tuple[int, object] | None = None
+        self._running: tuple[int, Control] | None = None
         self._loading = False
         self._cancelled: set[int] = set()
         self._keep_until: float | None = None
@@ -68,11 +66,7 @@ class Engine:
     def run(self) -> None:
         """Work until Quit."""
         threading.Thread(target=self._read, name="commands", daemon=True).start()
-        # llama_cpp takes a noticeable part of a second to import; commands queue up meanwhile.
-        from ds4chat.engine.opening import LoadError, open_session
-        from ds4chat.engine.session import Control
-
-        session: Session | None = None
+        session: AnySession | None = None
         while True:
             command = self._next(session)
             if isinstance(command, Quit):
@@ -119,7 +113,7 @@ class Engine:
                     with self._lock:
                         self._running = None
 
-    def _next(self, session: Session | None) -> Command:
+    def _next(self, session: AnySession | None) -> Command:
         """The next command. When none has come for a while, the conversation's state is kept."""
         if session:
             try:
@@ -142,8 +136,6 @@ class Engine:
             self._events.flush()
 
     def _read(self) -> None:
-        from ds4chat.engine.session import Control
-
         quitting, patience = False, 0.0
         try:
             while (payload := read_frame(self._commands)) is not None:
@@ -151,7 +143,7 @@ class Engine:
                 with self._lock:
                     running = self._running
                     if isinstance(command, Cancel):
-                        if running and running[0] == command.reply and isinstance(running[1], Control):
+                        if running and running[0] == command.reply:
                             running[1].cancel()
                         else:
                             self._cancelled.add(command.reply)
@@ -162,7 +154,7 @@ class Engine:
                         self._keep_until = time.monotonic() + KEEP_SHARE * command.seconds
                         patience = command.seconds
                     if isinstance(command, Retune):
-                        if running and isinstance(running[1], Control):
+                        if running:
                             running[1].tuning = command.tuning
                         continue
                 self._queue.put(command)

@@ -19,11 +19,12 @@ from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.drafters.nextn import NextN
-from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Event, Load, Loaded, Loading, ModelInfo, Notice
+from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Load, Loaded, Loading, ModelInfo, Notice
 from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, build, device
 from ds4chat.engine.prompting import Prompter
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
 from ds4chat.engine.templates import TemplateProcess
 from ds4chat.models.classify import classify, quantisation
@@ -37,12 +38,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CTX = 8192
 BATCH = 512
-
-Emit = Callable[[Event], None]
-
-
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
 
 
 def open_session(

@@ -22,7 +22,6 @@ the cache refuses is made good by clearing it and decoding the committed tokens 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -33,7 +32,6 @@ from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
     Ended,
-    Event,
     Generate,
     Notice,
     Outcome,
@@ -48,6 +46,7 @@ from ds4chat.engine.prompting import Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
+from ds4chat.engine.sessions import Control, Emit
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -58,25 +57,6 @@ DRAFT_FAILURES = 3
 HOPELESS = 64
 """Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
 but a support file that does not belong to this target."""
-
-Emit = Callable[[Event], None]
-
-
-class Control:
-    """What others may change while a reply runs. Written by any thread, read between two decodes."""
-
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning = tuning
-        self._cancel = threading.Event()
-
-    def cancel(self) -> None:
-        """Ask the reply to stop."""
-        self._cancel.set()
-
-    @property
-    def cancelled(self) -> bool:
-        """The reply was asked to stop."""
-        return self._cancel.is_set()
 
 
 class Session:

@@ -25,8 +25,11 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=True)
 
 
-def ratio_text(ratio: float) -> str:
-    """A ratio or probability with six decimals, or in scientific notation where those would lose it."""
+def ratio_text(ratio: float | None) -> str:
+    """A ratio or probability with six decimals, or in scientific notation where those would lose it; nan for
+    one that is not known."""
+    if ratio is None:
+        return "nan"
     return f"{ratio:.6f}" if ratio >= 1e-3 or ratio == 0 else f"{ratio:.4e}"
 
 
@@ -74,7 +77,7 @@ def conf_line(step: Step, judged: Judged) -> str:
         f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
         f"committed={_accepted(step)} draft={judged.draft} target={judged.target} "
         f"accepted={int(judged.accepted)} by={judged.by or 'none'} ratio={ratio_text(judged.ratio)} "
-        f"gap={judged.gap:.6f} draft_gap={_optional(judged.draft_gap)} "
+        f"gap={_optional(judged.gap)} draft_gap={_optional(judged.draft_gap)} "
         f"draft_prob={_optional(judged.draft_prob)} reply={step.reply} depth={step.depth} "
         f"margin={step.tuning.margin:.3f} gate={step.tuning.gate:.3f} mode={step.tuning.mode} "
         f"draft_text={quoted(judged.draft_text)} target_text={quoted(judged.target_text)}"

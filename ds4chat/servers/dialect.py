@@ -7,15 +7,13 @@ into Progress, Blocks and an End. Readers are pure: they know neither clock nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Generate, Tells, Token
 from ds4chat.servers.http import Endpoint, ServerError, said
-
-KEY_VARIABLE = "DS4CHAT_SERVER_KEY"
-"""Holds the key of the server that --server names."""
+from ds4chat.settings.schema import SERVER_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,8 @@ class About:
     """Its kind in the server's words; empty where it is not told."""
     models: tuple[str, ...] = ()
     """All models that it offers, where there are several."""
+    answers: str = ""
+    """The name that its replies give; a reply with another one comes from another model."""
     template: bool = True
     """The server has a chat template of its own."""
     busy: bool | None = None
@@ -99,6 +99,8 @@ class End:
     drafter: str = ""
     model: str = ""
     """The model that answered, where the server says so."""
+    emitted: int = 0
+    """Tokens of the reply by the server's count, the one that ended it included; 0 where it is not told."""
 
 
 Piece = Progress | Block | Revision | End
@@ -124,10 +126,10 @@ class Dialect(Protocol):
     """What it tells of its speculation in a reply."""
     why: str
     """A sentence on what it does not tell; empty where it tells all."""
-    live: tuple[str, ...]
-    """Fields of a Tuning that it takes with each request."""
+    sampling: Mapping[str, str]
+    """Fields of a Tuning that it takes with each request, each with the server's name for it."""
     fixed: Mapping[str, str]
-    """Fields of a Tuning that were fixed at its start, each with where to change it."""
+    """Fields of a Tuning that no request changes, each with where to change it."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         """What the server says of itself, ``model`` being the one that is wanted ("" for its own choice);
@@ -222,11 +224,9 @@ def ids_of(value: object) -> tuple[int, ...]:
     return ()
 
 
-def unknown_tokens(text: str, ids: Sequence[int] = ()) -> tuple[Token, ...]:
-    """The tokens of a chunk of which nothing but the text is known, the text with the first."""
-    if not ids:
-        return (Token(UNKNOWN_ID, text, "unknown"),)
-    return tuple(Token(id_, text if i == 0 else "", "unknown") for i, id_ in enumerate(ids))
+def unknown_tokens(text: str, *, thinking: bool = False) -> tuple[Token, ...]:
+    """The one token that a chunk is taken for where nothing but its text is known."""
+    return (Token(UNKNOWN_ID, text, "unknown", thinking),)
 
 
 def refusal(endpoint: Endpoint, path: str, status: int, body: object) -> ServerError:
@@ -245,8 +245,7 @@ def refusal(endpoint: Endpoint, path: str, status: int, body: object) -> ServerE
         text = f"refused the API key ({at}). Put its own key where the key is taken from."
     elif status in (401, 403):
         text = (
-            f"wants an API key ({at}). Put it into {KEY_VARIABLE}, or into a file that --server-key-file "
-            "names."
+            f"wants an API key ({at}). Put it into {SERVER_KEY}, or into a file that --server-key-file names."
         )
     elif status == 503 and "loading" in message.lower():
         text, kind = "is still loading its model. Wait until it has, then retry.", "loading"

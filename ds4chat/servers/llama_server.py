@@ -61,7 +61,7 @@ class LlamaServer:
     kind = "llama-server"
     tells: Tells = "exact"
     why = "it names neither rejected drafts nor probabilities, so there is no ratio and no gap"
-    live = tuple(SAMPLING)
+    sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = {
         "depth": f"{_AT_START}--spec-draft-n-max N, and with --spec-type none for no drafts",
         "gate": f"{_AT_START}--spec-draft-p-min P, which is a probability there",
@@ -97,6 +97,7 @@ class LlamaServer:
             model=(model or (names[0] if names else "")) if router else "",
             label=path.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or model,
             version=text_of(props.get("build_info")),
+            answers=text_of(props.get("model_alias")) or path,
             context=whole(slot.get("n_ctx"))
             or whole(table(props.get("default_generation_settings")).get("n_ctx")),
             speculates=slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None,

@@ -29,14 +29,15 @@ from ds4chat.store.entities import clean
 from ds4chat.store.errors import StoreError
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
-REASONS: tuple[str, ...] = ("", "match", "ratio")
+REASONS: tuple[str, ...] = ("", "match", "ratio", "server")
 """Why a draft was accepted, by code."""
 
 TOP = 5
 """Likeliest tokens kept of a distribution."""
 
 THINKING = 4
-"""Added to a token's origin code when it belongs to the thinking."""
+"""Added to a token's origin code when it belongs to the thinking. The code itself stands in the two bits
+below it and, from the fifth origin on, in those above."""
 
 TOKEN = np.dtype([("id", "<i4"), ("chars", "<u4"), ("kind", "u1")])
 STEP = np.dtype(
@@ -178,6 +179,7 @@ def _check(columns: Columns) -> None:
         int(steps["tokens"].sum(dtype=np.int64)) == len(columns.tokens)
         and int(steps["judged"].sum(dtype=np.int64)) == len(judged)
         and _below(steps["outcome"], len(OUTCOMES))
+        and _below(columns.tokens["kind"], len(ORIGINS) + 7)
         and _below(steps["drafter"], strings)
         and _below(judged["by"], len(REASONS))
         and _below(judged["draft_text"], strings)
@@ -206,7 +208,7 @@ def tokens_of(columns: Columns, text: str) -> list[Token]:
     begin = 0
     found: list[Token] = []
     for id_, end, kind in zip(columns.tokens["id"].tolist(), ends, columns.tokens["kind"].tolist()):
-        found.append(Token(id_, text[begin:end], ORIGINS[kind & 3], bool(kind & THINKING)))
+        found.append(Token(id_, text[begin:end], ORIGINS[_origin_code(kind)], bool(kind & THINKING)))
         begin = end
     return found
 
@@ -256,8 +258,8 @@ def _judged_of(columns: Columns) -> Iterator[Judged]:
             target_text=strings[t_text],
             accepted=bool(accepted),
             by=REASONS[by],  # type: ignore[arg-type]
-            ratio=ratio,
-            gap=gap,
+            ratio=None if math.isnan(ratio) else ratio,
+            gap=None if math.isnan(gap) else gap,
             draft_gap=None if math.isnan(d_gap) else d_gap,
             draft_prob=None if math.isnan(d_prob) else d_prob,
             full=full.get(row),
@@ -278,7 +280,12 @@ def _joined(parts: list[Records], dtype: np.dtype[np.void]) -> Records:
 
 
 def _kind(origin: Origin, thinking: bool) -> int:
-    return _ORIGIN_CODE[origin] + THINKING * thinking
+    code = _ORIGIN_CODE[origin]
+    return (code & 3) + THINKING * thinking + (code >> 2 << 3)
+
+
+def _origin_code(kind: int) -> int:
+    return (kind & 3) + (kind >> 3 << 2)
 
 
 def _step_record(step: Step, tuning: int, code: Callable[[str], int]) -> tuple[Any, ...]:
@@ -305,8 +312,8 @@ def _judged_record(row: Judged, code: Callable[[str], int]) -> tuple[Any, ...]:
         code(row.target_text),
         row.accepted,
         _REASON_CODE[row.by],
-        row.ratio,
-        row.gap,
+        math.nan if row.ratio is None else row.ratio,
+        math.nan if row.gap is None else row.gap,
         math.nan if row.draft_gap is None else row.draft_gap,
         math.nan if row.draft_prob is None else row.draft_prob,
     )

@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Literal
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Ended,
     EngineDied,
@@ -36,6 +37,7 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     Step,
     Tuning,
 )
@@ -80,6 +82,8 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
@@ -447,6 +451,10 @@ class Chat:
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
@@ -455,6 +463,14 @@ class Chat:
             frame.replayed.append(event)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from time import monotonic
 from typing import TypeVar
 
-from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Step
+from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Revised, Step
 from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
@@ -61,10 +61,10 @@ class _Exchange:
         self._before: Turn | None = asked
         if self._user is not None:
             self._before = turns[at - 2] if at > 1 else None
-        self._came: deque[Step | Prefill | Ended | EngineDied] = deque()
+        self._came: deque[Step | Prefill | Revised | Ended | EngineDied] = deque()
         self._recorder: ReplyRecorder | None = None
 
-    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
+    def take(self, *events: Step | Prefill | Revised | Ended | EngineDied) -> None:
         """Keep what came, to be written soon. Any thread may call it."""
         self._came.extend(events)
 
@@ -172,7 +172,7 @@ class StoreRecorder:
         """The reply's prompt is on disk, or the user was told why it is not."""
         return self._opening is None or self._opening.over or bool(self._told)
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Hand over what came; it is written within a second."""
         if self._exchange is not None and self._exchange.reply is reply:
             self._exchange.take(*events)

@@ -12,7 +12,8 @@ from kits.engine import END_NOW, load_of, opened
 from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Event, Load, Loading, Notice
 from ds4chat.engine.llama import LlamaError, _context_advice
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
+from ds4chat.engine.sessions import LoadError
 
 
 def quiet(event: Event) -> None:

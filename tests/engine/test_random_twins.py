@@ -14,7 +14,7 @@ import tiny
 from kits.engine import opened
 
 from ds4chat.engine.events import Event, Load, Replayed, Tuning
-from ds4chat.engine.session import Control
+from ds4chat.engine.sessions import Control
 
 TIE = 1e-3
 """Logits. Random twins have gaps of about 0.1; batches differ from single decodes by about 1e-5."""

@@ -11,7 +11,7 @@ from tiny.tensors import GAIN
 
 from ds4chat.engine.events import Event, Message, Prefill, Step, Tuning
 from ds4chat.engine.llama import Context
-from ds4chat.engine.session import Control
+from ds4chat.engine.sessions import Control
 
 DEPTHS = (1, 2, 3, 4, 8)
 

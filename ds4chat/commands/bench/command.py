@@ -24,8 +24,9 @@ from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
 from ds4chat.engine.events import Event, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import LoadError
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.files import try_place

@@ -18,7 +18,8 @@ from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.server import Reply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, Step, Tuning
-from ds4chat.engine.session import Control, Session
+from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import Control
 from ds4chat.engine.stats import Stats
 
 VERIFY_ROWS = 9

@@ -22,6 +22,7 @@ OUTCOME_ROLES: dict[Outcome, str] = {
     "gated": "other",
     "plain": "muted",
     "fallback": "warning",
+    "unknown": "muted",
 }
 
 
@@ -56,10 +57,11 @@ def outcome_lines(stats: Stats) -> list[Line]:
         times = stats.outcomes[outcome]
         return (f"{outcome:<8}", OUTCOME_ROLES[outcome] if times else "muted"), (count(times, 5), "")
 
-    first, second = OUTCOMES[:3], OUTCOMES[3:]
+    rows = [OUTCOMES[:3], OUTCOMES[3:6]]
+    if stats.outcomes["unknown"]:
+        rows.append(OUTCOMES[6:])
     return [
-        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o)))
-        for row in (first, second)
+        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o))) for row in rows
     ]
 
 

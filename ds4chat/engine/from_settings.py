@@ -1,43 +1,60 @@
-"""Settings turned into the engine's own terms: a Load and a Tuning."""
+"""Settings in the engine's own terms: a Load, and a Tuning and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ds4chat.engine.events import Load, ServerAddress, Tuning
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError
-from ds4chat.settings.schema import SERVER_KEY, Settings
-
-SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
-"""Fields of a Tuning for which a server has defaults of its own."""
+from ds4chat.settings.schema import SERVER_KEY, TUNING, Settings
+from ds4chat.settings.validate import check
 
 
 def tuning_of(settings: Settings) -> Tuning:
     """The live part of the settings."""
-    return Tuning(
-        depth=settings.mtp_draft,
-        margin=settings.mtp_margin,
-        gate=settings.mtp_gate,
-        strict=settings.mtp_strict,
-        probe=settings.mtp_probe,
-        full_logits=settings.mtp_full_logits,
-        temp=settings.temp,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        repeat_penalty=settings.repeat_penalty,
-        seed=settings.seed,
+    return Tuning(**{option.tuning: getattr(settings, option.attribute) for option in TUNING})
+
+
+def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
+    """The settings with the live values of a tuning. A pause is not kept: the depth before it stays."""
+    return replace(
+        settings,
+        **{
+            option.attribute: value
+            for option in TUNING
+            if (value := getattr(tuning, option.tuning)) != 0 or option.tuning != "depth"
+        },
     )
+
+
+def changed(tuning: Tuning, values: Mapping[str, Any]) -> Tuning:
+    """``tuning`` with what these option keys are set to; keys of other options are passed over. Raises
+    SettingError for a value that its option does not take."""
+    new = {option.tuning: check(option, values[option.key]) for option in TUNING if option.key in values}
+    return replace(tuning, **new)
+
+
+def preset_of(tuning: Tuning) -> dict[str, Any]:
+    """The table of a preset that holds this tuning, by option key. A pause is no part of a preset."""
+    table = {option.key: getattr(tuning, option.tuning) for option in TUNING}
+    if tuning.depth == 0:
+        del table["mtp-draft"]
+    return table
 
 
 def chosen_sampling(sources: Mapping[str, str]) -> tuple[str, ...]:
     """The sampling fields that somebody set, by where each key's value comes from."""
-    return tuple(f for f in SAMPLING if sources.get(f.replace("_", "-"), "default") != "default")
+    return tuple(
+        option.tuning
+        for option in TUNING
+        if option.group == "sampling" and sources.get(option.key, "default") != "default"
+    )
 
 
-def load_of(settings: Settings, chosen: tuple[str, ...] = SAMPLING) -> Load:
+def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
     """What to load; with ``demo``, the demo's files unless a support file is named. ``chosen``: sampling
     fields that hold for a server too, instead of its own defaults. Raises ModelFileError when the demo model
     is not installed, or where there is no server of the name."""

@@ -1,19 +1,23 @@
-"""Settings as a documented TOML file, written whole or not at all."""
+"""Settings as a documented TOML file: generated where there is none, else changed where it has to be."""
 
 from __future__ import annotations
 
 import os
 import textwrap
+import tomllib
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+import tomlkit
 
 from ds4chat.settings.files import write_atomically
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
+from ds4chat.settings.toml_lines import statements
 from ds4chat.settings.validate import SettingError, check, range_of
 
 WIDTH = 100
@@ -23,8 +27,8 @@ Settings of ds4chat. Each one has the same name here, on the command line and in
 
 A line that begins with "# name = value" shows a default; take the "# " away and change the value.
 Built-in defaults < this file < environment variables < command line; DS4_MTP_MIN_MARGIN is above all.
-Relative paths are meant from the folder of this file. Saving in the chat writes this file anew: it keeps
-your values and tables, but no comments of your own."""
+Relative paths are meant from the folder of this file. Saving in the chat changes the lines of what was
+changed there and leaves everything else as it is, your own comments included."""
 
 _EXAMPLES = {
     "keys": '[keys]\n"chat.view" = "f3, ctrl+n"',
@@ -61,8 +65,9 @@ def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:
 def save(settings: Settings, path: Path, *, force: bool = False) -> None:
     """Write ``settings`` to ``path`` at once: the old file or the new one is there, never a part of one.
 
-    Tables that ds4chat does not know are kept. A file with problems is left alone unless ``force``, because
-    a key that could not be read would be lost. Raises SaveError.
+    Of a file that is there, only what differs is changed: its comments, its order and tables that ds4chat
+    does not know stay. A file with problems is left alone unless ``force``, and is then written from the
+    start with what could be read, because a key that could not be read would be lost. Raises SaveError.
     """
     # A link, as dotfile managers make them, stays a link: the file behind it is the one to replace.
     target = Path(os.path.realpath(path))
@@ -71,12 +76,16 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         count = len(before.problems)
         what = "a problem" if count == 1 else f"{count} problems"
         raise SaveError(
-            f"The settings were not saved, because the file has {what}: {before.problems[0]} Mend the file, "
+            f"The settings were not saved, because the file has {what}: {before.problems[0]} Fix the file, "
             "or save with force, which keeps only what could be read."
         )
     _refuse_bad(settings)
-    text = document(_absolute(settings), before.extra)
+    settings = _absolute(settings)
     try:
+        if before.problems or not target.exists():
+            text = document(settings, before.extra)
+        else:
+            text = edited(target.read_text(encoding="utf-8-sig"), settings, before.values)
         target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
         write_atomically(target, text.encode())
     except OSError as error:
@@ -85,6 +94,66 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
             f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder "
             "writable, or choose another file with --config FILE."
         ) from None
+
+
+def edited(text: str, settings: Settings, before: Mapping[str, Any]) -> str:
+    """The valid document ``text``, which holds the values ``before``, with those of ``settings``."""
+    for option in OPTIONS:
+        value = getattr(settings, option.attribute)
+        if value == before.get(option.key, option.default):
+            continue
+        if option.kind == "table":
+            document = tomlkit.parse(text)
+            _edit_table(document, option.key, value)
+            text = document.as_string()
+        elif option.key in before and value == option.default:
+            text = _commented_out(text, option)
+        else:
+            document = tomlkit.parse(text if option.key in before else _uncommented(text, option))
+            document[option.key] = value
+            text = document.as_string()
+    return text
+
+
+def _edit_table(document: tomlkit.TOMLDocument, key: str, values: Mapping[str, Any]) -> None:
+    """Give a table these entries, each of which may be a table itself."""
+    table = document.setdefault(key, tomlkit.table())
+    for name in [name for name in table if name not in values]:
+        del table[name]
+    for name, value in values.items():
+        if isinstance(value, Mapping) and isinstance(table.get(name), MutableMapping):
+            for gone in [inner for inner in table[name] if inner not in value]:
+                del table[name][gone]
+            for inner, new in value.items():
+                if table[name].get(inner) != new:
+                    table[name][inner] = new
+        elif table.get(name) != value:
+            table[name] = value
+
+
+def _commented_out(text: str, option: Option) -> str:
+    """``text`` with the option's key at its default, as a comment in the same place."""
+    lines = text.split("\n")
+    found = next(s for s in statements(text) if s.path == (option.key,) and not s.header)
+    mine = tomlkit.parse(text)[option.key].trivia.comment
+    entry = f"# {tomli_w.dumps({option.key: option.default}).strip()}"
+    lines[found.first - 1 : found.last] = [f"{entry}  {mine}" if mine else entry]
+    return "\n".join(lines)
+
+
+def _uncommented(text: str, option: Option) -> str:
+    """``text`` with the first line that shows the option's default as a setting; as it is without one, or
+    where that line stands inside a table or a value."""
+    lines = text.split("\n")
+    mark = f"# {option.key} = "
+    at = next((i for i, line in enumerate(lines) if line.startswith(mark)), None)
+    if at is None:
+        return text
+    changed = "\n".join([*lines[:at], lines[at][2:], *lines[at + 1 :]])
+    try:
+        return changed if option.key in tomllib.loads(changed) else text
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _refuse_bad(settings: Settings) -> None:

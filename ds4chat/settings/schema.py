@@ -11,6 +11,7 @@ TUI; as an attribute it has underscores (``settings.mtp_draft``).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +34,21 @@ SERVER_KEY = "DS4CHAT_SERVER_KEY"
 
 SERVER_KEYS = ("url", "model", "key-file", "key-env", "ca-file")
 """What a table of [servers] may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slider:
+    """How the screens show a number that may change while a reply runs, and how they move it."""
+
+    step: float
+    """What one key press, or one cell of a drag, changes."""
+    low: float
+    """The usual range, where the slider begins and ends; what is typed may go as far as the option does."""
+    high: float
+    says: Callable[[float], str]
+    """What a value means, in at most 24 characters."""
+    places: int = 2
+    """Decimal places; 0 is a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,17 @@ class Option:
     """For ``--key [VALUE]``: what the bare flag means."""
     live: bool = False
     """It may change while a reply runs."""
+    tuning: str = ""
+    """Field of the engine's Tuning that it sets, from the next step of a running reply on."""
+    label: str = ""
+    """Short name in panels and charts, where it is not the key without ``mtp-``."""
+    slider: Slider | None = None
     unit: str = ""
+
+    @property
+    def short(self) -> str:
+        """Its name in panels and charts."""
+        return self.label or self.key.removeprefix("mtp-")
 
     @property
     def attribute(self) -> str:
@@ -70,6 +96,7 @@ class Option:
 
 def option(default: Any, kind: Kind, group: str, help: str, **more: Any) -> Any:
     """A dataclass field that carries its Option, all but the key, which the field's name gives."""
+    more.setdefault("live", "tuning" in more)
     metadata = {"option": {"kind": kind, "default": default, "help": help, "group": group, **more}}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -156,7 +183,9 @@ class Settings:
         low=1,
         high=16,
         metavar="N",
-        live=True,
+        tuning="depth",
+        label="depth",
+        slider=Slider(1, 0, 16, lambda n: "drafts a step at most" if n else "plain decoding", places=0),
     )
     mtp_margin: float = option(
         1.0,
@@ -170,7 +199,10 @@ class Settings:
         env="DS4_MTP_MIN_MARGIN",
         env_wins=True,
         metavar="F",
-        live=True,
+        tuning="margin",
+        slider=Slider(
+            0.05, 0, 1, lambda f: "only the target's choice" if f >= 1 else f"also ratios of ≥{f:.2f}"
+        ),
     )
     mtp_gate: float = option(
         0.0,
@@ -180,7 +212,8 @@ class Settings:
         low=0.0,
         high=1000.0,
         metavar="F",
-        live=True,
+        tuning="gate",
+        slider=Slider(0.5, 0, 10, lambda f: "off: drafts up to depth" if f <= 0 else "stop below this d.gap"),
         unit="logit",
     )
     mtp_strict: bool = option(
@@ -190,6 +223,7 @@ class Settings:
         "The token stream of one-token greedy decoding, proven by a self-test at load; where batches are "
         "not bit-equal, verify one token at a time. The margin is ignored.",
         env="DS4_MTP_STRICT",
+        tuning="strict",
     )
     mtp_probe: bool = option(
         False,
@@ -197,7 +231,7 @@ class Settings:
         "speculation",
         "Draft and compare, but never use a draft: the text and its speed path are plain. Prints hits/total.",
         env="DS4_MTP_PROBE",
-        live=True,
+        tuning="probe",
     )
     mtp_full_logits: bool = option(
         False,
@@ -205,7 +239,7 @@ class Settings:
         "speculation",
         "Compute each judged row's whole distribution: probabilities, entropy, five likeliest tokens.",
         env="DS4_MTP_FULL_LOGITS",
-        live=True,
+        tuning="full_logits",
     )
     mtp_keep_accepted: bool = option(
         True,
@@ -234,10 +268,20 @@ class Settings:
         low=0.0,
         high=10.0,
         metavar="F",
-        live=True,
+        tuning="temp",
+        slider=Slider(0.1, 0, 2, lambda f: "always the likeliest" if f <= 0 else "samples the target"),
     )
     top_k: int = option(
-        40, "int", "sampling", "Sample among the K likeliest tokens; 0: all.", low=0, metavar="K", live=True
+        40,
+        "int",
+        "sampling",
+        "Sample among the K likeliest tokens; 0: all.",
+        low=0,
+        metavar="K",
+        tuning="top_k",
+        slider=Slider(
+            5, 0, 100, lambda k: "off: all tokens" if k <= 0 else f"among the {k:.0f} likeliest", places=0
+        ),
     )
     top_p: float = option(
         0.95,
@@ -247,7 +291,8 @@ class Settings:
         low=0.0,
         high=1.0,
         metavar="F",
-        live=True,
+        tuning="top_p",
+        slider=Slider(0.05, 0, 1, lambda f: "off" if f >= 1 else f"likeliest {f:.0%} of mass"),
     )
     min_p: float = option(
         0.05,
@@ -257,7 +302,8 @@ class Settings:
         low=0.0,
         high=1.0,
         metavar="F",
-        live=True,
+        tuning="min_p",
+        slider=Slider(0.01, 0, 0.25, lambda f: "off" if f <= 0 else f"drops under {f:.0%} of top"),
     )
     repeat_penalty: float = option(
         1.0,
@@ -267,7 +313,9 @@ class Settings:
         low=0.1,
         high=10.0,
         metavar="F",
-        live=True,
+        tuning="repeat_penalty",
+        label="repeat",
+        slider=Slider(0.05, 1, 2, lambda f: "off" if f == 1 else "divides repeated logits"),
     )
     seed: int = option(
         -1,
@@ -278,7 +326,10 @@ class Settings:
         low=-1,
         high=2**32 - 2,
         metavar="N",
-        live=True,
+        tuning="seed",
+        slider=Slider(
+            1, -1, 99, lambda n: "a new one each reply" if n < 0 else "repeats the sampling", places=0
+        ),
     )
     # -- context and hardware
     ctx_size: int = option(
@@ -435,6 +486,9 @@ OPTIONS: tuple[Option, ...] = _read_options()
 """Every option in the order of the table."""
 
 BY_KEY: dict[str, Option] = {o.key: o for o in OPTIONS}
+
+TUNING: tuple[Option, ...] = tuple(o for o in OPTIONS if o.tuning)
+"""What may change from one step of a reply to the next, a field of the engine's Tuning each."""
 
 PRESET_KEYS: tuple[str, ...] = tuple(o.key for o in OPTIONS if o.group in ("speculation", "sampling"))
 """What a preset may hold."""

@@ -22,6 +22,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
@@ -45,7 +46,6 @@ from ds4chat.tui.messages import (
 )
 from ds4chat.tui.panels import PanelDock
 from ds4chat.tui.panels.tuning import TuningPanel
-from ds4chat.tui.panels.tuning_steps import with_tuning
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ class ChatApp(App[int]):
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
-        from ds4chat.engine.from_settings import tuning_of
-
         super().__init__()
         self.settings = settings
         self.config_path = config_path or paths.config_file()
@@ -235,8 +233,6 @@ class ChatApp(App[int]):
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
-        from ds4chat.engine.from_settings import tuning_of
-
         self.settings = event.settings
         self.chat.think = event.settings.think
         self.chat.max_tokens = event.settings.predict

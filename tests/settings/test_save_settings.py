@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4chat.settings.load import load, parse
-from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.save import SaveError, document, edited, save
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import check
 
@@ -160,3 +160,84 @@ def test_the_examples_of_keys_and_presets_are_valid_when_uncommented() -> None:
     assert read.problems == []
     assert set(read.values) == {"keys", "presets"}
     assert all(check(o, read.values[o.key]) for o in OPTIONS if o.kind == "table")
+
+
+MINE = """\
+# My settings.
+temp = 0.5      # warm
+[keys]          # as at work
+"chat.retry" = "f5"
+# one more
+"""
+
+
+def test_a_save_changes_only_the_lines_of_what_changed(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(MINE)
+    save(dataclasses.replace(load({}, file, {}).settings, temp=0.75), file)
+    assert file.read_text() == MINE.replace("0.5 ", "0.75 ")
+
+
+def test_a_value_takes_the_place_of_the_line_that_shows_its_default_and_gives_it_back(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(document(Settings()))
+    save(Settings(top_k=7), file)
+    assert file.read_text() == document(Settings(top_k=7))
+    save(Settings(), file)
+    assert file.read_text() == document(Settings())
+
+
+def test_a_comment_beside_a_value_stays_where_the_value_goes_back_to_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(MINE)
+    save(dataclasses.replace(load({}, file, {}).settings, temp=0.0), file)
+    assert file.read_text() == MINE.replace("temp = 0.5      # warm", "# temp = 0.0  # warm")
+
+
+def test_a_new_key_comes_before_the_first_table(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(MINE)
+    save(dataclasses.replace(load({}, file, {}).settings, seed=3), file)
+    assert parse(file.read_bytes(), tmp_path).values == {"temp": 0.5, "seed": 3, "keys": {"chat.retry": "f5"}}
+    assert [line for line in MINE.splitlines() if line not in file.read_text().splitlines()] == []
+
+
+def test_a_line_that_only_looks_like_a_default_is_left_alone(tmp_path: Path) -> None:
+    """Inside a text of several lines, and inside a table, it is no place for a value."""
+    file = tmp_path / "config.toml"
+    text = 'system-prompt = """\n# seed = -1\n"""\n[keys]\n# temp = 0.0\n"chat.retry" = "f5"\n'
+    file.write_text(text)
+    before = load({}, file, {}).settings
+    save(dataclasses.replace(before, seed=3, temp=0.5), file)
+    assert load({}, file, {}).settings == dataclasses.replace(before, seed=3, temp=0.5)
+    assert "# temp = 0.0" in file.read_text()
+
+
+def test_the_entries_of_a_table_come_and_go_and_the_others_keep_their_comments(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[presets.a]  # the first\ntemp = 0.5  # warm\nseed = 1\n[presets.b]\nseed = 2\n")
+    presets = {"a": {"temp": 0.25}, "c": {"mtp-draft": "auto"}}
+    save(Settings(presets=presets), file)
+    assert tomllib.loads(file.read_text())["presets"] == presets
+    assert "[presets.a]  # the first\ntemp = 0.25  # warm\n" in file.read_text()
+
+
+@given(st.data())
+def test_any_change_of_any_file_is_what_is_loaded_afterwards(data: st.DataObject) -> None:
+    values = {
+        "temp": st.floats(0, 10),
+        "seed": st.integers(-1, 9),
+        "system_prompt": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+        "keys": st.dictionaries(st.sampled_from(["chat.retry", "chat.view"]), st.just("f5")),
+        "presets": st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+            st.fixed_dictionaries({}, optional={"temp": st.floats(0, 1), "mtp-strict": st.booleans()}),
+            max_size=3,
+        ),
+    }
+    first, second = (Settings(**{k: data.draw(v) for k, v in values.items()}) for _ in range(2))
+    text = document(first)
+    read = parse(edited(text, second, parse(text.encode(), Path("/")).values).encode(), Path("/"))
+    assert read.problems == []
+    back = dataclasses.replace(Settings(), **{k.replace("-", "_"): v for k, v in read.values.items()})
+    assert back == second

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from ds4chat.analysis.rows import Rows
 from ds4chat.analysis.whatif import WhatIf
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.events import MAX_DEPTH, Tuning
+from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PHASES
-from ds4chat.settings.schema import BY_KEY
+from ds4chat.settings.schema import TUNING, Option, Slider
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.tui.kit.figures import decimal, percent
 from ds4chat.tui.kit.figures import ratio as factor
 from ds4chat.tui.kit.lines import Line
-from ds4chat.tui.panels.knobs import GATE_SCALE
 
 Name = Literal["depth", "margin", "gate"]
 AS_RECORDED = "–"
@@ -82,23 +80,20 @@ def _most(values: Any, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One control: its option, and how its value moves."""
+    """One control: how the value of its option moves and reads."""
 
     name: Name
-    key: str
-    step: float
-    low: float
-    high: float
-    full: float
-    """Where its slider is full: the end of the usual range."""
-    places: int
-    says: Callable[[float], str]
+    option: Option
+    slider: Slider
 
     def moved(self, scenario: Scenario, by: int, base: Recorded) -> Scenario:
         """``scenario`` with this value moved by steps, from the recorded one where it was not set."""
         now = getattr(scenario, self.name)
         value = getattr(base, self.name) if now is None else now
-        return self.put(scenario, min(self.high, max(self.low, round(value + by * self.step, 2))))
+        low = 0 if self.name == "depth" else self.option.low
+        high = self.option.high
+        assert low is not None and high is not None
+        return self.put(scenario, min(high, max(low, round(value + by * self.slider.step, 2))))
 
     def typed(self, scenario: Scenario, text: str) -> Scenario:
         """``scenario`` with what was typed; nothing means as recorded. Raises SettingError."""
@@ -107,66 +102,40 @@ class Handle:
             return self.put(scenario, None)
         if self.name == "depth" and text == "0":
             return self.put(scenario, 0)
-        value = check(BY_KEY[self.key], text)
+        value = check(self.option, text)
         if isinstance(value, str):
             raise SettingError("a number from 0 to 16")
         return self.put(scenario, value)
 
     def put(self, scenario: Scenario, value: float | None) -> Scenario:
         """``scenario`` with this value."""
-        new: Any = value if value is None or self.places else int(value)
+        new: Any = value if value is None or self.slider.places else int(value)
         changed: dict[str, Any] = {self.name: new}
         return replace(scenario, **changed)
 
     def shown(self, scenario: Scenario) -> str:
         """The value as the control shows it."""
         value = getattr(scenario, self.name)
-        return AS_RECORDED if value is None else f"{value:.{self.places}f}"
+        return AS_RECORDED if value is None else f"{value:.{self.slider.places}f}"
 
     def share(self, scenario: Scenario, base: Recorded) -> float:
         """How far the value, or the recorded one where none is set, has come in its usual range."""
         value = getattr(scenario, self.name)
-        return float(getattr(base, self.name) if value is None else value) / self.full
+        return float(getattr(base, self.name) if value is None else value) / self.slider.high
 
     def explained(self, scenario: Scenario, base: Recorded) -> str:
         """What the value means."""
         value = getattr(scenario, self.name)
         if value is None:
-            return f"as recorded, mostly {getattr(base, self.name):.{self.places}f}"
-        return self.says(value)
+            return f"as recorded, mostly {getattr(base, self.name):.{self.slider.places}f}"
+        return self.slider.says(value)
 
 
-HANDLES: tuple[Handle, ...] = (
-    Handle(
-        "depth",
-        "mtp-draft",
-        1,
-        0,
-        MAX_DEPTH,
-        MAX_DEPTH,
-        0,
-        lambda depth: "plain decoding" if depth == 0 else "drafts a step at most",
-    ),
-    Handle(
-        "margin",
-        "mtp-margin",
-        0.05,
-        0,
-        1,
-        1,
-        2,
-        lambda margin: "only the target's choice" if margin >= 1 else f"lossy: ratio ≥ {margin:.2f}",
-    ),
-    Handle(
-        "gate",
-        "mtp-gate",
-        0.5,
-        0,
-        100,
-        GATE_SCALE,
-        2,
-        lambda gate: "off" if gate <= 0 else "stop below this d.gap",
-    ),
+HANDLES: tuple[Handle, ...] = tuple(
+    Handle(name, option, option.slider)
+    for option in TUNING
+    for name in get_args(Name)
+    if option.tuning == name and option.slider
 )
 
 

@@ -16,7 +16,6 @@ from textual.worker import Worker, WorkerState
 from ds4chat.analysis.rows import Rows
 from ds4chat.analysis.whatif import WhatIf, what_if
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.explorer.scenario import HANDLES, Handle, Recorded, Scenario, recorded, result_lines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
@@ -55,7 +54,7 @@ class WhatIfPanel(Vertical):
         self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
         self._controls = {
             handle.name: Control(
-                f"whatif-{handle.name}", handle.name, BY_KEY[handle.key].help, editable=True, slides=True
+                f"whatif-{handle.name}", handle.name, handle.option.help, editable=True, slides=True
             )
             for handle in HANDLES
         }

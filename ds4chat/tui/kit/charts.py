@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount
+from ds4chat.settings.schema import TUNING, Option
 from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked
 from ds4chat.tui.kit.lines import Line, Span
 from ds4chat.tui.panels.history import Group, History
@@ -101,31 +103,15 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
 
 def changes(before: Tuning, now: Tuning) -> str:
     """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does."""
-    parts = []
-    for name, label, form in _FIELDS:
-        old, new = getattr(before, name), getattr(now, name)
-        if old != new:
-            parts.append(f"{label} {_shown(old, form)}→{_shown(new, form)}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{option.short} {_shown(old, option)}→{_shown(new, option)}"
+        for option in TUNING
+        if (old := getattr(before, option.tuning)) != (new := getattr(now, option.tuning))
+    )
 
 
-_FIELDS = (
-    ("depth", "depth", ""),
-    ("margin", "margin", ".2f"),
-    ("gate", "gate", ".2f"),
-    ("strict", "strict", ""),
-    ("probe", "probe", ""),
-    ("full_logits", "full logits", ""),
-    ("temp", "temp", ".2f"),
-    ("top_k", "top-k", ""),
-    ("top_p", "top-p", ".2f"),
-    ("min_p", "min-p", ".2f"),
-    ("repeat_penalty", "repeat", ".2f"),
-    ("seed", "seed", ""),
-)
-
-
-def _shown(value: object, form: str) -> str:
+def _shown(value: Any, option: Option) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return format(value, form)
+    places = option.slider.places if option.slider else 0
+    return f"{value:.{places}f}" if places else str(value)

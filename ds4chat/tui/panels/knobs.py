@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ds4chat.engine.events import MAX_DEPTH, Depth, Mode, Tuning
-from ds4chat.settings.schema import BY_KEY, Option
+from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
 from ds4chat.settings.validate import check
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
-SEED_SCALE = 99
-"""Seed at which its slider is full: what people choose by hand is mostly below it."""
-GATE_SCALE = 10.0
-"""Logit lead at which the gate's slider is full: few drafts lead by more."""
 FIRST_MARGIN = 0.8
 """Margin that the mode control begins with when it turns approximate and none was set before."""
 
@@ -64,35 +60,26 @@ class Knob:
         return self.typed(tuning, check(self.option, raw.strip()))
 
 
-def _number(
-    name: str,
-    key: str,
-    step: float,
-    places: int,
-    says: Callable[[float], str],
-    usual: tuple[float, float],
-    label: str = "",
-) -> Knob:
-    """A knob for a number. ``usual`` is where its slider begins and ends; what is typed may go further."""
-    option = BY_KEY[key]
-    field = option.attribute.removeprefix("mtp_")
+def _number(option: Option, slider: Slider) -> Knob:
+    """The knob of a number."""
+    field = option.tuning
     low = option.low if option.low is not None else float("-inf")
     high = option.high if option.high is not None else float("inf")
 
     def move(tuning: Tuning, by: int, memory: Memory) -> Tuning:
-        moved = round((getattr(tuning, field) + by * step) / step) * step
-        value = min(high, max(low, round(moved, places)))
-        return _with(tuning, field, int(value) if places == 0 else float(value))
+        moved = round((getattr(tuning, field) + by * slider.step) / slider.step) * slider.step
+        value = min(high, max(low, round(moved, slider.places)))
+        return _with(tuning, field, value if slider.places else int(value))
 
     def share(tuning: Tuning) -> float:
-        return float((getattr(tuning, field) - usual[0]) / (usual[1] - usual[0]))
+        return float((getattr(tuning, field) - slider.low) / (slider.high - slider.low))
 
     return Knob(
-        name=name,
-        label=label or name,
-        key=key,
-        shown=lambda tuning: f"{getattr(tuning, field):.{places}f}",
-        says=lambda tuning: says(getattr(tuning, field)),
+        name=option.key.removeprefix("mtp-"),
+        label=option.short,
+        key=option.key,
+        shown=lambda tuning: f"{getattr(tuning, field):.{slider.places}f}",
+        says=lambda tuning: slider.says(getattr(tuning, field)),
         step=move,
         typed=lambda tuning, value: _with(tuning, field, value),
         share=share,
@@ -137,38 +124,6 @@ def _say_mode(tuning: Tuning) -> str:
     }[tuning.mode]
 
 
-def _say_margin(margin: float) -> str:
-    return "only the target's choice" if margin >= 1 else f"also ratios of ≥{margin:.2f}"
-
-
-def _say_gate(gate: float) -> str:
-    return "off: drafts up to depth" if gate <= 0 else "stop below this d.gap"
-
-
-def _say_temp(temp: float) -> str:
-    return "always the likeliest" if temp <= 0 else "samples the target"
-
-
-def _say_top_p(top_p: float) -> str:
-    return "off" if top_p >= 1 else f"likeliest {top_p:.0%} of mass"
-
-
-def _say_min_p(min_p: float) -> str:
-    return "off" if min_p <= 0 else f"drops under {min_p:.0%} of top"
-
-
-def _say_top_k(top_k: float) -> str:
-    return "off: all tokens" if top_k <= 0 else f"among the {top_k:.0f} likeliest"
-
-
-def _say_repeat_penalty(penalty: float) -> str:
-    return "off" if penalty == 1 else "divides repeated logits"
-
-
-def _say_seed(seed: float) -> str:
-    return "a new one each reply" if seed < 0 else "repeats the sampling"
-
-
 def _step_pause(tuning: Tuning, by: int, memory: Memory) -> Tuning:
     return replace(tuning, depth=memory.depth if tuning.depth == 0 else 0)
 
@@ -200,12 +155,6 @@ KNOBS: tuple[Knob, ...] = (
         says=_say_mode,
         step=_step_mode,
     ),
-    _number("margin", "mtp-margin", 0.05, 2, _say_margin, (0, 1)),
-    _number("gate", "mtp-gate", 0.5, 2, _say_gate, (0, GATE_SCALE)),
-    _number("temp", "temp", 0.1, 2, _say_temp, (0, 2)),
-    _number("top-k", "top-k", 5, 0, _say_top_k, (0, 100)),
-    _number("top-p", "top-p", 0.05, 2, _say_top_p, (0, 1)),
-    _number("min-p", "min-p", 0.01, 2, _say_min_p, (0, 0.25)),
-    _number("repeat-penalty", "repeat-penalty", 0.05, 2, _say_repeat_penalty, (1, 2), label="repeat"),
-    _number("seed", "seed", 1, 0, _say_seed, (-1, SEED_SCALE)),
+    *(_number(option, option.slider) for option in TUNING if option.slider and option.tuning != "depth"),
 )
+"""The pause, the depth and the mode have rules of their own; every other slider follows from the table."""

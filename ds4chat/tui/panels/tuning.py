@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import events
@@ -12,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from ds4chat.engine.events import Loaded, Step, Tuning
+from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.engine.stats import Stats
-from ds4chat.settings.schema import BY_KEY
-from ds4chat.settings.validate import SettingError, check
+from ds4chat.settings.validate import SettingError
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
@@ -23,37 +22,6 @@ from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.panel import Panel
 
 UNDO_DEPTH = 50
-TUNING_FIELDS: dict[str, str] = {
-    "mtp-draft": "depth",
-    "mtp-margin": "margin",
-    "mtp-gate": "gate",
-    "mtp-strict": "strict",
-    "mtp-probe": "probe",
-    "mtp-full-logits": "full_logits",
-    "temp": "temp",
-    "top-k": "top_k",
-    "top-p": "top_p",
-    "min-p": "min_p",
-    "repeat-penalty": "repeat_penalty",
-    "seed": "seed",
-}
-"""Option key of each field of a Tuning: a preset's table has the keys of the option table."""
-
-
-def preset_of(tuning: Tuning) -> dict[str, Any]:
-    """The table of a preset that holds this tuning. A pause is no part of a preset."""
-    table = {key: getattr(tuning, field) for key, field in TUNING_FIELDS.items()}
-    if table["mtp-draft"] == 0:
-        del table["mtp-draft"]
-    return table
-
-
-def apply_preset(tuning: Tuning, preset: Mapping[str, Any]) -> Tuning:
-    """``tuning`` with what a preset's table sets. Raises SettingError for a value out of range."""
-    values = {
-        TUNING_FIELDS[key]: check(BY_KEY[key], value) for key, value in preset.items() if key in TUNING_FIELDS
-    }
-    return replace(tuning, **values)
 
 
 class UndoLine(LinesView):
@@ -253,7 +221,7 @@ class TuningPanel(Panel):
             self._preset_control.show_error("none yet: s saves one")
             return
         try:
-            self._change(apply_preset(self._tuning, preset))
+            self._change(changed(self._tuning, preset))
         except SettingError as error:
             self._preset_control.show_error(str(error))
 

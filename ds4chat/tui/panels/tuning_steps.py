@@ -1,26 +1,13 @@
-"""The live part of the settings: how a Tuning and the settings hold the same values. Pure."""
+"""What the tuning keys and commands make of a Tuning, and what a load makes of the settings. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ds4chat.engine.events import Depth, Tuning
+from ds4chat.engine.from_settings import changed
 from ds4chat.settings.schema import BY_KEY, Settings
-from ds4chat.settings.validate import SettingError, check
-from ds4chat.tui.panels.tuning import TUNING_FIELDS
-
-MARGIN_STEP = 0.05
-
-
-def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
-    """The settings with the live values of a tuning. A pause is not kept: the depth before it stays."""
-    values: dict[str, Any] = {
-        BY_KEY[key].attribute: getattr(tuning, field) for key, field in TUNING_FIELDS.items()
-    }
-    if tuning.depth == 0:
-        del values["mtp_draft"]
-    return replace(settings, **values)
+from ds4chat.settings.validate import SettingError
 
 
 def with_model(settings: Settings, other: Settings) -> Settings:
@@ -37,9 +24,9 @@ def with_model(settings: Settings, other: Settings) -> Settings:
 
 def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
     """The tuning with one option set from what the user typed. Raises SettingError."""
-    if key not in TUNING_FIELDS:
+    if key not in BY_KEY or not BY_KEY[key].tuning:
         raise SettingError(f"{key} is no setting of a running reply. /settings has all of them.")
-    return replace(tuning, **{TUNING_FIELDS[key]: check(BY_KEY[key], raw)})
+    return changed(tuning, {key: raw})
 
 
 def deeper(tuning: Tuning, by: int, most: int) -> Tuning:
@@ -52,7 +39,9 @@ def deeper(tuning: Tuning, by: int, most: int) -> Tuning:
 
 def looser(tuning: Tuning, by: int) -> Tuning:
     """The margin one step lower (by > 0) or higher."""
-    margin = round(min(1.0, max(0.0, tuning.margin - by * MARGIN_STEP)), 2)
+    slider = BY_KEY["mtp-margin"].slider
+    assert slider
+    margin = round(min(1.0, max(0.0, tuning.margin - by * slider.step)), slider.places)
     return replace(tuning, margin=margin)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.from_settings import with_tuning
 from ds4chat.settings.schema import Settings
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.kit import clipboard
-from ds4chat.tui.panels.tuning_steps import deeper, looser, paused, set_value, with_tuning
+from ds4chat.tui.panels.tuning_steps import deeper, looser, paused, set_value
 
 
 def test_the_clipboard_tool_takes_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

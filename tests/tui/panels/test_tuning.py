@@ -8,12 +8,14 @@ import pytest
 from kits.panel_stage import Stage
 
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.from_settings import changed, preset_of
+from ds4chat.settings.schema import TUNING
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.kit.slider import MINUS_AT, PLUS_AT, SAYS_AT, VALUE_AT, Control
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels.knobs import KNOBS, Memory
-from ds4chat.tui.panels.tuning import TUNING_FIELDS, TuningPanel, apply_preset, preset_of
+from ds4chat.tui.panels.tuning import TuningPanel
 
 START = Tuning(depth=2, margin=1.0, gate=0.0, temp=0.0, top_p=0.95, min_p=0.05, seed=-1)
 BY_NAME = {knob.name: knob for knob in KNOBS}
@@ -226,13 +228,13 @@ async def test_a_preset_with_a_bad_value_is_refused() -> None:
 
 def test_a_preset_holds_every_field_of_a_tuning() -> None:
     """A field added to Tuning must be added to presets; a pause is never part of one."""
-    assert set(TUNING_FIELDS.values()) == {field.name for field in dataclasses.fields(Tuning)}
+    assert {option.tuning for option in TUNING} == {field.name for field in dataclasses.fields(Tuning)}
     tuning = Tuning(depth=4, margin=0.9, temp=0.3, seed=7)
-    assert apply_preset(Tuning(), preset_of(tuning)) == tuning
-    assert apply_preset(Tuning(depth=3), preset_of(dataclasses.replace(tuning, depth=0))).depth == 3
-    assert apply_preset(START, {"theme": "dusk"}) == START
+    assert changed(Tuning(), preset_of(tuning)) == tuning
+    assert changed(Tuning(depth=3), preset_of(dataclasses.replace(tuning, depth=0))).depth == 3
+    assert changed(START, {"theme": "dusk"}) == START
     with pytest.raises(SettingError):
-        apply_preset(START, {"mtp-margin": 2.0})
+        changed(START, {"mtp-margin": 2.0})
 
 
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)

@@ -91,8 +91,13 @@ class WhatIf:
 def costs_from_rows(rows: Rows) -> CostTable:
     """The step times that the recorded steps took: verification by rows, drafting by drafts, the rest."""
     table = CostTable()
-    draft, verify, total = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
+    draft, verify, other, total = (PHASES.index(phase) for phase in ("draft", "verify", "other", "total"))
     for depth, drafted, ms in zip(rows.step_depth, rows.step_drafted, rows.step_ms):
+        if ms[other] == ms[total]:
+            # A server tells what a step took and nothing of its parts; its first token came with the prompt.
+            if ms[total] > 0:
+                table.verify.add(int(drafted) + 1, float(ms[total]))
+            continue
         table.verify.add(int(drafted) + 1, float(ms[verify]))
         rest = max(0.0, float(ms[total] - ms[verify]))
         if depth == 0:
@@ -114,7 +119,8 @@ def what_if(
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
     What is None stays as recorded, step by step. ``times``: costs_from_rows(rows) if None. Raises ValueError
-    for a depth outside 0..16, a margin outside 0..1 or a negative gate.
+    for a depth outside 0..16, a margin outside 0..1 or a negative gate, and for either of these two where the
+    rows come from a server, which does not tell what they are compared with.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
         raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
@@ -122,6 +128,8 @@ def what_if(
         raise ValueError(f"A margin of {margin} is out of range: it takes 0 to 1.")
     if gate is not None and not gate >= 0:
         raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
+    if (margin is not None or gate is not None) and np.isnan(rows.ratio).any():
+        raise ValueError("a server does not tell its drafts' ratios and gaps; ask about the depth alone.")
     verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
     walk = _Walk(rows, verdicts, depth, gate, times or costs_from_rows(rows))
     return walk.run(int(np.sum(verdicts != rows.accepted)))

@@ -182,10 +182,12 @@ class ServerInfo:
     tells: Tells
     why: str
     """What it does not tell, and why, as a sentence; empty where it tells all."""
+    speculates: bool | None
+    """None where it does not tell."""
     live: tuple[str, ...]
     """Fields of a Tuning that it takes with each request."""
     fixed: tuple[tuple[str, str], ...]
-    """Fields of a Tuning that were fixed at its start, each with where to change it."""
+    """Fields of a Tuning that no request changes, each with where to change it."""
     exposed: bool
     """What is said to it can be read on the way: plain http to another machine."""
 
@@ -311,7 +313,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are ready for a Generate."""
+    """The models are ready for a Generate. Within a reply: a server's reply told more of it."""
 
     target: ModelInfo
     drafter: DrafterInfo | None

@@ -120,7 +120,6 @@ class RemoteSession:
     def loaded(self) -> Loaded:
         """What is known of the server now."""
         about, dialect, endpoint = self.about, self.dialect, self.endpoint
-        speculates = about.speculates is not False and (about.speculates or bool(about.drafter))
         kind = printable(about.drafter) or DRAFTER
         name = self._address.name or f"{endpoint.host}:{endpoint.port}"
         return Loaded(
@@ -137,8 +136,8 @@ class RemoteSession:
                 n_vocab=about.vocabulary,
                 has_template=about.template,
             ),
-            drafter=DrafterInfo(kind, "", 0) if speculates else None,
-            off_reason="" if speculates else _off(about, dialect),
+            drafter=DrafterInfo(kind, "", 0) if about.speculates else None,
+            off_reason="" if about.speculates else _off(about, dialect),
             n_ctx=about.context,
             threads=0,
             device=f"{dialect.kind} at {name}",
@@ -150,6 +149,7 @@ class RemoteSession:
                 version=printable(about.version)[:80],
                 tells=dialect.tells,
                 why=dialect.why,
+                speculates=about.speculates,
                 live=tuple(dialect.sampling),
                 fixed=tuple(dialect.fixed.items()),
                 exposed=endpoint.exposed,
@@ -177,8 +177,8 @@ class RemoteSession:
             )
             emit(reply.ended("error", _kept(detail, reply)))
             return
-        emit(reply.ended(end.reason, end.detail, end))
         self._learn(end, emit)
+        emit(reply.ended(end.reason, end.detail, end))
 
     def _answer(self, asked: Asked, reply: _Reply, emit: Emit) -> End | None:
         """Send the request and hand over its answer; the End, None for a stream that has none. Raises
@@ -413,7 +413,7 @@ def _changed(tuning: Tuning) -> set[str]:
 def _off(about: About, dialect: Dialect) -> str:
     if about.speculates is False:
         return f"the server runs without a drafter: {dialect.fixed.get('depth', 'look at how it is started')}"
-    return f"whether {dialect.kind} drafts is not told yet"
+    return f"whether it runs is not told: {dialect.why}"
 
 
 def _kept(detail: str, reply: _Reply) -> str:

@@ -200,7 +200,10 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.name or PurePath(self.loaded.target.path).stem
-        return PurePath(self.load_command.model).stem if self.load_command else ""
+        if self.load_command is None:
+            return ""
+        server = self.load_command.server
+        return (server.name or server.url) if server else PurePath(self.load_command.model).stem
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -441,13 +444,8 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
+            self._loaded(event)
             frame.engine = True
-            self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
@@ -463,6 +461,15 @@ class Chat:
             frame.replayed.append(event)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
+            self._next()
 
     def _revised(self, event: Revised, frame: Frame) -> None:
         if self.reply is None or event.reply != self.reply.number:

@@ -217,6 +217,9 @@ class StoreRecorder:
         """Remember the pair, and stamp it on the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
+        if command.server is not None:
+            self._targets[name] = loaded.target
+            return
         self._models = list(dict.fromkeys([command.model, *self._models]))
         self._targets[name or PurePath(loaded.target.path).stem] = loaded.target
         self._writer.put(

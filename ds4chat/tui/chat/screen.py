@@ -355,7 +355,7 @@ class ChatScreen(TuningScreen):
         from ds4chat.models.errors import ModelFileError
 
         try:
-            command = load_of(settings)
+            command = load_of(settings, self.chat_app.chosen_sampling)
         except ModelFileError as error:
             self.transcript.add_note(str(error), "error")
             self.show_welcome()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from ds4chat.engine.events import Loaded, Outcome, Step, Tuning
+from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
@@ -26,6 +26,15 @@ OUTCOME_ROLES: dict[Outcome, str] = {
 }
 
 
+_TOLD: dict[Tells, str] = {
+    "exact": "acceptance from every step of the server",
+    "exact at the end": "acceptance is told at the reply's end",
+    "by step": "accepted tokens alone are told",
+    "counters": "totals alone are told, at the end",
+    "nothing": "the server tells nothing of drafts",
+}
+
+
 def speedup(stats: Stats, loaded: Loaded | None) -> float | None:
     """Decoding speed over the plain baseline measured at load; None where one of them is not known."""
     rate = stats.decode_tokens_per_s
@@ -40,9 +49,14 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
     def pair(left: str, a: str, right: str, b: str) -> Line:
         return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
 
+    untold = bool(stats.outcomes["unknown"])  # a server that told nothing has no zeros
+    drafted, accepted, judged = (
+        count(None if untold and not value else value, 8)
+        for value in (stats.drafted, stats.accepted, stats.judged)
+    )
     return [
-        pair("drafted", count(stats.drafted, 8), "accepted", count(stats.accepted, 8)),
-        pair("judged", count(stats.judged, 8), "rate", f" {percent(stats.acceptance)}"),
+        pair("drafted", drafted, "accepted", accepted),
+        pair("judged", judged, "rate", f" {percent(stats.acceptance)}"),
         pair(
             "mean len", decimal(stats.mean_accepted, 8, 2), "tok/step", decimal(stats.tokens_per_step, 8, 2)
         ),
@@ -75,6 +89,8 @@ def speed_lines(stats: Stats, loaded: Loaded | None) -> list[Line]:
         (ratio(factor), role),
         (" plain decoding", "muted"),
     )
+    if loaded is not None and loaded.server is not None:
+        return [head, ((_TOLD[loaded.server.tells], "muted"),)]
     if loaded is None or loaded.plain_ms <= 0:
         return [head, (("plain speed was not measured here", "muted"),)]
     how = f"{1000 / loaded.plain_ms:.1f} tok/s plain: median pass at load"
@@ -170,4 +186,6 @@ class AcceptancePanel(Panel):
 def _off(reason: str, loaded: Loaded | None) -> str:
     if not reason or loaded is None:
         return reason
+    if loaded.server is not None and loaded.server.speculates is None:
+        return f"MTP: {reason}"
     return f"Speculation is off: {reason}"

@@ -399,9 +399,7 @@ def _need_model(loaded: Loaded) -> None:
     settings = loaded.settings
     if not (settings.model or settings.demo or settings.server):
         raise UsageError(
-            "There is no model: name a GGUF file with -m FILE, a server with --server URL, or take the demo "
-            "with "
-            "--demo."
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo."
         )
 
 

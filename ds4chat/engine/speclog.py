@@ -117,7 +117,11 @@ def summary_lines(stats: Stats, loaded_plain_ms: float) -> list[str]:
         f"{PREFIX} summary decode_tokens_per_s={_share(speed, 2)} plain_tokens_per_s={_share(plain, 2)} "
         f"speedup={_share(speed / plain if speed and plain else None, 3)}",
         f"{PREFIX} summary outcomes "
-        + " ".join(f"{outcome}={stats.outcomes.get(outcome, 0)}" for outcome in OUTCOMES),
+        + " ".join(
+            f"{outcome}={stats.outcomes[outcome]}"
+            for outcome in OUTCOMES
+            if outcome != "unknown" or stats.outcomes[outcome]  # which only a server's steps are
+        ),
         f"{PREFIX} summary phases " + " ".join(f"{phase}_ms={stats.ms[phase]:.3f}" for phase in PHASES),
         f"{PREFIX} summary prefill prompt_tokens={stats.prompt_tokens} reused_tokens={stats.reused_tokens} "
         f"prefill_ms={stats.prefill_ms:.3f} first_token_ms={stats.first_token_ms:.3f}",

@@ -114,7 +114,7 @@ class Message:
             context_used=self.context_used,
             seed=self.seed,
             tail=self.tail,
-            counters=Counters(self.drafted, self.accepted),
+            counters=Counters(self.drafted, self.accepted) if self.drafted and not self.judged else None,
         )
 
 

@@ -179,7 +179,7 @@ def _check(columns: Columns) -> None:
         int(steps["tokens"].sum(dtype=np.int64)) == len(columns.tokens)
         and int(steps["judged"].sum(dtype=np.int64)) == len(judged)
         and _below(steps["outcome"], len(OUTCOMES))
-        and _below(columns.tokens["kind"], len(ORIGINS) + 7)
+        and bool(np.isin(columns.tokens["kind"], list(_KINDS)).all())
         and _below(steps["drafter"], strings)
         and _below(judged["by"], len(REASONS))
         and _below(judged["draft_text"], strings)
@@ -208,7 +208,7 @@ def tokens_of(columns: Columns, text: str) -> list[Token]:
     begin = 0
     found: list[Token] = []
     for id_, end, kind in zip(columns.tokens["id"].tolist(), ends, columns.tokens["kind"].tolist()):
-        found.append(Token(id_, text[begin:end], ORIGINS[_origin_code(kind)], bool(kind & THINKING)))
+        found.append(Token(id_, text[begin:end], *_KINDS[kind]))
         begin = end
     return found
 
@@ -284,8 +284,7 @@ def _kind(origin: Origin, thinking: bool) -> int:
     return (code & 3) + THINKING * thinking + (code >> 2 << 3)
 
 
-def _origin_code(kind: int) -> int:
-    return (kind & 3) + (kind >> 3 << 2)
+_KINDS = {_kind(origin, thinking): (origin, thinking) for origin in ORIGINS for thinking in (False, True)}
 
 
 def _step_record(step: Step, tuning: int, code: Callable[[str], int]) -> tuple[Any, ...]:

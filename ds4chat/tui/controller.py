@@ -94,6 +94,13 @@ class Frame:
     replayed: list[Replayed] = field(default_factory=list)
 
     @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
+
+    @property
     def empty(self) -> bool:
         """Nothing came."""
         return not (self.started or self.grown or self.ended or self.engine or self.notices or self.replayed)

@@ -87,8 +87,8 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
-        self._unknown_seen = False
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._settings_of: dict[Load, Settings] = {}
         """The settings that each load was asked for with."""
@@ -179,25 +179,17 @@ class ChatScreen(TuningScreen):
             self.show_queue()
         if frame.revised is not None:
             self.transcript.recolour(frame.revised)
+            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            self._note_looks(frame)
-        if frame.revised is not None:
-            self.dock_view.show_reply(frame.revised, self.chat.session)
+            if not frame.looks <= self._looks:
+                self._looks |= frame.looks
+                self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
-
-    def _note_looks(self, frame: Frame) -> None:
-        """Explain a look from its first token on."""
-        approximate = frame.grown is not None and frame.grown.lossy
-        unknown = any(token.origin == "unknown" for step in frame.steps for token in step.tokens)
-        if (approximate and not self._approximate_seen) or (unknown and not self._unknown_seen):
-            self._approximate_seen |= approximate
-            self._unknown_seen |= unknown
-            self.show_legend()
 
     def _draw_engine(self, frame: Frame) -> None:
         if not frame.engine:
@@ -253,8 +245,8 @@ class ChatScreen(TuningScreen):
     def show_legend(self) -> None:
         self.legend_row.legend.show(
             two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
-            unknown=self._unknown_seen,
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
             markdown=self.transcript.markdown,
             hint=HINT,
         )

@@ -45,7 +45,7 @@ A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
 token by token, and lets you tune it while it runs.
 
 Commands (ds4chat COMMAND -h says more):
-  inspect FILE [SUPPORT]        what a GGUF is, and whether two of them pair
+  inspect FILE [SUPPORT]        what a GGUF or a server is, and whether two of them pair
   bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
   convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
@@ -221,12 +221,18 @@ def inspect_parser() -> Parser:
     """The parser of ``inspect``."""
     parser = Parser(
         prog="ds4chat inspect",
-        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]",
+        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]\n"
+        "       ds4chat inspect --server URL [--json]",
         description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
-        'it; "embedded" is the NextN block inside FILE. Reads headers only.',
+        'it; "embedded" is the NextN block inside FILE. Reads headers only. With --server: what the\n'
+        "server is, what it tells of its drafts, and which settings it takes.",
     )
     parser.put(parser.about, "--demo", action="store_true", help="Inspect the demo's files.")
     parser.put(parser.about, "--json", action="store_true", help="JSON on stdout instead of text.")
+    parser.put(
+        parser.about, "--config", metavar="FILE", help="Settings file with [servers], instead of yours."
+    )
+    add_settings(parser, ("servers",))
     return parser
 
 
@@ -249,6 +255,14 @@ def convert_parser() -> Parser:
 
 def _run_inspect(argv: list[str]) -> int:
     given, words = inspect_parser().read(argv)
+    if given.settings.get("server"):
+        if given.demo or words:
+            raise UsageError("--server names what is inspected: leave FILE and --demo out.")
+        loaded = _settings(given)
+        _report(loaded, given.config)
+        from ds4chat.commands.inspect_server import run as run_server
+
+        return run_server(loaded.settings, given.json)
     if given.demo and words:
         raise UsageError("--demo names the demo's own files: leave FILE out, or leave --demo out.")
     if not given.demo and not 1 <= len(words) <= 2:
@@ -279,6 +293,10 @@ def _run_check(argv: list[str]) -> int:
     from ds4chat.commands.prompt import prompt_of
 
     given, loaded = _read_command(check_parser(), argv)
+    if loaded.settings.server:
+        raise UsageError(
+            "A server cannot be told to decode without drafts: check takes a model with -m FILE."
+        )
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
     from ds4chat.commands.check import run
 

@@ -19,6 +19,8 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Prefill,
+    Revised,
+    ServerInfo,
     Step,
     Tuning,
 )
@@ -44,6 +46,8 @@ class Printer:
         self.tokens: list[dict[str, Any]] = []
         self.text: list[str] = []
         self.ended: Ended | None = None
+        self.loaded: Loaded | None = None
+        """What is known of the models; a server's reply may tell more of it."""
         self._hits = 0
         self._progress = False
 
@@ -53,6 +57,10 @@ class Printer:
         if isinstance(event, Step):
             self._clear_progress()
             self._step(event)
+        elif isinstance(event, Revised):
+            self._revise(event)
+        elif isinstance(event, Loaded):
+            self.loaded = event
         elif isinstance(event, Notice):
             self._clear_progress()
             print(f"ds4chat: {event.message}", file=self._err)
@@ -84,6 +92,14 @@ class Printer:
             self.text.append(tail)
             if not self._json:
                 self._out.write(tail)
+
+    def _revise(self, event: Revised) -> None:
+        """Take the tokens as they are known now; their text stands already."""
+        self.tokens = [
+            {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
+            for step in event.steps
+            for token in step.tokens
+        ]
 
     def _step(self, step: Step) -> None:
         for token in step.tokens:
@@ -129,11 +145,12 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
         print(f"ds4chat: {error}", file=sys.stderr)
         return RUN_ERROR
     if shot.prompts is not None:
-        return run_many(settings, shot, load)
+        return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
     printer = Printer(settings, as_json=shot.json, out=sys.stdout, err=sys.stderr)
     loaded = answer(load, request_of(settings, shot), printer)
     if loaded is None:
         return RUN_ERROR
+    loaded = printer.loaded or loaded
     if loaded.off_reason and (settings.mtp or settings.lookup):
         print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
     if loaded.strict_note:
@@ -143,7 +160,7 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
         answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
-        print(json_line(answered))
+        print(json_line(_with_server(answered, loaded.server)))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -242,6 +259,43 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     finally:
         session.close()
     return code
+
+
+def run_each(settings: Settings, shot: Shot, load: Load) -> int:
+    """Answer every prompt of a file over a server, one after the other; the exit code."""
+    code = 0
+    for index, prompt in enumerate(shot.prompts or ()):
+        printer = Printer(settings, as_json=True, out=sys.stdout, err=sys.stderr)
+        loaded = answer(load, request_of(settings, shot, prompt), printer)
+        if loaded is None:
+            return RUN_ERROR
+        loaded = printer.loaded or loaded
+        ended = printer.ended
+        assert ended is not None
+        if ended.detail:
+            print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+        if shot.json:
+            drafter = loaded.drafter.kind if loaded.drafter else None
+            answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
+            print(json_line(_with_server(answered, loaded.server)), flush=True)
+        else:
+            print("".join(printer.text), flush=True)
+        if ended.finish_reason == "cancelled":
+            return INTERRUPTED
+        if not printer.tokens and ended.finish_reason in ("error", "context"):
+            code = RUN_ERROR
+    return code
+
+
+def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[str, Any]:
+    """The JSON of a server's answer: who it was, and null for each setting that was the server's own."""
+    if server is None:
+        return answered
+    settings = answered["settings"] | dict.fromkeys(("draft", "margin", "gate", "mode"))
+    if "temp" not in server.chosen:
+        settings["temp"] = None
+    told = {"url": server.url, "kind": server.kind, "version": server.version, "tells": server.tells}
+    return answered | {"settings": settings, "server": told}
 
 
 def json_line(value: object) -> str:

@@ -188,6 +188,10 @@ class ServerInfo:
     """Fields of a Tuning that it takes with each request."""
     fixed: tuple[tuple[str, str], ...]
     """Fields of a Tuning that no request changes, each with where to change it."""
+    chosen: tuple[str, ...]
+    """Those of them that the user set: the server's own defaults hold for the others."""
+    has_key: bool
+    """A key goes with each request."""
     exposed: bool
     """What is said to it can be read on the way: plain http to another machine."""
 

@@ -152,13 +152,18 @@ class RemoteSession:
                 speculates=about.speculates,
                 live=tuple(dialect.sampling),
                 fixed=tuple(dialect.fixed.items()),
+                chosen=tuple(sorted(self._chosen)),
+                has_key=endpoint.has_key,
                 exposed=endpoint.exposed,
             ),
         )
 
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+        before = self.loaded
         self._chosen |= _changed(request.tuning)
+        if self.loaded != before:
+            emit(self.loaded)
         asked = Asked(request, self.about, self.endpoint, frozenset(self._chosen), lambda: control.cancelled)
         reply = _Reply(request, asked, emit, self.about)
         try:

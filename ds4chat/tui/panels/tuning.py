@@ -20,7 +20,7 @@ from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.panel import Panel
-from ds4chat.tui.panels.tuning_steps import untaken
+from ds4chat.tui.panels.tuning_steps import is_default, untaken
 
 UNDO_DEPTH = 50
 
@@ -244,8 +244,11 @@ class TuningPanel(Panel):
         for name, control in self._controls.items():
             knob = self._knobs[name]
             share = knob.share(self._tuning) if knob.share is not None else None
-            if knob.option.tuning in untaken(self._server):
+            field = knob.option.tuning
+            if field in untaken(self._server):
                 control.show("–", "the server's own")
+            elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
+                control.show("–", "the server's default")
             else:
                 control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
         says = "Enter applies, s saves" if self._presets else "s saves these values"

@@ -72,3 +72,8 @@ def taken(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> tuple[Tu
         return wanted, ""
     field, why = changed[0]
     return replace(wanted, **{f: getattr(before, f) for f, _ in changed}), f"{field} stays as it is: {why}."
+
+
+def is_default(tuning: Tuning, field: str) -> bool:
+    """Nobody changed this field of the tuning."""
+    return bool(getattr(tuning, field) == getattr(Tuning(), field))

@@ -217,7 +217,8 @@ def _in_a_row(
     tokens = [token for chunk in chunks for token in chunk]
     missing = sum(accepted) + len(accepted) - (len(tokens) - 1)
     if not 0 <= missing <= accepted[-1]:
-        return [Block(chunk) for chunk in chunks]
+        opening = _step(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
+        return [opening, *(Block(chunk) for chunk in chunks[1:])]
     blocks, at = [_step(tokens[:1], 0, 0)], 1
     for a, k in zip(accepted, drafted):
         blocks.append(_step(tokens[at : at + a + 1], k, a))

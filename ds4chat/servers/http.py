@@ -99,7 +99,7 @@ class Endpoint:
     """A server at an address. Raises ServerError when made for an address, key or certificate that is
     none."""
 
-    def __init__(self, address: Address, *, answer_s: float = ANSWER_S, connect_s: float = CONNECT_S) -> None:
+    def __init__(self, address: Address) -> None:
         url = address.url
         try:
             parts = urlsplit(url)
@@ -124,7 +124,6 @@ class Endpoint:
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         """The address without a last slash."""
         self._path = parts.path.rstrip("/").removesuffix("/v1")
-        self._answer_s, self._connect_s = answer_s, connect_s
         self._key = _read_key(address)
         self.has_key = bool(self._key)
         self._context = _tls(address.ca_file, self.url) if parts.scheme == "https" else None
@@ -149,7 +148,7 @@ class Endpoint:
     ) -> Answer:
         """The whole answer to a GET, or to a POST of ``body`` as JSON, whatever its status. ``timeout``:
         longest silence in seconds. Raises ServerError."""
-        with self.stream(path, body, timeout=timeout or self._connect_s, stop=stop) as reply:
+        with self.stream(path, body, timeout=timeout or CONNECT_S, stop=stop) as reply:
             content = b""
             while len(content) <= MOST_BYTES and (part := reply.read()):
                 content += part
@@ -172,7 +171,7 @@ class Endpoint:
     ) -> Iterator[Stream]:
         """The answer while it comes; leaving the block closes the connection, which tells the server to stop.
         Raises ServerError, also out of the block's own reads."""
-        wire = self._connect(timeout or self._answer_s, stop)
+        wire = self._connect(timeout or ANSWER_S, stop)
         connection = http.client.HTTPConnection(self.host, self.port)
         connection.sock = wire  # type: ignore[assignment]
         headers = {"Accept-Encoding": "identity", "User-Agent": "ds4chat"}
@@ -200,9 +199,9 @@ class Endpoint:
         if stop():
             raise ServerError("The request was stopped.", "stopped")
         try:
-            sock = socket.create_connection((self.host, self.port), self._connect_s)
+            sock = socket.create_connection((self.host, self.port), CONNECT_S)
         except (OSError, UnicodeError) as error:
-            late = f"not reached within {self._connect_s:.0f} s" if isinstance(error, TimeoutError) else ""
+            late = f"not reached within {CONNECT_S:.0f} s" if isinstance(error, TimeoutError) else ""
             reason = late or getattr(error, "strerror", None) or str(error)
             raise ServerError(
                 f"No server answers at {self.url}: {reason}. Start it there, or name another address.",

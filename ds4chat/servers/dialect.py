@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Generate, Tells, Token
 from ds4chat.servers.http import Endpoint, ServerError, said
-from ds4chat.settings.schema import SERVER_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +241,9 @@ def refusal(endpoint: Endpoint, path: str, status: int, body: object) -> ServerE
             "unasked. Name that address with --server if it is the right one."
         )
     elif status in (401, 403) and endpoint.has_key:
-        text = f"refused the API key ({at}). Put its own key where the key is taken from."
+        text = f"refused the API key ({at}). Put its own key into {endpoint.key_place}."
     elif status in (401, 403):
-        text = (
-            f"wants an API key ({at}). Put it into {SERVER_KEY}, or into a file that --server-key-file names."
-        )
+        text = f"wants an API key ({at}). Put it into {endpoint.key_place}."
     elif status == 503 and "loading" in message.lower():
         text, kind = "is still loading its model. Wait until it has, then retry.", "loading"
     elif _too_long(kind, message):

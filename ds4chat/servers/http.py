@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.settings.validate import printable
 
 CONNECT_S = 10.0
@@ -126,6 +127,8 @@ class Endpoint:
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._key = _read_key(address)
         self.has_key = bool(self._key)
+        self.key_place = address.key_file or f"the variable {address.key_env or SERVER_KEY}"
+        """Where the key is taken from."""
         self._context = _tls(address.ca_file, self.url) if parts.scheme == "https" else None
 
     @property

@@ -45,7 +45,7 @@ A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
 token by token, and lets you tune it while it runs.
 
 Commands (ds4chat COMMAND -h says more):
-  inspect FILE [SUPPORT]        what a GGUF or a server is, and whether two of them pair
+  inspect FILE [SUPPORT]        what a file or server is, and which files pair
   bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
   convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
@@ -224,8 +224,8 @@ def inspect_parser() -> Parser:
         usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]\n"
         "       ds4chat inspect --server URL [--json]",
         description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
-        'it; "embedded" is the NextN block inside FILE. Reads headers only. With --server: what the\n'
-        "server is, what it tells of its drafts, and which settings it takes.",
+        'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
+        "With --server: what it is, what it tells of its drafts, what a request sets.",
     )
     parser.put(parser.about, "--demo", action="store_true", help="Inspect the demo's files.")
     parser.put(parser.about, "--json", action="store_true", help="JSON on stdout instead of text.")

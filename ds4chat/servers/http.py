@@ -11,7 +11,6 @@ import http.client
 import io
 import json
 import os
-import select
 import socket
 import ssl
 import stat
@@ -298,15 +297,16 @@ class _Wire:
     def __init__(
         self, sock: socket.socket, timeout: float, stop: Callable[[], bool], alive: Callable[[], bool]
     ) -> None:
-        sock.settimeout(timeout)
         self._sock, self._timeout, self._stop, self._alive = sock, timeout, stop, alive
 
     def sendall(self, data: bytes) -> None:
         """Send all of it. Raises OSError, TimeoutError with the seconds."""
+        self._sock.settimeout(self._timeout)
         try:
             self._sock.sendall(data)
         except TimeoutError:
             raise TimeoutError(self._timeout) from None
+        self._sock.settimeout(STOP_S)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What http.client reads an answer from."""
@@ -322,28 +322,22 @@ class _Wire:
 
     def recv_into(self, buffer: Any) -> int:
         """Wait for bytes and take them. Raises _StoppedError, TimeoutError with the seconds, OSError."""
-        sock = self._sock
-        begun = looked = time.monotonic()
-        while not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
-            if select.select([sock], [], [], STOP_S)[0]:
-                break
-            if self._stop():
-                raise _StoppedError
-            now = time.monotonic()
+        begun = looked = 0.0
+        while not self._stop():
+            try:
+                return self._sock.recv_into(buffer)
+            except ssl.SSLEOFError:
+                return 0
+            except TimeoutError:  # after STOP_S
+                now = time.monotonic()
+            begun, looked = begun or now - STOP_S, looked or now
             if now - begun > self._timeout:
                 raise TimeoutError(self._timeout)
             if now - looked > ALIVE_S:
                 if not self._alive():
                     raise ConnectionResetError
                 looked = now
-        if self._stop():
-            raise _StoppedError
-        try:
-            return sock.recv_into(buffer)
-        except TimeoutError:
-            raise TimeoutError(self._timeout) from None
-        except ssl.SSLEOFError:
-            return 0
+        raise _StoppedError
 
 
 class _Reads(io.RawIOBase):

@@ -12,7 +12,7 @@ import xllamacpp as llama
 KINDS = {"plain": "NONE", "eagle3": "DRAFT_EAGLE3", "ngram": "NGRAM_SIMPLE", "mtp": "DRAFT_MTP"}
 
 
-def main(model: str, kind: str, draft: str = "", key: str = "") -> None:
+def main(model: str, kind: str, draft: str = "", key: str = "", log: str = "log") -> None:
     """Serve until stdin ends."""
     params = llama.CommonParams()
     params.model.path = model
@@ -21,7 +21,7 @@ def main(model: str, kind: str, draft: str = "", key: str = "") -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.port = 0
     params.endpoint_slots = params.endpoint_metrics = True
-    params.verbosity = 5
+    params.verbosity = 5 if log else 1
     params.warmup = params.fit_params = False
     if key:
         params.api_keys = [key]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import resource
 import statistics
 import time
@@ -40,7 +41,7 @@ def bare(url: str, prompt: str, tokens: int) -> tuple[float, float, int]:
     first, count = 0.0, 0
     with urllib.request.urlopen(request) as answer:
         for line in answer:
-            if line.startswith(b"data:") and b'"content":""' not in line:
+            if line.startswith(b"data:") and not re.search(rb'"content": ?""', line):
                 first = first or time.perf_counter()
                 count += 1
     return first - begun, time.perf_counter() - first, count

@@ -23,7 +23,7 @@ from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import BenchOptions, Shot
 from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
-from ds4chat.settings.schema import Option
+from ds4chat.settings.schema import BY_KEY, Option
 from ds4chat.settings.validate import nearest, printable
 
 RUN_ERROR = 1
@@ -34,6 +34,8 @@ BROKEN_PIPE = 141
 PARALLEL = Option(
     "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
 )
+
+RPC_PORT = Option("port", "int", 50052, "The port of rpc-server.", "", low=1, high=65535)
 
 USAGE = """\
 ds4chat [options]                 chat
@@ -49,6 +51,7 @@ Commands (ds4chat COMMAND -h says more):
   bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
   convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
+  rpc-server                    lend this machine to a ds4chat elsewhere
   logs                          list, show, search, export, import conversations
   config                        show, check and write the settings"""
 
@@ -250,6 +253,26 @@ def convert_parser() -> Parser:
     return parser
 
 
+def rpc_server_parser() -> Parser:
+    """The parser of ``rpc-server``."""
+    parser = Parser(
+        prog="ds4chat rpc-server",
+        usage="ds4chat rpc-server [--host ADDRESS] [--port N] [--threads N]",
+        description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
+        "Ctrl-C. It serves one at a time, without encryption and without a password.",
+    )
+    parser.put(
+        parser.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
+    )
+    parser.put(
+        parser.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
+    )
+    parser.put(
+        parser.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
+    )
+    return parser
+
+
 # ---------------------------------------------------------------------------------------- commands
 
 
@@ -309,6 +332,15 @@ def _run_logs(argv: list[str]) -> int:
     return run(argv)
 
 
+def _run_rpc_server(argv: list[str]) -> int:
+    given, words = rpc_server_parser().read(argv)
+    if words:
+        raise UsageError(f'ds4chat rpc-server takes options only, not "{words[0]}".')
+    from ds4chat.commands.rpc_server import run
+
+    return run(given.host, given.port or RPC_PORT.default, given.threads or 0)
+
+
 def _run_config(argv: list[str]) -> int:
     from ds4chat.commands.config import run
 
@@ -332,12 +364,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _run_bench,
     "check": _run_check,
     "convert-mtp": _run_convert,
+    "rpc-server": _run_rpc_server,
     "logs": _run_logs,
     "config": _run_config,
 }
 
 
-NATIVE = ("bench", "check")
+NATIVE = ("bench", "check", "rpc-server")
 """Commands that run llama.cpp in this process."""
 
 

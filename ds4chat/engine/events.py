@@ -249,6 +249,8 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    rpc: tuple[str, ...] = ()
+    """RPC servers, host:port each, whose memory and compute hold a part of the models."""
     server: ServerAddress | None = None
     """Answers instead of an engine here; of all other fields none counts then."""
     keep_states: bool = False

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ds4chat.engine.events import Load, ServerAddress, Tuning
+from ds4chat.engine.rpc import RpcError, endpoints
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import SERVER_KEY, TUNING, Settings
@@ -75,7 +76,15 @@ def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
         strict=settings.mtp_strict,
         convert=settings.mtp_convert,
         keep_states=settings.keep_states,
+        rpc=_rpc(settings),
     )
+
+
+def _rpc(settings: Settings) -> tuple[str, ...]:
+    try:
+        return endpoints(settings.rpc)
+    except RpcError as error:
+        raise ModelFileError(str(error)) from None
 
 
 def _server(settings: Settings, chosen: tuple[str, ...]) -> ServerAddress:

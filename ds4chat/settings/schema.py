@@ -369,6 +369,15 @@ class Settings:
         flags=("-sm",),
         choices=("none", "layer", "row", "tensor"),
     )
+    rpc: str = option(
+        "",
+        "str",
+        "context",
+        "RPC servers of llama.cpp on other machines that hold a part of the model, as host:port with commas "
+        "between; "
+        "ds4chat rpc-server starts one. Without encryption: only on a network of your own.",
+        metavar="HOST:PORT,...",
+    )
     cache_type_k: str = option(
         "f16",
         "choice",

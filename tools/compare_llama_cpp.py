@@ -126,8 +126,8 @@ class Ours:
 
     def answer(self, prompt: str, depth: int, tokens: int) -> Answer:
         """The greedy reply to a prompt. Raises CompareError."""
+        from ds4chat.engine.control import Control
         from ds4chat.engine.events import Ended, Event, Generate, Step, Tuning
-        from ds4chat.engine.session import Control
         from ds4chat.engine.stats import Stats
 
         tuning = Tuning(depth=depth, temp=0.0)

@@ -30,10 +30,11 @@ import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded be
 from ds4chat.analysis.rows import Rows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.commands.bench.workloads import Workload, workloads
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, Message, Step, Tuning
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.opening import LoadError, open_session
-from ds4chat.engine.session import Control, Session
+from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
 from ds4chat.models.demo import demo_model, demo_support
 

@@ -7,13 +7,15 @@
     python tools/measure.py latency    key to echo in the chat while replies stream at full speed (POSIX)
     python tools/measure.py chat       decoding in the chat against the one shot, at one depth (POSIX)
     python tools/measure.py idle       CPU share of the chat and of its engine while nothing happens (Linux)
+    python tools/measure.py baseline   the speed over plain decoding that a reply shows, against plain reruns
 
-Medians over --runs runs. The demo model is used unless -m names another.
+Medians over --runs runs. The demo model is used unless -m names another; --mtp names its support file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -65,6 +67,12 @@ def demo_path() -> str:
     return str(demo_model())
 
 
+def demo_support_path() -> str:
+    from ds4chat.models.demo import demo_support
+
+    return str(demo_support())
+
+
 def one_shot(model: str, *more: str) -> dict:
     command = [sys.executable, "-m", "ds4chat", "-m", model, "-p", PROMPT, "--json", "--ignore-eos", *more]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -90,9 +98,9 @@ def decode(model: str, runs: int, threads: int) -> None:
 
 
 def python_share(model: str, runs: int, threads: int) -> None:
+    from ds4chat.engine.control import Control
     from ds4chat.engine.events import Generate, Load, Message, Step, Tuning
     from ds4chat.engine.opening import open_session
-    from ds4chat.engine.session import Control
 
     session, _ = open_session(Load(model, lookup=True, threads=threads), lambda event: None, forgiving=False)
     for depth in (3, 0):
@@ -249,6 +257,104 @@ def _readable(child) -> bool:
     return bool(select.select([child.fileno()], [], [], 0)[0])
 
 
+TALK = (
+    "The keeper wrote down the weather, the ships and the birds of day {day}. Wind {wind}, fog until noon; "
+    "the lamp burnt {wind} hours, and a whale passed the north side of the rock. "
+)
+SHORT, LONG = 1, 36
+"""Days in the prompt: some 50 and 1,900 tokens of the demo's."""
+
+
+def baseline(model: str, support: str, threads: int, runs: int, tokens: int, conversation: int) -> None:
+    """Each reply is followed by a plain one to the same prompt, whose text is the same. The figure that the
+    first shows is compared with what the two really took, summed up over the runs; the worst of them alone is
+    in parentheses."""
+    from ds4chat.engine.events import Load
+    from ds4chat.engine.opening import open_session
+
+    load = Load(model, support, ctx=max(4096, conversation + 1024), threads=threads)
+    session, loaded = open_session(load, lambda event: None, forgiving=False)
+    kind = loaded.drafter.kind if loaded.drafter else "no drafter"
+    print(f"{Path(model).stem}, {kind}, {loaded.threads} threads on {os.cpu_count()} cores, {loaded.device}")
+    print(f"a pass at load: {loaded.plain_ms:.1f} ms, {1000 / loaded.plain_ms:.0f} tok/s")
+    print("\n| context | beside it | settings | passes, of the time | shown | rerun | difference |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for busy in (False, True):
+        beside = "a busy process" if busy else "nothing"
+        with _busy_process(busy):
+            _plain_line(session, beside, conversation)
+            for days in (SHORT, LONG):
+                for depth in (1, 2, 4) if loaded.drafter else ():
+                    _baseline_line(session, beside, days, depth, runs, tokens)
+    session.close()
+
+
+@contextlib.contextmanager
+def _busy_process(wanted: bool):
+    """Another process that never rests."""
+    if not wanted:
+        yield
+        return
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def _timed_reply(session, days: int, depth: int, tokens: int):
+    """The stats of a reply at this depth, and the prompt's tokens."""
+    from ds4chat.engine.events import Ended, Generate, Tuning
+    from ds4chat.engine.session import Control
+    from ds4chat.engine.stats import Stats
+
+    prompt = "".join(TALK.format(day=day, wind=day * 7 % 12) for day in range(1, days + 1))
+    tuning, stats, ended = Tuning(depth=depth), Stats(), []
+
+    def take(event: object) -> None:
+        stats.fold(event)
+        if isinstance(event, Ended):
+            ended.append(event)
+
+    request = Generate(
+        1, prompt=prompt, tuning=tuning, max_tokens=tokens, ignore_eos=True, baseline=depth > 0
+    )
+    session.generate(request, Control(tuning), take)
+    return stats, ended[0].prompt_tokens
+
+
+def _plain_line(session, beside: str, tokens: int) -> None:
+    stats, before = _timed_reply(session, SHORT, 0, tokens)
+    print(
+        f"| {before} to {before + tokens} | {beside} | off | {stats.plain.passes} | "
+        f"{stats.plain.speedup:.3f} | 1 | {stats.plain.speedup - 1:+.1%} |",
+        flush=True,
+    )
+
+
+def _baseline_line(session, beside: str, days: int, depth: int, runs: int, tokens: int) -> None:
+    _timed_reply(session, days, 0, 2)  # reads the prompt
+    shown, rerun, took, passes, spent, single = 0.0, 0.0, 0.0, 0, 0.0, []
+    plain, before = _timed_reply(session, days, 0, tokens)
+    for _ in range(runs):
+        stats, _ = _timed_reply(session, days, depth, tokens)
+        after, _ = _timed_reply(session, days, 0, tokens)
+        # The mean of the plain replies on both sides, so that a drift cancels.
+        real = (plain.ms["total"] + after.ms["total"]) / 2
+        shown, rerun, took = shown + stats.plain.ms, rerun + real, took + stats.ms["total"]
+        passes += stats.plain.passes
+        spent += stats.outcomes["plain"] / stats.steps
+        single.append(stats.plain.ms / real - 1)
+        plain = after
+    print(
+        f"| {before} to {before + tokens} | {beside} | depth {depth} | {passes / runs:.0f}, "
+        f"{spent / runs:.1%} of the steps | {shown / took:.3f} | {rerun / took:.3f} | "
+        f"{shown / rerun - 1:+.1%} ({max(single, key=abs):+.1%}) |",
+        flush=True,
+    )
+
+
 def idle(seconds: float) -> None:
     child = _chat()
     child.expect("ready")
@@ -278,17 +384,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["decode", "python", "memory", "startup", "latency", "chat", "idle"])
+    parser.add_argument(
+        "what", choices=["decode", "python", "memory", "startup", "latency", "chat", "idle", "baseline"]
+    )
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--mtp", default="", help="support file of -m, for baseline")
+    parser.add_argument("--tokens", type=int, default=256, help="of a reply, for baseline")
+    parser.add_argument("--conversation", type=int, default=2000, help="plain tokens, for baseline")
     args = parser.parse_args()
     sizes = {"startup": args.runs, "latency": 200, "chat": args.runs, "idle": 20}
     if args.what in sizes:
         {"startup": startup, "latency": latency, "chat": chat, "idle": idle}[args.what](sizes[args.what])
         return
     model = args.model or demo_path()
-    if args.what == "decode":
+    if args.what == "baseline":
+        support = args.mtp or ("" if args.model else demo_support_path())
+        baseline(model, support, args.threads, args.runs, args.tokens, args.conversation)
+    elif args.what == "decode":
         decode(model, args.runs, args.threads)
     elif args.what == "python":
         python_share(model, args.runs, args.threads)

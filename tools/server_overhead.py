@@ -18,8 +18,9 @@ import statistics
 import time
 import urllib.request
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, ServerAddress, Step, Tuning
-from ds4chat.engine.sessions import Control, open_session
+from ds4chat.engine.sessions import open_session
 
 PROMPT = "Explain in a few paragraphs how a bicycle stays upright."
 

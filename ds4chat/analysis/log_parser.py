@@ -87,6 +87,7 @@ class _Step:
             margin=float(number("margin", "1")) if number("mode") == "approximate" else 1.0,
             gate=float(number("gate", "0")),
             ms=Phases(**{phase: float(number(f"{phase}_ms", "nan")) for phase in PHASES}),
+            baseline=number("baseline") == "1",
         )
 
 

@@ -33,6 +33,7 @@ class StepRecord:
     """In force; 1 in strict mode, which ignores the setting."""
     gate: float
     ms: Phases
+    baseline: bool = False
 
     @classmethod
     def of(cls, step: Step) -> StepRecord:
@@ -48,6 +49,7 @@ class StepRecord:
             margin=step.tuning.margin if step.tuning.mode == "approximate" else 1.0,
             gate=step.tuning.gate,
             ms=step.ms,
+            baseline=step.baseline,
         )
 
 
@@ -92,6 +94,8 @@ class Rows:
     step_gate: Floats
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
+    step_baseline: Bools
+    """The step is a plain pass that the baseline rests on."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -179,4 +183,5 @@ def rows_from_records(records: Sequence[StepRecord]) -> Rows:
         step_ms=np.array(
             [[getattr(record.ms, phase) for phase in PHASES] for record in records], np.float64
         ).reshape(len(records), len(PHASES)),
+        step_baseline=np.array([record.baseline for record in records], np.bool_),
     )

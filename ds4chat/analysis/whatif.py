@@ -28,22 +28,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
 from ds4chat.analysis.rows import Bools, Rows
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import MAX_DEPTH
-from ds4chat.engine.stats import PHASES
-
-
-class StepTimes(Protocol):
-    """Milliseconds of a step; costs.CostTable is one."""
-
-    def step_ms(self, drafts: int, calls: int | None = None) -> float:
-        """A step that verifies ``drafts`` drafts, after ``calls`` drafter passes; NaN where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +79,6 @@ class WhatIf:
         return self.plain_ms / self.ms if self.ms > 0 and self.plain_ms > 0 else None
 
 
-def costs_from_rows(rows: Rows) -> CostTable:
-    """The step times that the recorded steps took: verification by rows, drafting by drafts, the rest."""
-    table = CostTable()
-    draft, verify, other, total = (PHASES.index(phase) for phase in ("draft", "verify", "other", "total"))
-    for depth, drafted, ms in zip(rows.step_depth, rows.step_drafted, rows.step_ms):
-        if ms[other] == ms[total]:
-            # A server tells what a step took and nothing of its parts; its first token came with the prompt.
-            if ms[total] > 0:
-                table.verify.add(int(drafted) + 1, float(ms[total]))
-            continue
-        table.verify.add(int(drafted) + 1, float(ms[verify]))
-        rest = max(0.0, float(ms[total] - ms[verify]))
-        if depth == 0:
-            table.plain_overhead.add(rest)
-        elif drafted:
-            table.draft.add(int(drafted), float(ms[draft]))
-            table.drafting_overhead.add(max(0.0, rest - float(ms[draft])))
-    return table
-
-
 def what_if(
     rows: Rows,
     *,
@@ -118,7 +89,7 @@ def what_if(
 ) -> WhatIf:
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
-    What is None stays as recorded, step by step. ``times``: costs_from_rows(rows) if None. Raises ValueError
+    What is None stays as recorded, step by step. ``times``: StepTimes(rows) if None. Raises ValueError
     for a depth outside 0..16, a margin outside 0..1 or a negative gate, and for either of these two where the
     rows come from a server, which does not tell what they are compared with.
     """
@@ -131,7 +102,7 @@ def what_if(
     if (margin is not None or gate is not None) and np.isnan(rows.ratio).any():
         raise ValueError("a server does not tell its drafts' ratios and gaps; ask about the depth alone.")
     verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
-    walk = _Walk(rows, verdicts, depth, gate, times or costs_from_rows(rows))
+    walk = _Walk(rows, verdicts, depth, gate, times or StepTimes(rows))
     return walk.run(int(np.sum(verdicts != rows.accepted)))
 
 

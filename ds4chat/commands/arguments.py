@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option
-from ds4chat.settings.validate import SettingError, check, listed, nearest, printable, range_of
+from ds4chat.settings.validate import SettingError, check, listed, nearest, range_of
+from ds4chat.text import one_line
 
 USAGE_ERROR = 2
 
@@ -107,7 +108,7 @@ class Parser(argparse.ArgumentParser):
             dash = f" (one that begins with a dash is written {names.split('/')[-1]}={metavar})"
             return f"{names} needs {metavar}{dash if metavar in ('FILE', 'TEXT') else ''}."
         if action and action.choices and (wrong := re.match(r"invalid choice: '(.*)' \(choose", what)):
-            return f"{names} {printable(wrong[1])} is not known: it takes {listed(tuple(action.choices))}."
+            return f"{names} {one_line(wrong[1])} is not known: it takes {listed(tuple(action.choices))}."
         if what.startswith("ignored explicit argument"):
             return f"{names} takes no value."
         return f"{names}: {what}."

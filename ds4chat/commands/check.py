@@ -17,12 +17,24 @@ from typing import Any
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import Shot
-from ds4chat.engine.events import Ended, Event, Generate, Loaded, Message, Notice, Replayed, Step, Tuning
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    Generate,
+    Loaded,
+    Message,
+    Notice,
+    Replayed,
+    SpeculationOff,
+    Step,
+    Tuning,
+)
 from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Control, LoadError
+from ds4chat.engine.sessions import LoadError
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
@@ -92,6 +104,7 @@ def run(settings: Settings, shot: Shot) -> int:
     of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
     control = Control(Tuning())
     stopped = False
+    off: SpeculationOff | None = None
 
     def stop() -> None:
         nonlocal stopped
@@ -99,8 +112,12 @@ def run(settings: Settings, shot: Shot) -> int:
         control.cancel()
 
     def note(event: Event) -> None:
+        nonlocal off
         if isinstance(event, Notice):
             print(f"ds4chat: {event.message}", file=sys.stderr)
+        elif isinstance(event, SpeculationOff):
+            off = event
+            print(f"ds4chat: MTP is off: {event.reason}.", file=sys.stderr)
 
     try:
         settings = with_demo(settings)
@@ -129,6 +146,8 @@ def run(settings: Settings, shot: Shot) -> int:
         code = RUN_ERROR
     finally:
         session.close()
+    if off is not None:
+        loaded = loaded.without_drafter(off)
     if shot.json:
         print(json_line(_as_json(checked, loaded, settings)))
     elif len(checked) > 1:
@@ -149,7 +168,6 @@ def check(
     stats = Stats()
     ended: list[Ended] = []
     replayed: list[Replayed] = []
-    notices: list[str] = []
 
     def take(event: Event) -> None:
         if isinstance(event, (Step, Ended)):
@@ -158,8 +176,6 @@ def check(
             ended.append(event)
         elif isinstance(event, Replayed):
             replayed.append(event)
-        elif isinstance(event, Notice):
-            notices.append(event.message)
         note(event)
 
     session.reset()
@@ -169,10 +185,10 @@ def check(
     if control.cancelled:
         return None
     session.replay(request.reply, control, take)
-    if not replayed:
+    if replayed[0].equal is None:
         if control.cancelled:
             return None
-        raise CheckError(notices[-1] if notices else "The reply could not be decoded again.")
+        raise CheckError(replayed[0].detail)
     return Checked(_prompt_of(request), replayed[0], stats)
 
 
@@ -218,7 +234,7 @@ def _short(prompt: str) -> str:
 
 
 def _summary(checked: Sequence[Checked]) -> str:
-    equal = sum(c.replayed.equal for c in checked)
+    equal = sum(bool(c.replayed.equal) for c in checked)
     ties = sum(c.tie for c in checked)
     tokens = sum(c.replayed.compared for c in checked)
     text = f"{equal} of {len(checked)} replies equal plain decoding, {tokens} tokens compared"
@@ -236,6 +252,7 @@ def _as_json(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> 
         "lossless": bool(checked) and all(c.replayed.equal or c.tie for c in checked),
         "model": loaded.target.path,
         "drafter": loaded.drafter.kind if loaded.drafter else None,
+        "off_reason": loaded.off_reason,
         "settings": {
             "draft": tuning.depth,
             "margin": tuning.margin,

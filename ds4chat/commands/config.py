@@ -13,7 +13,8 @@ from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import SaveError, document, save
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.settings.validate import nearest, printable
+from ds4chat.settings.validate import nearest
+from ds4chat.text import one_line
 
 ACTIONS = {
     "path": "Print the path of the settings file, or of one of the folders.",
@@ -123,7 +124,7 @@ def _check(path: Path | None, theme_problem: Callable[[str], str]) -> int:
     if "theme" in read.values and (said := theme_problem(read.values["theme"])):
         problems.append(Problem(said, key="theme", file=str(file)))
     for sentence in (*problems, *read.warnings):
-        print(printable(str(sentence)))
+        print(one_line(sentence))
     if problems:
         return RUN_ERROR
     exists = os.path.exists(file)

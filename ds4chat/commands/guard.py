@@ -92,8 +92,8 @@ def _tell(number: int) -> int:
     advice = "Run the command again."
     if name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL"):
         advice = (
-            "Most often a file is damaged or does not suit this version of llama.cpp: download or convert it "
-            "again; or free memory, or lower the context length (-c). The log may say more."
+            "Try another or a shorter prompt, a lower context length (-c), or free memory. Where it happens "
+            "with every prompt, download or convert the file again. The log may say more."
         )
     print(f"ds4chat: The engine stopped: {why}. What came before is all there is. {advice}", file=sys.stderr)
     return RUN_ERROR

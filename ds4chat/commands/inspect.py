@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ds4chat.models import tokenizer
-from ds4chat.models.classify import (
-    Kind,
-    classify,
-    describe,
-    dominant_type,
-    file_type,
-    nextn_layers,
-    quantisation,
-    trunk_layers,
-)
 from ds4chat.models.demo import demo_model, demo_support
-from ds4chat.models.errors import ModelFileError, shown, shown_path, shown_size
+from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.kinds import classify, describe, kind_of
 from ds4chat.models.pairing import EMBEDDED, check_pair, check_target, rollback_class
 from ds4chat.models.sanity import check_metadata
+from ds4chat.models.summary import dominant_type, file_type, nextn_layers, quantisation, trunk_layers
+from ds4chat.text import json_text, one_line, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +23,7 @@ class FileReport:
     """One file. Counts that it does not state are None, texts "". ``problem``: why it cannot be run, ""."""
 
     path: str
-    kind: Kind
+    kind: str
     description: str
     name: str
     architecture: str
@@ -111,14 +103,14 @@ def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> in
     except ModelFileError as error:
         print(f"ds4chat: {error}", file=sys.stderr)
         return 1
-    print(json_format.dumps(as_json(report), indent=2) if json else render(report))
+    print(json_text(as_json(report), ascii_only=True, indent=2) if json else render(report))
     return 0 if report.pair is None or report.pair.fits else 1
 
 
 def _file(header: Header) -> FileReport:
     declared = header.own_integer("block_count") if header.architecture else None
     return FileReport(
-        path=shown_path(header.path),
+        path=one_line(header.path),
         kind=classify(header),
         description=describe(header),
         name=header.text("general.name"),
@@ -150,7 +142,7 @@ def _problem(header: Header) -> str:
     """Why llama.cpp could not run this file in the role that its kind gives it, ""."""
     try:
         check_metadata(header)
-        if classify(header) in ("target", "nextn-embedded"):
+        if kind_of(header).whole:
             check_target(header.path)
     except ModelFileError as error:
         return str(error)
@@ -174,8 +166,8 @@ def _lines(report: FileReport) -> str:
     parts = f" in {report.parts} files" if report.parts > 1 else ""
     rows = (
         ("kind", f"{report.kind}: {report.description}"),
-        ("name", shown(report.name, 200)),
-        ("architecture", shown(report.architecture)),
+        ("name", shortened(report.name, 200)),
+        ("architecture", shortened(report.architecture)),
         ("size", f"{shown_size(report.size_bytes)}{parts}, {_count(report.parameters)} parameters"),
         ("quantisation", quant),
         ("context", "" if report.context_length is None else f"{report.context_length:,} tokens"),
@@ -196,7 +188,7 @@ def _vocabulary(report: FileReport) -> str:
     if report.vocabulary is None:
         return ""
     tokens = f"{report.vocabulary:,} tokens"
-    return f"{tokens}, {shown(report.tokenizer)}" if report.tokenizer else tokens
+    return f"{tokens}, {shortened(report.tokenizer)}" if report.tokenizer else tokens
 
 
 def _verdict(pair: PairReport) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.files import user_path
 from ds4chat.settings.paths import FolderError, data_dir, folder
 from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
-from ds4chat.store.harmless import harmless, json_harmless, one_line
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
+from ds4chat.terminal import takes_escapes
+from ds4chat.text import json_text, one_line, printable, unguarded
 
 RUN_ERROR = 1
 
@@ -127,9 +128,8 @@ def _show(given: Any, rest: list[str]) -> int:
     for message in path:
         model = f" ({one_line(message.model.name or Path(message.model.path).stem)})" if message.model else ""
         ending = f" [{message.ending}]" if message.ending else ""
-        print(
-            f"\n{message.role}{model}{ending}, {_time(message.created_ms)}:\n{harmless(message.text).strip()}"
-        )
+        print(f"\n{message.role}{model}{ending}, {_time(message.created_ms)}:")
+        print(printable(message.text).strip())
         if message.detail:
             print(f"-- {one_line(message.detail)}")
         if message.judged:
@@ -156,7 +156,8 @@ def _search(given: Any, rest: list[str]) -> int:
         print("ds4chat: nothing was found.", file=sys.stderr)
     for hit in found if not given.json else ():
         where = f"{hit.role}" if hit.message is not None else "title"
-        print(f"{hit.conversation:6}  {_time(hit.created_ms)}  {where:9}  {_marked(hit)}")
+        line = f"{hit.conversation:6}  {_time(hit.created_ms)}  {where:9}  {_marked(hit)}"
+        print(line, file=unguarded(sys.stdout))
     return 0
 
 
@@ -170,13 +171,13 @@ def _export(given: Any, rest: list[str]) -> int:
     store = _open_to_read()
     try:
         if given.output is not None:
-            export(store, number, Path(given.output).expanduser(), form=form, overwrite=given.force)
+            export(store, number, user_path(given.output), form=form, overwrite=given.force)
             print(f"ds4chat: wrote {one_line(given.output)}.", file=sys.stderr)
         else:
-            # Markdown holds text as it is, which only a file can take.
-            shown = harmless if form == "md" and sys.stdout.isatty() else str
+            # Markdown holds text as it is, which a terminal cannot take.
+            out = sys.stdout if sys.stdout.isatty() else unguarded(sys.stdout)
             for chunk in chunks(store, number, form):
-                sys.stdout.write(shown(chunk))
+                out.write(chunk)
     finally:
         store.close()
     return 0
@@ -187,7 +188,7 @@ def _import(given: Any, rest: list[str]) -> int:
         raise UsageError("ds4chat logs import takes one FILE.")
     from ds4chat.store.importing import import_file
 
-    path = Path(rest[0]).expanduser()
+    path = user_path(rest[0])
     if not (folder("data") / FILE_NAME).exists():
         # A file that is refused is to leave no database behind.
         with closing(Store.in_memory()) as trial:
@@ -247,7 +248,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, its matches bold where a terminal shows it."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:
@@ -257,4 +258,4 @@ def _marked(hit: Hit) -> str:
 
 
 def _print_json(value: object) -> None:
-    print(json_harmless(json.dumps(value, ensure_ascii=False, indent=1)))
+    print(json_text(value, indent=1))

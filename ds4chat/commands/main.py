@@ -24,7 +24,9 @@ from ds4chat.commands.options import BenchOptions, Shot
 from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
 from ds4chat.settings.schema import BY_KEY, Option
-from ds4chat.settings.validate import nearest, printable
+from ds4chat.settings.validate import nearest
+from ds4chat.terminal import takes_escapes
+from ds4chat.text import one_line, printable, printable_streams
 
 RUN_ERROR = 1
 INTERRUPTED = 130
@@ -67,9 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _open_closed_streams()
     _never_fail_to_encode()
+    with printable_streams():
+        return _run(arguments, own_process=argv is None)
+
+
+def _run(arguments: list[str], *, own_process: bool) -> int:
     try:
         try:
-            code = _dispatch(arguments, own_process=argv is None)
+            code = _dispatch(arguments, own_process=own_process)
         except SystemExit as leave:  # argparse has shown a help or the version
             code = leave.code if isinstance(leave.code, int) else 0
         sys.stdout.flush()
@@ -143,6 +150,12 @@ def chat_parser() -> Parser:
     )
     shot = parser.add_argument_group("One shot")
     _add_prompt(parser, shot)
+    parser.put(
+        shot,
+        "--show-thinking",
+        action="store_true",
+        help="The model's thinking on stderr. Stdout holds the answer alone.",
+    )
     parser.put(
         shot,
         "--prompts-file",
@@ -416,6 +429,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
             json=given.json,
             raw=given.raw,
             ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
             parallel=given.parallel or PARALLEL.default,
             prompts=prompts_of(given.prompts_file),
         )
@@ -423,8 +437,14 @@ def _shot(given: argparse.Namespace) -> Shot | None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
     if prompt is not None:
-        return Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos)
-    for name in ("json", "raw", "ignore_eos"):
+        return Shot(
+            prompt,
+            json=given.json,
+            raw=given.raw,
+            ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
+        )
+    for name in ("json", "raw", "ignore_eos", "show_thinking"):
         if getattr(given, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
     return None
@@ -433,6 +453,11 @@ def _shot(given: argparse.Namespace) -> Shot | None:
 def _chat(given: argparse.Namespace, loaded: Loaded) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+    if not takes_escapes(sys.stdout):
+        raise UsageError(
+            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
+            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+        )
     from ds4chat.tui.app import run
 
     return run(loaded.settings, loaded)
@@ -443,7 +468,7 @@ def _report(loaded: Loaded, named: str | None) -> None:
     if loaded.problems and named:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
-        print(f"ds4chat: {printable(str(sentence))}", file=sys.stderr)
+        print(f"ds4chat: {one_line(sentence)}", file=sys.stderr)
 
 
 def _need_model(loaded: Loaded) -> None:
@@ -493,7 +518,7 @@ def _system_error(error: OSError) -> str:
 def _tell(text: str, code: int) -> int:
     with suppress(OSError):  # stderr may be full as well
         for line in text.splitlines():
-            print(f"ds4chat: {printable(line)}", file=sys.stderr)
+            print(f"ds4chat: {one_line(line)}", file=sys.stderr)
     return code
 
 
@@ -506,7 +531,8 @@ def _record(error: Exception) -> str:
     said = f"{type(error).__name__}: {error}".rstrip(".")
     try:
         file = log_dir() / "crash.log"
-        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="replace")
+        trace = printable("".join(traceback.format_exception(error)))
+        file.write_text(trace, encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:
         return f"An unforeseen error ended this: {said}. Its trace could not be kept: {failed}"
     return f"An unforeseen error ended this: {said}. The trace is in {file}; please report it."

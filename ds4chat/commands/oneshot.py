@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -21,7 +20,9 @@ from ds4chat.engine.events import (
     Prefill,
     Revised,
     ServerInfo,
+    SpeculationOff,
     Step,
+    Token,
     Tuning,
 )
 from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_demo
@@ -30,26 +31,41 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
+from ds4chat.terminal import takes_escapes
+from ds4chat.text import json_text, redraw_line, unguarded
+
+ONLY_THOUGHT = (
+    "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "
+    "answer at once (--nothink). --show-thinking shows the thinking."
+)
 
 RUN_ERROR = 1
 INTERRUPTED = 130
 
 
 class Printer:
-    """Puts a reply's events where they belong: text to stdout, logs and sentences to stderr."""
+    """Puts a reply's events where they belong: the answer to stdout, logs and sentences to stderr, and the
+    thinking there too, where it is asked for."""
 
-    def __init__(self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO) -> None:
+    def __init__(
+        self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO, show_thinking: bool = False
+    ) -> None:
         self._settings = settings
         self._json = as_json
-        self._out, self._err = out, err
+        # Into a pipe or a file the text is byte for byte the model's; a terminal shows what it can print.
+        self._out, self._err = out if out.isatty() else unguarded(out), err
+        self._show_thinking = show_thinking
         self.stats = Stats()
         self.tokens: list[dict[str, Any]] = []
         self.text: list[str] = []
+        """The answer."""
+        self.thinking: list[str] = []
         self.ended: Ended | None = None
         self.loaded: Loaded | None = None
         """What is known of the models; a server's reply may tell more of it."""
         self._hits = 0
         self._progress = False
+        self._line_open = False
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
@@ -59,57 +75,75 @@ class Printer:
             self._step(event)
         elif isinstance(event, Revised):
             self._revise(event)
-        elif isinstance(event, Loaded):
-            self.loaded = event
         elif isinstance(event, Notice):
             self._clear_progress()
+            self._end_thinking()
             print(f"ds4chat: {event.message}", file=self._err)
+        elif isinstance(event, Loaded):
+            self.loaded = event
+            if event.off_reason and (self._settings.mtp or self._settings.lookup):
+                self._say_off(event.off_reason)
+        elif isinstance(event, SpeculationOff):
+            if self.loaded is not None:
+                self.loaded = self.loaded.without_drafter(event)
+            self._say_off(event.reason)
         elif isinstance(event, Loading):
             self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
         elif isinstance(event, Prefill):
             if event.done < event.total:
-                self._show_progress(f"reading the prompt, {event.done} of {event.total} tokens")
+                what = "decoding the conversation again" if event.again else "reading the prompt"
+                self._show_progress(f"{what}, {event.done} of {event.total} tokens")
         elif isinstance(event, Ended):
             self._clear_progress()
             self.ended = event
-            self._add_tail(event.tail)
+            self._add_tail(event.thinking_tail, thinking=True)
+            self._add_tail(event.tail, thinking=False)
+            self._end_thinking()
 
-    def finish(self, loaded: Loaded) -> None:
+    def finish(self) -> None:
         """What comes after the reply: the closing newline, the reason it ended early, the summary."""
         assert self.ended is not None
         if not self._json and self.text:
             print(file=self._out, flush=True)
         if self.ended.detail:
             print(f"ds4chat: {self.ended.detail}", file=self._err)
+        if self.only_thought:
+            print(f"ds4chat: {ONLY_THOUGHT}", file=self._err)
         if self._settings.mtp_timing:
-            for line in summary_lines(self.stats, loaded.plain_ms):
+            for line in summary_lines(self.stats):
                 print(line, file=self._err)
 
-    def _add_tail(self, tail: str) -> None:
-        """Text that was held back belongs to the last token."""
-        if tail and self.tokens:
-            self.tokens[-1]["text"] += tail
-            self.text.append(tail)
-            if not self._json:
-                self._out.write(tail)
+    def _say_off(self, reason: str) -> None:
+        self._clear_progress()
+        print(f"ds4chat: MTP is off: {reason}.", file=self._err)
+
+    def write_text(self) -> None:
+        """The whole answer on stdout, for events that were taken as JSON."""
+        print("".join(self.text), file=self._out, flush=True)
+
+    @property
+    def only_thought(self) -> bool:
+        """The reply ended before its answer began."""
+        return bool(self.thinking) and not self.text
+
+    def _add_tail(self, tail: str, *, thinking: bool) -> None:
+        """Text that was held back belongs to the last token on its side, if there is one."""
+        owner = next((t for t in reversed(self.tokens) if t.get("thinking", False) is thinking), None)
+        if owner is not None:
+            owner["text"] += tail
+        self._put(tail, thinking)
 
     def _revise(self, event: Revised) -> None:
         """Take the tokens as they are known now; their text stands already."""
-        self.tokens = [
-            {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
-            for step in event.steps
-            for token in step.tokens
-        ]
+        self.tokens = [_as_json(token, step) for step in event.steps for token in step.tokens]
 
     def _step(self, step: Step) -> None:
         for token in step.tokens:
-            self.text.append(token.text)
-            self.tokens.append(
-                {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
-            )
-        if not self._json:
-            self._out.write("".join(token.text for token in step.tokens))
-            self._out.flush()
+            self.tokens.append(_as_json(token, step))
+            self._put(token.text, token.thinking)
+        self._out.flush()
+        if self._settings.mtp_timing or self._settings.mtp_spec_log or self._settings.mtp_conf_log:
+            self._end_thinking()
         if self._settings.mtp_timing:
             print(timing_line(step), file=self._err)
         if self._settings.mtp_spec_log:
@@ -122,16 +156,40 @@ class Printer:
                 self._hits += row.accepted
                 print(probe_line(row.target, row.draft, self._hits, self.stats.judged), file=self._err)
 
-    def _show_progress(self, text: str) -> None:
-        if self._err.isatty():
-            self._err.write(f"\r\x1b[K{text}")
+    def _put(self, text: str, thinking: bool) -> None:
+        if not text:
+            return
+        (self.thinking if thinking else self.text).append(text)
+        if thinking and self._show_thinking:
+            self._err.write(text)
             self._err.flush()
+            self._line_open = True
+        elif not thinking:
+            self._end_thinking()
+            if not self._json:
+                self._out.write(text)
+
+    def _end_thinking(self) -> None:
+        """Close the line that the thinking left open on stderr."""
+        if self._line_open:
+            print(file=self._err, flush=True)
+            self._line_open = False
+
+    def _show_progress(self, text: str) -> None:
+        if takes_escapes(self._err):
+            redraw_line(self._err, text)
             self._progress = True
 
     def _clear_progress(self) -> None:
         if self._progress:
-            self._err.write("\r\x1b[K")
+            redraw_line(self._err)
             self._progress = False
+
+
+def _as_json(token: Token, step: Step) -> dict[str, Any]:
+    """A token's entry in the JSON."""
+    told = {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
+    return told | ({"thinking": True} if token.thinking else {})
 
 
 def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
@@ -146,16 +204,16 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
         return RUN_ERROR
     if shot.prompts is not None:
         return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
-    printer = Printer(settings, as_json=shot.json, out=sys.stdout, err=sys.stderr)
-    loaded = answer(load, request_of(settings, shot), printer)
-    if loaded is None:
+    printer = Printer(
+        settings, as_json=shot.json, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+    )
+    if not answer(load, request_of(settings, shot), printer):
         return RUN_ERROR
-    loaded = printer.loaded or loaded
-    if loaded.off_reason and (settings.mtp or settings.lookup):
-        print(f"ds4chat: MTP is off: {loaded.off_reason}.", file=sys.stderr)
+    loaded = printer.loaded
+    assert loaded is not None
     if loaded.strict_note:
         print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
-    printer.finish(loaded)
+    printer.finish()
     assert printer.ended is not None
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
@@ -185,22 +243,24 @@ def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Gen
         think=settings.think,
         ignore_eos=shot.ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
+        baseline=True,
     )
 
 
-def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Loaded | None:
-    """Load, answer one request and free everything; None after a load error, which was printed.
+def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool:
+    """Load, answer one request and free everything; False after a load error, which was printed.
 
     Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
     """
-    from ds4chat.engine.sessions import Control, LoadError, open_session
+    from ds4chat.engine.control import Control
+    from ds4chat.engine.sessions import LoadError, open_session
 
     control = Control(request.tuning)
     try:
         session, loaded = open_session(load, emit, forgiving=False)
     except LoadError as error:
         print(f"ds4chat: {error}", file=sys.stderr)
-        return None
+        return False
     emit(loaded)
     before = signal.getsignal(signal.SIGINT)
 
@@ -214,7 +274,7 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> Load
     finally:
         signal.signal(signal.SIGINT, before)
         session.close()
-    return loaded
+    return True
 
 
 def run_many(settings: Settings, shot: Shot, load: Load) -> int:
@@ -236,20 +296,24 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     code = 0
     try:
         for index, events in session.run([request_of(settings, shot, prompt) for prompt in prompts]):
-            printer = Printer(settings, as_json=True, out=sys.stdout, err=sys.stderr)
+            printer = Printer(
+                settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+            )
             for event in events:
                 printer(event)
             ended = printer.ended
             assert ended is not None
             if ended.detail:
                 print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+            if printer.only_thought:
+                print(f"ds4chat: prompt {index + 1}: {ONLY_THOUGHT}", file=sys.stderr)
             if not printer.tokens and ended.finish_reason in ("error", "context"):
                 code = RUN_ERROR
             if shot.json:
                 answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
                 print(json_line(answered), flush=True)
             else:
-                print("".join(printer.text), flush=True)
+                printer.write_text()
     except LlamaError as error:
         print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
         code = RUN_ERROR
@@ -265,13 +329,13 @@ def run_each(settings: Settings, shot: Shot, load: Load) -> int:
     """Answer every prompt of a file over a server, one after the other; the exit code."""
     code = 0
     for index, prompt in enumerate(shot.prompts or ()):
-        printer = Printer(settings, as_json=True, out=sys.stdout, err=sys.stderr)
-        loaded = answer(load, request_of(settings, shot, prompt), printer)
-        if loaded is None:
+        printer = Printer(
+            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+        )
+        if not answer(load, request_of(settings, shot, prompt), printer):
             return RUN_ERROR
-        loaded = printer.loaded or loaded
-        ended = printer.ended
-        assert ended is not None
+        loaded, ended = printer.loaded, printer.ended
+        assert loaded is not None and ended is not None
         if ended.detail:
             print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
         if shot.json:
@@ -279,7 +343,7 @@ def run_each(settings: Settings, shot: Shot, load: Load) -> int:
             answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
             print(json_line(_with_server(answered, loaded.server)), flush=True)
         else:
-            print("".join(printer.text), flush=True)
+            printer.write_text()
         if ended.finish_reason == "cancelled":
             return INTERRUPTED
         if not printer.tokens and ended.finish_reason in ("error", "context"):
@@ -301,7 +365,7 @@ def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[st
 def json_line(value: object) -> str:
     """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(value, ensure_ascii=not unicode)
+    return json_text(value, ascii_only=not unicode)
 
 
 def as_json(
@@ -312,6 +376,7 @@ def as_json(
     assert ended is not None
     return {
         "text": "".join(printer.text),
+        "thinking": "".join(printer.thinking),
         "tokens": printer.tokens,
         "finish_reason": ended.finish_reason,
         "prompt_tokens": ended.prompt_tokens,

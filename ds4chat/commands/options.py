@@ -17,6 +17,8 @@ class Shot:
     """The prompt as it stands, without the chat template."""
     ignore_eos: bool = False
     """Go on past end tokens."""
+    show_thinking: bool = False
+    """The model's thinking on stderr; without it, nowhere but in the JSON."""
     parallel: int = 1
     """Prompts answered at once in one batched context; only with ``prompts``."""
     prompts: tuple[str, ...] | None = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import sys
-from pathlib import Path
 from typing import BinaryIO
 
 from ds4chat.commands.arguments import UsageError
+from ds4chat.files import NotRegularError, read_regular
 
 PATIENCE_S = 3.0
 """How long a silent pipe is waited for before a sentence says what is being waited for."""
 MAX_BYTES = 64 << 20
+_TOO_LARGE = "The prompt is larger than 64 MiB, more than any context holds: shorten it."
 
 
 def piped() -> bool:
@@ -95,24 +97,30 @@ def _argument(text: str, place: str = "The prompt given with -p") -> str:
 def _file_text(file: str) -> str:
     if file == "-":
         return read_stdin()
-    path = Path(file)
     try:
-        if path.is_dir():
-            raise UsageError(f"{file} is a folder: name a text file.")
-        with path.open("rb") as opened:
-            data = _read(opened)
+        data = read_regular(file, MAX_BYTES)
     except FileNotFoundError:
         raise UsageError(f"{file} does not exist: name a text file with the prompt.") from None
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UsageError(f"{file} cannot be read: {reason}. Change that, or name another file.") from None
+    except IsADirectoryError:
+        raise UsageError(f"{file} is a folder: name a text file.") from None
+    except NotRegularError as error:
+        raise UsageError(
+            f"{file} cannot be read: {error.strerror}. Name a text file, or send the prompt through a pipe: "
+            "--prompt-file - reads standard input."
+        ) from None
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(_TOO_LARGE) from None
+        raise UsageError(
+            f"{file} cannot be read: {error.strerror}. Change that, or name another file."
+        ) from None
     return _decoded(data, file)
 
 
 def _read(file: BinaryIO) -> bytes:
     data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise UsageError("The prompt is larger than 64 MiB, more than any context holds: shorten it.")
+        raise UsageError(_TOO_LARGE)
     return data
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from ds4chat.engine import measure
-from ds4chat.engine.events import Ended, Event, Generate, Load, Phases, Step, refused
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
+from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
+from ds4chat.engine.prompting import Prompter, PromptError, named_template
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
 
@@ -48,10 +48,11 @@ class BatchedSession:
 
     def __init__(self, load: Load, slots: int) -> None:
         check_target(Path(load.model))
+        template = named_template(load.chat_template)
         self._model = Model(load.model, gpu_layers=load.gpu_layers, split_mode=load.split_mode)
-        self._prompter = Prompter(self._model)
+        self._prompter = Prompter(self._model, template, use_template=load.template)
         self.note = self._prompter.note
-        self._n_ctx = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        self._n_ctx = self._model.room = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
         self._context = Context(
             self._model,
             n_ctx=self._n_ctx * slots,
@@ -84,7 +85,6 @@ class BatchedSession:
 
     def close(self) -> None:
         """Free everything."""
-        self._prompter.close()
         self._context.close()
         self._model.close()
 
@@ -92,9 +92,10 @@ class BatchedSession:
         try:
             prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            done[number] = [refused(request.reply, str(error))]
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            done[number] = [refused(request.reply, str(error), reason)]
             return
-        if not 0 < len(prompt.tokens) < self._n_ctx:
+        if len(prompt.tokens) >= self._n_ctx:
             detail = (
                 f"The prompt has {len(prompt.tokens)} tokens and a slot holds {self._n_ctx}. Shorten it, or "
                 "raise the context length (-c)."
@@ -106,6 +107,7 @@ class BatchedSession:
         self._context.remove_from(0, slot.seq)
         slot.reply = Reply(request, prompt, self._context, request.tuning, seed)
         slot.prompt, slot.pos, slot.number, slot.events = prompt.tokens, 0, number, []
+        slot.events += [Notice("info", note) for note in prompt.notes]
         slot.started, slot.decoding = time.perf_counter(), 0.0
 
     def _step(self, done: dict[int, list[Event]]) -> None:
@@ -149,11 +151,15 @@ class BatchedSession:
         reply = slot.reply
         assert reply is not None
         request = reply.request
+        try:
+            tokens = tuple(reply.take_own(row, index))
+        except BadRowError as error:
+            tokens, reply.finish, reply.detail = (), "error", str(error)
         slot.events.append(
             Step(
                 reply=request.reply,
-                index=len(slot.events),
-                tokens=tuple(reply.take_own(row, index)),
+                index=sum(isinstance(event, Step) for event in slot.events),
+                tokens=tokens,
                 drafted=0,
                 judged=(),
                 outcome="plain",
@@ -180,7 +186,7 @@ class BatchedSession:
                     first_token_ms=(slot.decoding - slot.started) * 1000,
                     context_used=slot.pos,
                     seed=request.tuning.seed,
-                    tail=reply.tail(),
+                    **reply.tails(),
                 )
             )
             reply.close()

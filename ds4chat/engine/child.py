@@ -1,7 +1,7 @@
 """The engine process: commands come in on stdin, events go out on stdout, everything else goes to the log.
 
-Two threads. The reader takes commands as they come: a Cancel or a Retune acts at once, Load and Generate
-wait in a queue. The main thread works the queue; llama.cpp runs there.
+Two threads. The reader takes commands as they come: a Cancel or a Retune acts at once, on what waits as on
+what runs; Load, Generate and Replay wait in a queue. The main thread works the queue; llama.cpp runs there.
 
 When stdin closes without a Quit, the chat is gone, however it went, and the process leaves at once; after a
 Quit, as soon as the conversation's state is kept or the client's time for that is over. No orphan stays.
@@ -17,16 +17,16 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import BinaryIO
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     Cancel,
-    Command,
     Event,
     Generate,
     Load,
     LoadFailed,
-    Notice,
     ProtocolError,
     Quit,
     Replay,
@@ -36,8 +36,11 @@ from ds4chat.engine.events import (
     encode,
     read_frame,
     refused,
+    uncompared,
 )
-from ds4chat.engine.sessions import AnySession, Control, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, LoadError, open_session
+from ds4chat.settings.logfile import LineFormatter
+from ds4chat.text import printable_streams
 
 log = logging.getLogger("ds4chat.engine")
 
@@ -48,17 +51,29 @@ KEEP_SHARE = 0.75
 """Of the time that the client waits after a Quit, what keeping the state may take: leaving needs the rest."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A Generate or a Replay on its way, with what changes it from outside."""
+
+    command: Generate | Replay
+    control: Control
+
+
+_Queued = Load | Quit | _Asked
+
+
 class Engine:
     """Works the commands of one client."""
 
     def __init__(self, commands: BinaryIO, events: BinaryIO) -> None:
         self._commands = commands
         self._events = events
-        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
+        self._asked: list[_Asked] = []
+        """Those that wait and the one that runs."""
         self._lock = threading.Lock()
-        self._running: tuple[int, Control] | None = None
+        """Held by who changes or reads ``_asked``."""
         self._loading = False
-        self._cancelled: set[int] = set()
         self._keep_until: float | None = None
         """After a Quit: when keeping the conversation's state is given up."""
         self._writing = threading.Lock()
@@ -85,35 +100,27 @@ class Engine:
                 except LoadError as error:
                     self.emit(LoadFailed(str(error)))
                 self._loading = False
-            elif isinstance(command, Generate):
-                if session is None:
-                    self.emit(
-                        refused(
-                            command.reply, "No model is loaded. Choose one with /model, then send it again."
-                        )
-                    )
-                    continue
-                control = Control(command.tuning)
-                with self._lock:
-                    self._running = (command.reply, control)
-                    if command.reply in self._cancelled:
-                        control.cancel()
-                session.generate(command, control, self.emit)
-                with self._lock:
-                    self._running = None
-                    self._cancelled.discard(command.reply)
-            elif isinstance(command, Replay):
-                if session is None:
-                    self.emit(Notice("warning", "No model is loaded, so there is nothing to check."))
-                else:
-                    control = Control(Tuning())
+            else:
+                try:
+                    self._answer(command, session)
+                finally:
                     with self._lock:
-                        self._running = (command.reply, control)
-                    session.replay(command.reply, control, self.emit)
-                    with self._lock:
-                        self._running = None
+                        self._asked.remove(command)
 
-    def _next(self, session: AnySession | None) -> Command:
+    def _answer(self, asked: _Asked, session: AnySession | None) -> None:
+        command = asked.command
+        if isinstance(command, Generate):
+            if session is None:
+                why = "No model is loaded. Choose one with /model, then send it again."
+                self.emit(refused(command.reply, why))
+            else:
+                session.generate(command, asked.control, self.emit)
+        elif session is None:
+            self.emit(uncompared(command.reply, "No model is loaded, so there is nothing to check."))
+        else:
+            session.replay(command.reply, asked.control, self.emit)
+
+    def _next(self, session: AnySession | None) -> _Queued:
         """The next command. When none has come for a while, the conversation's state is kept."""
         if session:
             try:
@@ -141,23 +148,26 @@ class Engine:
             while (payload := read_frame(self._commands)) is not None:
                 command = decode_command(payload)
                 with self._lock:
-                    running = self._running
                     if isinstance(command, Cancel):
-                        if running and running[0] == command.reply:
-                            running[1].cancel()
-                        else:
-                            self._cancelled.add(command.reply)
-                        continue
-                    if isinstance(command, Quit):
+                        for asked in self._asked:
+                            if asked.command.reply == command.reply:
+                                asked.control.cancel()
+                    elif isinstance(command, Retune):
+                        for asked in self._asked:
+                            asked.control.tuning = command.tuning
+                    elif isinstance(command, Quit):
                         # Neither a reply nor a load that still runs is waited for: there is nothing to keep.
-                        quitting = running is None and not self._loading
+                        quitting = not self._asked and not self._loading
                         self._keep_until = time.monotonic() + KEEP_SHARE * command.seconds
                         patience = command.seconds
-                    if isinstance(command, Retune):
-                        if running:
-                            running[1].tuning = command.tuning
-                        continue
-                self._queue.put(command)
+                        self._queue.put(command)
+                    elif isinstance(command, Load):
+                        self._queue.put(command)
+                    else:
+                        tuning = command.tuning if isinstance(command, Generate) else Tuning()
+                        asked = _Asked(command, Control(tuning))
+                        self._asked.append(asked)
+                        self._queue.put(asked)
         except ProtocolError as error:
             log.error("the client sent %s", error)
         if quitting:
@@ -175,18 +185,19 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    try:
-        Engine(commands, events).run()
-    except BrokenPipeError:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    with printable_streams():
+        try:
+            Engine(commands, events).run()
+        except BrokenPipeError:
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
         os._exit(0)
-    except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from ds4chat.engine.events import (
     read_frame,
 )
 from ds4chat.engine.rpc import lost
+from ds4chat.files import open_to_append
 
 LOG_TAIL = 20
 """Lines of the log that come with an EngineDied."""
@@ -182,7 +183,7 @@ class EngineClient:
         until it can be again."""
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            descriptor = open_to_append(self.log_path)
         except OSError as error:
             self._log_start = None
             if not self._said_no_log:
@@ -222,14 +223,15 @@ class EngineClient:
             why = f"it was ended by {name}"
         else:
             why = f"it left with exit code {code}"
+        unasked = "" if self._reply is None else ", and this turn is not sent again unless you /retry it"
         last_words = "" if self._log_start is None else "; the log has llama.cpp's last words"
         return EngineDied(
             reply=self._reply,
             exit_code=None if name else code,
             signal=name,
             message=(
-                f"The engine stopped: {why}. Everything that came so far is kept. Load the model again to go "
-                f"on{last_words}."
+                f"The engine stopped: {why}. Everything that came so far is kept{unasked}. Load the model "
+                f"again to go on{last_words}."
             ),
             log_tail=tuple(self._tail()),
         )

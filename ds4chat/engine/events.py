@@ -11,10 +11,13 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import IO, Literal
 
 import msgspec
+
+from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
@@ -38,6 +41,8 @@ Depth = int | Literal["auto"]
 MAX_DEPTH = 16
 UNKNOWN_ID = -1
 """The id of a token that a server does not name."""
+CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
+"""How sentences name the setting, which is reached in two ways."""
 
 
 class ProtocolError(Exception):
@@ -85,6 +90,8 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
+    thinking: str = ""
+    """What an assistant's turn thought before its content, without tags; templates that ask for it get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +102,11 @@ class Token:
     """UNKNOWN_ID where a server does not name it."""
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
-    completes the character carries it); the texts of a reply joined are the reply."""
+    completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
+    outside the thinking, joined, are the answer; those inside it, the thinking."""
     origin: Origin
     thinking: bool = False
-    """The token belongs to the model's thinking, its tags included."""
+    """The token belongs to the model's thinking, its marks included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +176,11 @@ class ModelInfo:
     n_vocab: int
     has_template: bool
 
+    @property
+    def title(self) -> str:
+        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        return one_line(self.name or PurePath(self.path).stem)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -205,6 +218,7 @@ class DrafterInfo:
     """The support file; empty for lookup and for a NextN block inside the target."""
     max_depth: int
     note: str = ""
+    """Why max_depth is less than MAX_DEPTH; follows "at most N tokens are drafted,"."""
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -249,12 +263,19 @@ class Load:
     """Load with the settings under which strict mode can be bit-equal."""
     convert: bool = False
     """A support file in ds4's layout is converted into the cache folder, instead of refused."""
+    chat_template: str = ""
+    """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
+    template: bool = True
+    """Off: conversations as plain lines, without any template."""
     rpc: tuple[str, ...] = ()
     """RPC servers, host:port each, whose memory and compute hold a part of the models."""
     server: ServerAddress | None = None
     """Answers instead of an engine here; of all other fields none counts then."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
+    depth: Depth = MAX_DEPTH
+    """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
+    a copy of a recurrent state; "auto": as deep as such copies take little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,18 +293,23 @@ class Generate:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     keep_accepted: bool = True
+    conversation: int = 0
+    """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
+    baseline: bool = False
+    """Decode a plain step now and then, so that the speed can be held against plain decoding's
+    (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retune:
-    """Take up this tuning from the next step on."""
+    """Take up this tuning from the next step on, in every reply that was asked for before."""
 
     tuning: Tuning
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop this reply within one llama.cpp call; what came stays."""
+    """Stop this reply, or its Replay, within one llama.cpp call; what came stays."""
 
     reply: int
 
@@ -336,6 +362,18 @@ class Loaded:
     server: ServerInfo | None = None
     """Where the models are; None: in the engine's own process."""
 
+    def without_drafter(self, off: SpeculationOff) -> Loaded:
+        """The same models once the drafter was given up."""
+        return replace(self, drafter=None, off_reason=off.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOff:
+    """The drafter of the loaded models was given up: plain decoding goes on."""
+
+    reason: str
+    """Follows "MTP is off:", without a full stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
@@ -346,13 +384,15 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache."""
+    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache. With ``again`` it is the
+    conversation so far that is decoded, within a reply, because the cache or the drafter lost it."""
 
     reply: int
     done: int
     total: int
     reused: int
     ms: float
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,11 +410,26 @@ class Step:
     ms: Phases
     tuning: Tuning
     depth: int
-    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget."""
+    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
+    depth stands here for a step that is plain for the baseline's sake, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: int
     """Tokens in the target's KV cache after the step."""
+    baseline: bool = False
+    """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain
+    step takes ms.total - ms.draft here."""
+
+    @property
+    def accepted(self) -> int:
+        """Judged drafts that were accepted. Each is one of ``tokens``, but for the one of ``accepted_end``
+        and for those of a probe, which are hits and never used."""
+        return sum(row.accepted for row in self.judged)
+
+    @property
+    def accepted_end(self) -> bool:
+        """The last accepted draft was the token that ended the reply, which is accepted and not emitted."""
+        return self.accepted > len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,9 +473,18 @@ class Ended:
     context_used: int
     seed: int
     tail: str = ""
-    """Text that was still held back when the reply ended: it follows the last token's text."""
+    """The answer's text that was still held back when the reply ended: it follows the last token's."""
+    thinking_tail: str = ""
+    """The same of the thinking."""
     counters: Counters | None = None
     """The totals that a server gave; None where the steps are all there is to count."""
+
+
+def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
+    """What is said of a reply that a limit ended; empty where none did."""
+    if reason == "context":
+        return "cut: the context is full" if any_text else "the prompt does not fit into the context"
+    return "cut at its limit" if reason == "length" else ""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
@@ -430,10 +494,11 @@ def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The answer to Replay: the reply's tokens against plain decoding under the same settings."""
+    """The end of a Replay: the reply's tokens against plain decoding under the same settings."""
 
     reply: int
-    equal: bool
+    equal: bool | None
+    """None where nothing was compared: it was stopped, or could not be made, as ``detail`` says."""
     compared: int
     """Tokens compared; the one that ended the reply counts, though it emits nothing."""
     first_difference: int
@@ -445,6 +510,13 @@ class Replayed:
     gap: float
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
     detail: str
+    plain_ms: float = 0.0
+    """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
+
+
+def uncompared(reply: int, why: str) -> Replayed:
+    """The end of a Replay that compared nothing; ``why`` is a sentence."""
+    return Replayed(reply, None, 0, -1, -1, -1, "", "", 0.0, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +543,18 @@ class EngineDied:
 
 
 Event = (
-    Loading | Loaded | LoadFailed | Prefill | Step | Revised | Alive | Ended | Replayed | Notice | EngineDied
+    Loading
+    | Loaded
+    | LoadFailed
+    | SpeculationOff
+    | Prefill
+    | Step
+    | Revised
+    | Alive
+    | Ended
+    | Replayed
+    | Notice
+    | EngineDied
 )
 
 # ---------------------------------------------------------------------------------------- wire form
@@ -483,6 +566,7 @@ _EVENTS: dict[str, type] = {
         Loading,
         Loaded,
         LoadFailed,
+        SpeculationOff,
         Prefill,
         Step,
         Revised,

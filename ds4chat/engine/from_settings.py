@@ -75,7 +75,10 @@ def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
         flash_attn=settings.flash_attn,  # type: ignore[arg-type]
         strict=settings.mtp_strict,
         convert=settings.mtp_convert,
+        chat_template=settings.chat_template,
+        template=settings.template,
         keep_states=settings.keep_states,
+        depth=settings.mtp_draft,
         rpc=_rpc(settings),
     )
 
@@ -94,8 +97,7 @@ def _server(settings: Settings, chosen: tuple[str, ...]) -> ServerAddress:
         names = ", ".join(settings.servers) or "none yet"
         raise ModelFileError(
             f"There is no server {settings.server} in [servers] of the settings file (there: {names}), and "
-            "it is "
-            "no address such as http://127.0.0.1:8080."
+            "it is no address such as http://127.0.0.1:8080."
         )
     entry = named or {"url": settings.server}
     return ServerAddress(

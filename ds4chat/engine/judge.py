@@ -26,6 +26,16 @@ def choose(logits: Floats) -> int:
     return int(logits.argmax())
 
 
+def decides(logits: Floats, best: int) -> bool:
+    """Whether a row (n_vocab,) with the argmax ``best`` ranks its tokens: a NaN anywhere is the argmax, and
+    where every logit is the same, so are those of the first, the middle and the last token."""
+    top = logits[best]
+    if not np.isfinite(top):
+        return False
+    same = logits[-1] == top and logits[0] == top and logits[len(logits) // 2] == top
+    return not (same and len(logits) > 1 and bool((logits == top).all()))
+
+
 def top_gap(logits: Floats, best: int) -> float:
     """Logit of the row's argmax ``best`` minus the second best logit. The row is unchanged afterwards."""
     top = logits[best]

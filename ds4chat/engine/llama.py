@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
@@ -30,7 +31,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from ds4chat.engine import rpc
+from ds4chat.engine import rpc, stack
+from ds4chat.engine.events import CONTEXT_LENGTH
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -44,8 +46,13 @@ CACHE_TYPES = {
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
-_GPU, _INTEGRATED_GPU = 1, 2  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_RECURRENT_ONLY = 1  # a flag of llama_state_seq_get_size_ext
+_CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
 PENALTY_WINDOW = 64
+STACK_PER_CHARACTER = 1024
+"""Bytes of stack that llama.cpp's splitting of text may take for each character of the longest piece: most
+pre-tokenizers are std::regex patterns, and libstdc++ matches a run by recursion. Measured: 326 in each of
+them, with the optimisation that wheels are built with; the rest is for other compilers."""
 
 
 class LlamaError(Exception):
@@ -57,7 +64,34 @@ class DecodeError(LlamaError):
 
     def __init__(self, code: int, rows: int) -> None:
         self.code = code
+        self.unchanged = code in (1, -1)
+        """The cache is as it was before."""
         super().__init__(f"llama.cpp could not decode a batch of {rows} tokens (code {code}).")
+
+
+class CacheTypeError(LlamaError):
+    """The model's heads are no whole number of the cache type's blocks wide."""
+
+
+class TooLongError(LlamaError):
+    """A text becomes ``fewest`` tokens or more, which fill a context of ``room``."""
+
+    def __init__(self, fewest: int, room: int) -> None:
+        super().__init__(
+            f"The prompt has {fewest} tokens or more and the context holds {room}. Shorten it, or raise "
+            f"{CONTEXT_LENGTH}."
+        )
+
+
+class BadRowError(LlamaError):
+    """A row of logits decides nothing: it holds what is no number, or the same number everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's output is not numbers that decide anything. Most often the file is damaged, such as "
+            "by a download that broke off: download or convert it again. Or its numbers overflow here: take "
+            "another cache type (-ctk f16 -ctv f16), other flash attention (-fa off), or no GPU (-ngl 0)."
+        )
 
 
 # ------------------------------------------------------------------------------------ the library
@@ -107,6 +141,11 @@ _target_layers_n = _symbol(
 _device_count = _symbol(["ggml_backend_dev_count"], ctypes.c_size_t, [])
 _device_get = _symbol(["ggml_backend_dev_get"], _pointer, [ctypes.c_size_t])
 _device_type = _symbol(["ggml_backend_dev_type"], ctypes.c_int, [_pointer])
+_device_memory = _symbol(
+    ["ggml_backend_dev_memory"],
+    None,
+    [_pointer, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
+)
 _device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
 
 _device_registry = _symbol(["ggml_backend_dev_backend_reg"], _pointer, [_pointer])
@@ -115,6 +154,7 @@ _registry_by_name = _symbol(["ggml_backend_reg_by_name"], _pointer, [ctypes.c_ch
 _registry_function = _symbol(["ggml_backend_reg_get_proc_address"], _pointer, [_pointer, ctypes.c_char_p])
 _register = _symbol(["ggml_backend_register"], None, [_pointer])
 _load_backend = _symbol(["ggml_backend_load"], _pointer, [ctypes.c_char_p])
+_token_attributes = _symbol(["llama_vocab_get_attr"], ctypes.c_int, [_pointer, _i32])
 
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -161,13 +201,45 @@ def _reason(otherwise: str) -> str:
     return (first_error() or otherwise).rstrip(".")
 
 
+_ODD_HEADS = "does not divide"
+"""Of llama.cpp's reasons: the cache type's block and the heads of a layer do not go together."""
+
+
 def _context_advice(reason: str) -> str:
     """What to do where llama.cpp makes no context, by the reason that it logged."""
     if "quantized V cache" in reason:
         return "Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
-    if "does not divide" in reason:
+    if _ODD_HEADS in reason:
         return "Take a cache type that suits the model (-ctk f16 -ctv f16)."
-    return "Lower the context length (-c), or free memory."
+    return f"Lower {CONTEXT_LENGTH}, or free memory."
+
+
+def builtin_templates() -> list[str]:
+    """Names of the chat templates that llama.cpp itself knows."""
+    n = C.llama_chat_builtin_templates(None, 0)
+    names = (ctypes.c_char_p * n)()
+    C.llama_chat_builtin_templates(names, n)
+    return [name.decode() for name in names if name]
+
+
+def apply_builtin_template(name: str, messages: Sequence[tuple[str, str]], *, open_turn: bool) -> str:
+    """The prompt's text of (role, content) pairs in one of llama.cpp's own layouts, by its name.
+
+    Raises LlamaError where llama.cpp does not know it, and for a text with a NUL, which would end it there.
+    """
+    raw = [(role.encode(), content.encode("utf-8", "surrogatepass")) for role, content in messages]
+    if any(b"\0" in content for _, content in raw):
+        raise LlamaError("llama.cpp's own chat templates take no text with a NUL character.")
+    turns = (C.llama_chat_message * len(raw))(*(C.llama_chat_message(*pair) for pair in raw))
+    size = 2 * sum(len(role) + len(content) for role, content in raw) + 1024
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = C.llama_chat_apply_template(name.encode(), turns, len(raw), open_turn, buffer, size)
+        if n < 0:
+            raise LlamaError(f"llama.cpp knows no chat template named {name}.")
+        if n <= size:
+            return buffer.raw[:n].decode("utf-8", "surrogatepass")
+        size = n
 
 
 def missing_for_eagle3() -> bool:
@@ -255,6 +327,25 @@ def _devices_with(servers: Sequence[str]) -> Any:
     return (_pointer * (len(chosen) + 1))(*chosen, None)
 
 
+def memory() -> int:
+    """Bytes of memory, used or free, of the devices that the layers run on; 0 where that is not known."""
+    if None in (_device_count, _device_get, _device_type, _device_memory):
+        return 0
+    start()
+    handles = [_device_get(i) for i in range(_device_count())]
+    kinds = (_GPU, _INTEGRATED_GPU, _CPU) if C.llama_supports_gpu_offload() else (_CPU,)
+    for kind in kinds:
+        total = 0
+        for handle in handles:
+            if _device_type(handle) == kind:
+                free, size = ctypes.c_size_t(), ctypes.c_size_t()
+                _device_memory(handle, ctypes.byref(free), ctypes.byref(size))
+                total += size.value
+        if total:
+            return total
+    return 0
+
+
 def build() -> str:
     """What this llama.cpp is and which instructions it uses."""
     return f"{llama_cpp.__version__} {C.llama_print_system_info().decode('utf-8', 'replace')}"
@@ -280,6 +371,19 @@ def gpu_name(found: Sequence[tuple[int, str]]) -> str:
 
 
 # ------------------------------------------------------------------------------------ model
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token that stands for a text of its own, apart from what the tokenizer makes of texts."""
+
+    id: int
+    text: str
+    control: bool
+    """It is recognised only where special tokens are; the others (user-defined ones) are in every text."""
+    strips_left: bool = False
+    """It swallows the blanks before it."""
+    strips_right: bool = False
 
 
 class Model:
@@ -334,9 +438,15 @@ class Model:
         self.size_bytes: int = C.llama_model_size(self.handle)
         self.has_encoder: bool = C.llama_model_has_encoder(self.handle)
         self.recurrent: bool = C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle)
+        self.windowed: bool = C.llama_model_n_swa(self.handle) > 0
+        """Some layers attend a sliding window."""
         self._eog: dict[int, bool] = {}
         self._control: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._bound: tuple[bytes, int] | None = None
+        self.room = 0
+        """Tokens of the context. A text that fills it however it is split is refused before it is split,
+        which takes time and memory with its length. 0: no text is."""
 
     def close(self) -> None:
         """Free the model; its contexts must be closed before."""
@@ -359,15 +469,43 @@ class Model:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of a text; special tokens are recognised in it when ``parse_special``.
 
-        Raises LlamaError where llama.cpp cannot take it apart.
+        Raises TooLongError, and LlamaError where llama.cpp cannot take it apart.
         """
         raw = text.encode("utf-8", "surrogatepass")
+        if self.room and len(raw) >= self.room and (fewest := self._fewest_tokens(raw)) >= self.room:
+            raise TooLongError(fewest, self.room)
+        try:
+            return stack.call(
+                lambda: self._tokenize(raw, add_special, parse_special), STACK_PER_CHARACTER * len(text)
+            )
+        except stack.NoStackError:
+            raise LlamaError(
+                f"A text of {len(text):,} characters may need more memory than this machine has to be turned "
+                "into tokens. Send it in parts, or shorten it."
+            ) from None
+
+    def _tokenize(self, raw: bytes, add_special: bool, parse_special: bool) -> list[int]:
         capacity = len(raw) + 16
         buffer = (C.llama_token * capacity)()
         n = C.llama_tokenize(self.vocab, raw, len(raw), buffer, capacity, add_special, parse_special)
         if n < 0:
             raise LlamaError("llama.cpp could not turn the text into tokens.")
         return list(buffer[:n])
+
+    def _fewest_tokens(self, raw: bytes) -> int:
+        """A lower bound of the tokens that ``raw`` becomes.
+
+        A byte that has a token of its own is never lost: it belongs to exactly one token, merged or by
+        itself, unless it is a blank beside a special token that strips its neighbourhood. And a token stands
+        for at most as many bytes as its stored text has, which writes each byte as one character or more. So
+        n tokens hold at most n times the longest text's length of such bytes.
+        """
+        if self._bound is None:
+            texts = [C.llama_vocab_get_text(self.vocab, i) for i in range(self.n_vocab)]
+            known = _bytes_with_tokens(C.llama_vocab_type(self.vocab), frozenset(texts))
+            self._bound = bytes(set(range(256)) - known | set(b" \t\n\v\f\r")), max(map(len, texts))
+        lost, longest = self._bound
+        return -(-len(raw.translate(None, lost)) // longest)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes that a token stands for; control tokens are empty unless ``special``."""
@@ -397,6 +535,32 @@ class Model:
             known = self._control[token] = bool(C.llama_vocab_is_control(self.vocab, token))
         return known
 
+    @cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """The tokens that llama.cpp looks for in a text before it takes the rest apart, in the order in which
+        it does: the longest first."""
+        hidden = C.LLAMA_TOKEN_ATTR_UNKNOWN | C.LLAMA_TOKEN_ATTR_CONTROL
+        found: list[tuple[bytes, SpecialToken]] = []
+        for token in range(self.n_vocab):
+            attributes = _token_attributes(self.vocab, token)
+            if attributes & (hidden | C.LLAMA_TOKEN_ATTR_USER_DEFINED):
+                raw = C.llama_vocab_get_text(self.vocab, token)
+                special = SpecialToken(
+                    token,
+                    raw.decode("utf-8", "replace"),
+                    control=bool(attributes & hidden),
+                    strips_left=bool(attributes & C.LLAMA_TOKEN_ATTR_LSTRIP),
+                    strips_right=bool(attributes & C.LLAMA_TOKEN_ATTR_RSTRIP),
+                )
+                found.append((raw, special))
+        found.sort(key=lambda pair: -len(pair[0]))
+        return tuple(special for raw, special in found if raw)
+
+    @property
+    def first_token(self) -> int | None:
+        """The token that this vocabulary wants before every text; None where it wants none."""
+        return C.llama_vocab_bos(self.vocab) if C.llama_vocab_get_add_bos(self.vocab) else None
+
     @property
     def bos(self) -> str:
         """Text of the token that begins a sequence; empty when there is none."""
@@ -417,6 +581,20 @@ class Model:
             return []
         n = _target_layers_n(self.handle)
         return list(_target_layers(self.handle)[:n])
+
+
+def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:
+    """The bytes that a vocabulary of this kind has a token for: as ``<0xNN>``, or as GPT-2's stand-in. Kinds
+    that may drop whole words, or make one token of them, have none."""
+    if kind not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
+        return set()
+    found = {byte for byte in range(256) if b"<0x%02X>" % byte in texts}
+    if found or kind == C.LLAMA_VOCAB_TYPE_SPM:
+        return found
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    stand_ins = {**{byte: chr(byte) for byte in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+    return {byte for byte, text in stand_ins.items() if text.encode() in texts}
 
 
 # ------------------------------------------------------------------------------------ context
@@ -478,7 +656,8 @@ class Context:
     ``n_outputs``: most rows that one decode may ask logits of. ``rollback``: how many tokens of the last
     batch a recurrent state can drop; it multiplies that state's memory. ``embd_width``: floats a row when
     decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. ``n_ctx``: cells of all sequences
-    together. Raises LlamaError, and ValueError where ``n_batch`` has no room for the rollback.
+    together. Raises LlamaError, of the kind CacheTypeError where ``cache`` cannot hold the model's heads, and
+    ValueError where ``n_batch`` has no room for the rollback.
     """
 
     def __init__(
@@ -505,7 +684,7 @@ class Context:
         if n_ctx > MOST_CELLS:
             raise LlamaError(
                 f"A context of {n_ctx} tokens in all is longer than the {MOST_CELLS} that llama.cpp counts. "
-                "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+                f"Lower {CONTEXT_LENGTH}, or answer fewer prompts at once (--parallel)."
             )
         params = C.llama_context_default_params()
         params.n_ctx = n_ctx
@@ -526,7 +705,8 @@ class Context:
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
             reason = _reason("it gave no reason")
-            raise LlamaError(
+            kind = CacheTypeError if _ODD_HEADS in reason else LlamaError
+            raise kind(
                 f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}. "
                 f"{_context_advice(reason)}"
             )
@@ -675,10 +855,10 @@ class Context:
         ext.llama_set_embeddings_nextn(self.handle, on, masked)
 
     def enable_layer_inputs(self, layers: Sequence[int], on: bool = True) -> None:
-        """Keep the inputs of these layers of every row. The architecture must publish them. Raises ValueError
-        for a layer that the model does not have."""
+        """Keep the inputs of these layers of every row; that of layer n_layer is what the last one makes. The
+        architecture must publish them. Raises ValueError for a layer that the model does not have."""
         for layer in layers:
-            if not 0 <= layer < self.model.n_layer:
+            if not 0 <= layer <= self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
             _set_layer_input(self.handle, layer, on)
         self._layer_inputs = list(layers) if on else []
@@ -715,6 +895,10 @@ class Context:
     def state_size(self) -> int:
         """Bytes that save_state() takes now."""
         return int(C.llama_state_seq_get_size(self.handle, 0))
+
+    def recurrent_size(self) -> int:
+        """Bytes of one copy of the sequence's recurrent state; 0 where it has none, or is empty."""
+        return int(C.llama_state_seq_get_size_ext(self.handle, 0, _RECURRENT_ONLY))
 
     def save_state(self) -> memoryview:
         """The sequence's state as llama.cpp writes it. Raises LlamaError."""

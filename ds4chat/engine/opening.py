@@ -5,39 +5,66 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import measure, rpc
+from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
 from ds4chat.engine.auto.controller import AutoDepth
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.drafters.assistant import Assistant
 from ds4chat.engine.drafters.base import Drafter
-from ds4chat.engine.drafters.chained import ChainedNextN
-from ds4chat.engine.drafters.eagle3 import Eagle3
 from ds4chat.engine.drafters.lookup import Either, Lookup
-from ds4chat.engine.drafters.model import DraftModel
-from ds4chat.engine.drafters.nextn import NextN
-from ds4chat.engine.events import MAX_DEPTH, DrafterInfo, Load, Loaded, Loading, ModelInfo, Notice
-from ds4chat.engine.llama import CacheConfig, Context, LlamaError, Model, add_rpc_servers, build, device
-from ds4chat.engine.prompting import Prompter
+from ds4chat.engine.drafters.registry import OPENERS
+from ds4chat.engine.events import (
+    MAX_DEPTH,
+    Depth,
+    DrafterInfo,
+    Load,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Notice,
+)
+from ds4chat.engine.llama import (
+    BadRowError,
+    CacheConfig,
+    CacheTypeError,
+    Context,
+    LlamaError,
+    Model,
+    add_rpc_servers,
+    build,
+    device,
+    memory,
+)
+from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.sessions import Emit, LoadError
-from ds4chat.engine.strict import STRICT_CACHE, prepare_strict, strict_batches_are_exact
-from ds4chat.engine.templates import TemplateProcess
-from ds4chat.models.classify import classify, quantisation
+from ds4chat.engine.strict import (
+    ODD_HEADS_CACHE,
+    ODD_HEADS_NOTE,
+    STRICT_CACHE,
+    prepare_strict,
+    strict_batches_are_exact,
+)
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
+from ds4chat.models.kinds import kind_of
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
 
 log = logging.getLogger(__name__)
 
 DEFAULT_CTX = 8192
 BATCH = 512
+PROBE = 32
+"""Tokens of a context that is only made to be measured."""
+COPIES_SHARE = 0.05
+"""Of the memory, what copies of a recurrent state take at most unless a depth asks for more."""
 
 
 def open_session(
@@ -82,7 +109,7 @@ def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> t
 
 def _converted(load: Load, emit: Emit) -> str:
     """The support file, or what it was converted to if it is in ds4's layout. Raises ModelFileError."""
-    if load.support == EMBEDDED or classify(read_header(load.support)) != "ds4-support":
+    if load.support == EMBEDDED or not kind_of(read_header(load.support)).converts:
         return load.support
     try:
         out = converted_path(load.model, load.support, paths.cache_dir())
@@ -106,9 +133,13 @@ class _Opening:
         self._load = load
         self._resuming = resuming
         self._header = header
+        self._template = named_template(load.chat_template)
         self._emit = emit
         self._rollback = rollback_class(header)
         self._threads = load.threads or measure.cores()
+        self._max_depth = MAX_DEPTH
+        self._windowed = False
+        """A cache of the target's or the drafter's holds sliding windows."""
         self._cache = (
             STRICT_CACHE
             if load.strict
@@ -118,24 +149,30 @@ class _Opening:
     def session(self, pair: Pair | None, off_reason: str) -> tuple[Session, Loaded]:
         """Load everything and measure. Raises LlamaError."""
         load, emit = self._load, self._emit
-        templates = TemplateProcess()  # comes up while the model is loaded
         if load.strict:
             prepare_strict()
         if load.rpc:
             self._add_rpc_servers()
-        model = self._model(load.model, "target", mtp=pair is not None and pair.kind == "nextn-embedded")
-        prompter = Prompter(model, templates)
+        model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
+        prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")
         if lookup and self._rollback == "none":
             lookup, off_reason = False, f"{load.model} cannot drop rejected drafts from its recurrent state"
+        if self._rollback == "bounded" and (pair or lookup):
+            self._max_depth = self._depth_of_copies(model)
         target = self._target(model, speculates=pair is not None or lookup)
         token = _any_token(model)
         emit(Loading("measuring", 0.0))
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
+        row = target.logits(1)[0]
+        if not judge.decides(row, judge.choose(row)):
+            target.close()
+            model.close()
+            raise BadRowError
         drafter: Drafter | None = None
         if pair:
             try:
@@ -144,12 +181,18 @@ class _Opening:
                 off_reason = str(error)
                 emit(Notice("error", f"Speculation is off: {error}"))
         if lookup:
-            words = Lookup(max_depth=MAX_DEPTH)
+            words = Lookup(max_depth=self._max_depth)
             drafter = Either(words, drafter) if drafter else words
+        if drafter and self._max_depth < MAX_DEPTH and not drafter.note:
+            drafter.note = "as many as this load keeps copies of the recurrent state for"
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
-            exact, strict_note = strict_batches_are_exact(target, token)
+            exact, strict_note = (
+                strict_batches_are_exact(target, token)
+                if self._cache is STRICT_CACHE
+                else (False, ODD_HEADS_NOTE)
+            )
         auto, remember = self._auto_depth(drafter)
         session = Session(
             target,
@@ -162,6 +205,8 @@ class _Opening:
             auto=auto,
             remember=remember,
             states=self._states(target, drafter, pair) if self._resuming else None,
+            windowed=self._windowed,
+            settling=1 if device() == "CPU" else 2,
         )
         return session, Loaded(
             target=self._info(model),
@@ -186,7 +231,7 @@ class _Opening:
 
     def _model(self, path: str, stage: str, *, mtp: bool) -> Model:
         load = self._load
-        return Model(
+        model = Model(
             path,
             mtp=mtp,
             gpu_layers=load.gpu_layers,
@@ -195,6 +240,22 @@ class _Opening:
             rpc_servers=load.rpc,
             progress=_progress(self._emit, stage),
         )
+        self._windowed |= model.windowed
+        return model
+
+    def _depth_of_copies(self, model: Model) -> int:
+        """The deepest draft of this load on a recurrent target, which keeps a copy of its state for each
+        drafted token. What takes more than a little of the memory is said. Raises LlamaError."""
+        probe = Context(model, n_ctx=PROBE, n_batch=PROBE, n_outputs=1, threads=self._threads)
+        try:
+            probe.decode([_any_token(model)], 0)
+            copy = probe.recurrent_size()
+        finally:
+            probe.close()
+        depth, notice = depth_of_copies(self._load.depth, copy, memory())
+        if notice:
+            self._emit(Notice("warning", notice))
+        return depth
 
     def _target(self, model: Model, *, speculates: bool) -> Context:
         n_ctx = self._n_ctx(model)
@@ -206,37 +267,45 @@ class _Opening:
                     "trained for; its text may lose the thread beyond that.",
                 )
             )
-        return Context(
+        make = partial(
+            Context,
             model,
             n_ctx=n_ctx,
             n_batch=BATCH,
             n_outputs=MAX_DEPTH + 1,
             threads=self._threads,
             # A recurrent state is kept once more for every token that may be dropped.
-            rollback=MAX_DEPTH if speculates and self._rollback == "bounded" else 0,
-            cache=self._cache,
+            rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
         )
+        try:
+            return make(cache=self._cache)
+        except CacheTypeError:
+            if not self._load.strict:
+                raise
+            self._cache = ODD_HEADS_CACHE
+            return make(cache=self._cache)
 
     def _n_ctx(self, model: Model) -> int:
         return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {"max_depth": MAX_DEPTH, "threads": self._threads, "cache": self._cache}
-        if pair.kind == "nextn-embedded":
-            nextn = ChainedNextN if pair.n_heads > 1 else NextN
-            return nextn(target, target.model, embedded=True, **options)
-        support = self._model(
-            str(pair.path), "support", mtp=pair.kind in ("nextn-support", "gemma4-assistant")
-        )
-        if pair.kind == "nextn-support":
-            nextn = ChainedNextN if pair.n_heads > 1 else NextN
-            return nextn(target, support, embedded=False, **options)
-        if pair.kind == "gemma4-assistant":
-            return Assistant(target, support, **options)
-        if pair.kind == "eagle3":
-            return Eagle3(target, support, **options)
-        return DraftModel(target, support, **options)
+        options: dict[str, Any] = {"max_depth": self._max_depth, "threads": self._threads}
+        opener = OPENERS[pair.kind]
+        inside = pair.path is None
+        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
+        try:
+            try:
+                return opener.open(target, model, cache=self._cache, **options)
+            except CacheTypeError:
+                if not self._load.strict:
+                    raise
+                # What a drafter rounds differently changes no token: its cache need not be strict's.
+                return opener.open(target, model, cache=ODD_HEADS_CACHE, **options)
+        except LlamaError:
+            if not inside:
+                model.close()
+            raise
 
     def _auto_depth(self, drafter: Drafter | None) -> tuple[AutoDepth, Callable[[CostTable], object]]:
         """The controller of depth "auto", started from what was measured with the same files, threads and
@@ -279,7 +348,7 @@ class _Opening:
         except (OSError, ModelFileError) as error:
             log.warning("conversations are not kept: %s", error)
             return None
-        return SavedStates(folder, identity)
+        return SavedStates(identity)
 
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
@@ -295,6 +364,24 @@ class _Opening:
             n_vocab=model.n_vocab,
             has_template=bool(model.chat_template),
         )
+
+
+def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
+    """How many copies of a recurrent state to keep, one for each token of the deepest draft, and a sentence
+    for the user where they take more than COPIES_SHARE of the memory.
+
+    asked: the depth to be reached; "auto" takes no more than fit into that share, but one. copy: bytes of
+    one. available: bytes of memory, 0 where that is not known.
+    """
+    affordable = int(COPIES_SHARE * available / copy) if copy and available else MAX_DEPTH
+    depth = min(MAX_DEPTH, max(1, affordable if asked == "auto" else asked))
+    if depth <= affordable:
+        return depth, ""
+    return depth, (
+        f"To roll drafts of {depth} tokens back, {depth} copies of this model's recurrent state are kept: "
+        f"{depth * copy / 2**20:,.0f} MiB, {depth * copy / available:.0%} of the memory. Load it with a "
+        "smaller --mtp-draft to keep fewer."
+    )
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:

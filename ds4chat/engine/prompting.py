@@ -1,14 +1,40 @@
-"""From messages to prompt tokens, through the target's chat template or a plain layout without one."""
+"""From messages to prompt tokens, through a chat template or a plain layout without one.
+
+A template gets the conversation in the form that it takes. Tried in turn: as it is; with the system prompt
+inside the first user turn; with turns of one role joined, as one that was never answered leaves them; each
+with contents as text and as lists of typed parts. The first form counts that the template accepts and of
+which every message is in the prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from ds4chat.engine.events import Generate, Message
-from ds4chat.engine.llama import Model
-from ds4chat.engine.templates import RendererError, TemplateError, TemplateProcess
-from ds4chat.engine.text import opens_thinking
+from ds4chat.engine.llama import Model, builtin_templates
+from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
+from ds4chat.engine.thinking import (
+    TAGS,
+    ReplyFormat,
+    declared_by_template,
+    switches,
+    system_switch,
+    turn_marks,
+    turn_of,
+    with_word,
+)
+from ds4chat.engine.user_text import Finder, Marks, Span, forbidden_tokens, names_of, tokenize
+from ds4chat.models.errors import ModelFileError
+from ds4chat.text import one_line, shortened
+
+MAX_TEMPLATE_BYTES = 1 << 20
+
+_PLAIN_LINES = "so the conversation is written as 'User:' and 'Assistant:' lines"
+_OTHER_TEMPLATE = "another template with --chat-template FILE or NAME, or none with --no-template"
 
 
 class PromptError(Exception):
@@ -21,104 +47,374 @@ class Prompt:
 
     tokens: list[int]
     stop: tuple[str, ...]
-    thinking: bool
+    format: ReplyFormat
+    """How the reply is read."""
+    thinking: str = ""
+    """The mark that opened a thought at the prompt's end; empty where none did."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user, each said once a model."""
+    form: str = ""
+    """How the template got the conversation, in words; empty where there was none."""
 
 
 class Prompter:
-    """Renders conversations for one model. ``templates``: a process that was started before, to be ready by
-    now; close() ends it."""
+    """Renders conversations for one model.
 
-    def __init__(self, model: Model, templates: TemplateProcess | None = None) -> None:
+    template: instead of the model's own. use_template: False for the plain layout.
+    """
+
+    def __init__(self, model: Model, template: Template | None = None, *, use_template: bool = True) -> None:
         self._model = model
-        self._templates: TemplateProcess | None = templates or TemplateProcess()
+        names = names_of(model.special_tokens)
+        self._specials = Finder(names)
+        self._names = Finder([*names, *TAGS])
+        self._structural: set[str] = set()
+        self._said: set[str] = set()
+        self._template: Template | None = None
+        self._answers = True
+        """Examples may be asked of the template: none of them has exceeded a limit."""
         self.note = ""
-        """A sentence when the chat template is missing or broken."""
-        template = model.chat_template
-        if not template:
+        """A sentence when the model's chat template is missing or broken."""
+        if not use_template:
+            return
+        if template is not None:
+            self._use(template)
+            return
+        if not model.chat_template:
             self.note = (
-                "The model has no chat template, so the conversation is written as 'User:' and "
-                "'Assistant:' lines. It may be a base model: look for an instruct version to chat with."
+                f"The model has no chat template, {_PLAIN_LINES}. It may be a base model: look for an "
+                "instruct version to chat with, or name a template with --chat-template FILE or NAME."
             )
-            self.close()
             return
         try:
-            self._templates.open(template, model.bos, model.eos)
-        except RendererError as error:
-            self.note = (
-                f"{_no_renderer(error)}, so the conversation is written as 'User:' and 'Assistant:' lines. "
-                f"Its replies may be the worse for it: {_MEND_RENDERER}"
-            )
-            self.close()
+            self._use(JinjaTemplate(model.chat_template))
         except TemplateError as error:
             self.note = (
-                f"The model's chat template cannot be used ({_short(error)}), so the conversation is "
-                "written as 'User:' and 'Assistant:' lines. Its replies may be the worse for it: get a newer "
-                "file of the model, which most often has a mended template, or choose another model."
+                f"The model's chat template cannot be used ({_short(error)}), {_PLAIN_LINES}. Its replies "
+                "may be the worse for it: name another template with --chat-template FILE or NAME, or get a "
+                "newer file of the model."
             )
-            self.close()
 
-    def close(self) -> None:
-        """End the process that renders; conversations become plain lines from then on."""
-        if self._templates is not None:
-            self._templates.close()
-            self._templates = None
+    def _use(self, template: Template) -> None:
+        self._template = template
+        source = template.source
+        self._structural = {source[start:end] for start, end in self._specials.spans(source)}
 
     def of(self, request: Generate) -> Prompt:
-        """Tokens of a request: its raw prompt, or its messages. Raises PromptError, LlamaError."""
+        """Tokens of a request: its raw prompt, or its messages; at least one. Raises PromptError,
+        LlamaError."""
         if request.prompt is not None:
-            return self.raw(request.prompt)
-        return self.chat(request.messages, think=request.think)
+            prompt = self.raw(request.prompt)
+        else:
+            prompt = self.chat(request.messages, think=request.think)
+        if not prompt.tokens:
+            raise PromptError("The prompt is empty. Write something to answer.")
+        return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
-        """Tokens of a conversation with the assistant's turn opened. Raises PromptError."""
-        if self._templates is None:
-            lines = [f"{m.role.capitalize()}: {m.content}\n" for m in messages]
-            text = "".join(lines) + "Assistant:"
-            return Prompt(
-                self._model.tokenize(text, add_special=True, parse_special=False), ("\nUser:",), False
-            )
-        text = self._render(messages, think)
-        bos = self._model.bos
-        tokens = self._model.tokenize(
-            text, add_special=not (bos and text.startswith(bos)), parse_special=True
+        """Tokens of a conversation with the assistant's turn opened, or left open at its end when it is the
+        assistant's already. Raises PromptError, LlamaError."""
+        if self._template is None:
+            return self._lines(messages)
+        messages = with_word(messages, self._words[think])
+        if messages and messages[-1].role == "assistant" and not messages[-1].content.strip():
+            messages = messages[:-1]
+        continues = bool(messages) and messages[-1].role == "assistant"
+        rendering = _Rendering(self._template, messages, self._names, self._variables(think), continues)
+        text, own = rendering.marked()
+        forbidden = self._forbidden(text, own)
+        if not (continues or rendering.holds_names or forbidden):
+            # Marks may change what a template makes of a text's ends.
+            text = rendering.plain()
+        return Prompt(
+            self._with_first(tokenize(self._model, text, own, forbidden)),
+            (),
+            self._format,
+            self._format.opened_by(text),
+            self._notes(forbidden.values(), rendering.left_out),
+            rendering.form,
         )
-        return Prompt(tokens, (), opens_thinking(text))
+
+    def _variables(self, think: bool) -> dict[str, Any]:
+        tokens = {"bos_token": self._model.bos, "eos_token": self._model.eos}
+        return {**tokens, **switches(self._template.source if self._template else "", think)}
+
+    def _forbidden(self, text: str, own: Sequence[Span]) -> dict[int, str]:
+        return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
 
     def raw(self, text: str) -> Prompt:
         """Tokens of a text as it stands, special tokens recognised in it."""
-        return Prompt(
-            self._model.tokenize(text, add_special=True, parse_special=True), (), opens_thinking(text)
+        tokens = self._model.tokenize(text, add_special=False, parse_special=True)
+        return Prompt(self._with_first(tokens), (), self._raw_format, self._raw_format.opened_by(text))
+
+    @cached_property
+    def _raw_format(self) -> ReplyFormat:
+        return ReplyFormat(self._special_ids, self._hidden)
+
+    @cached_property
+    def _format(self) -> ReplyFormat:
+        """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
+        source = self._template.source if self._template else ""
+        declared = declared_by_template(self._example, source)
+        turns = turn_marks(self._example)
+        return ReplyFormat(self._special_ids, self._hidden, declared=declared, turns=turns)
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        return {special.text: special.id for special in self._model.special_tokens}
+
+    @property
+    def _hidden(self) -> set[int]:
+        return {token for token in self._special_ids.values() if not self._model.piece(token)}
+
+    @cached_property
+    def _words(self) -> tuple[str, str]:
+        """What the system prompt says to have the model answer at once, and think."""
+        return system_switch(self._template.source if self._template else "", self._example)
+
+    def _example(
+        self, messages: list[dict[str, str]], *, think: bool, add_generation_prompt: bool = True
+    ) -> str:
+        """An example conversation rendered, with contents as text or, where that loses one, as typed parts.
+        Raises TemplateError."""
+        if self._template is None or not self._answers:
+            raise TemplateError("it is not asked")
+        variables = self._variables(think)
+        rendered = ""
+        try:
+            for form in (messages, _typed(messages)):
+                rendered = self._template.render(form, variables, open_turn=add_generation_prompt)
+                if all(message["content"] in rendered for message in messages):
+                    break
+        except TemplateError as error:
+            self._answers = error.retry
+            raise
+        return rendered
+
+    def _lines(self, messages: Sequence[Message]) -> Prompt:
+        lines = [f"{m.role.capitalize()}: {m.content}" for m in messages]
+        if not messages or messages[-1].role != "assistant":
+            lines.append("Assistant:")
+        text = "\n".join(lines)
+        own = [(0, len(text))]
+        forbidden = self._forbidden(text, own)
+        tokens = self._with_first(tokenize(self._model, text, own, forbidden))
+        return Prompt(tokens, ("\nUser:",), self._raw_format, notes=self._notes(forbidden.values(), ""))
+
+    def _with_first(self, tokens: list[int]) -> list[int]:
+        """The tokens behind the one that the vocabulary wants at the beginning, which stands there once. The
+        one that it wants at the end would close the turn that is to be written."""
+        first = self._model.first_token
+        return tokens if first is None or not tokens or tokens[0] == first else [first, *tokens]
+
+    def _notes(self, disarmed: Collection[str], left_out: str) -> tuple[str, ...]:
+        """What is said of a prompt, if it was not said before."""
+        notes = []
+        if disarmed and "disarmed" not in self._said:
+            self._said.add("disarmed")
+            notes.append(
+                f"The conversation's text holds {shortened(', '.join(disarmed))}: the model gets that as "
+                "text, not as the token of this name, so that it cannot end or begin a turn."
+            )
+        if left_out and left_out not in self._said:
+            self._said.add(left_out)
+            notes.append(left_out)
+        return tuple(notes)
+
+
+class _Rendering:
+    """One conversation on its way through a template."""
+
+    def __init__(
+        self,
+        template: Template,
+        messages: Sequence[Message],
+        names: Finder,
+        variables: Mapping[str, Any],
+        continues: bool,
+    ) -> None:
+        self._template = template
+        self._messages = messages
+        self._continues = continues
+        self._variables = variables
+        texts = [text for message in messages for text in (message.content, message.thinking)]
+        try:
+            self._marks = Marks(texts, names)
+        except ValueError:
+            raise PromptError(
+                "The conversation holds every private-use character there is, so its texts cannot be told "
+                "from the chat template's. Take that text out (/undo), or go on without a template "
+                "(--no-template)."
+            ) from None
+        self.holds_names = any(next(names.spans(text), None) for text in texts)
+        """A text holds the name of a special token or a thinking tag."""
+        self.form = ""
+        """The name of the form that the template took."""
+        self.left_out = ""
+        """A sentence about what the template does not put into the prompt."""
+
+    def marked(self) -> tuple[str, list[tuple[int, int]]]:
+        """The prompt's text, in the first form that has every message in it, and which stretches of it are
+        the messages' own. Raises PromptError."""
+        marks, source = self._marks, self._template.source
+        turns = [
+            turn_of(
+                message.role,
+                marks.mark(2 * i, message.content),
+                marks.mark(2 * i + 1, message.thinking),
+                source,
+            )
+            for i, message in enumerate(self._messages)
+        ]
+        failure: TemplateError | None = None
+        best: tuple[str, str] | None = None
+        for name, form in _forms(turns).items():
+            try:
+                rendered = self._template.render(form, self._variables, open_turn=not self._continues)
+            except TemplateError as error:
+                # What the template says of the conversation as it is tells more than what follows.
+                failure = failure or error
+                if not error.retry:
+                    break
+                continue
+            missing = self._missing(rendered)
+            if not missing:
+                self.form = name
+                return self._finished(rendered)
+            if best is None and len(self._messages) - 1 not in missing:
+                best = name, rendered
+        if best is not None:
+            self.form, rendered = best
+            missing = self._missing(rendered)
+            roles = sorted({self._messages[i].role for i in missing})
+            self.left_out = (
+                f"The chat template leaves out what stands in {' and '.join(roles)} turns before the last, "
+                f"so the model does not see that: take {_OTHER_TEMPLATE}."
+            )
+            return self._finished(rendered)
+        if failure is not None:
+            raise PromptError(
+                f"The chat template failed on this conversation: {_short(failure)}. Take back the last turn "
+                f"(/undo), or take {_OTHER_TEMPLATE}."
+            )
+        raise PromptError(
+            "The chat template leaves out what was written last, so the model would not see it: take "
+            f"{_OTHER_TEMPLATE}."
         )
 
-    def _render(self, messages: Sequence[Message], think: bool) -> str:
-        assert self._templates is not None
-        turns = [{"role": m.role, "content": m.content} for m in messages]
-        # Templates name the switch differently; those that know none ignore both.
-        switches = {"enable_thinking": think, "thinking": think}
+    def plain(self) -> str:
+        """The prompt's text in the form that marked() found, without marks on the way. Raises PromptError."""
+        turns = [
+            turn_of(message.role, message.content, message.thinking, self._template.source)
+            for message in self._messages
+        ]
+        form = _forms(turns)[self.form]
         try:
-            try:
-                return self._templates.render(turns, switches)
-            except TemplateError as error:
-                if not error.retry or len(turns) < 2 or turns[0]["role"] != "system":
-                    raise
-            # Some templates refuse a system turn: its text then opens the first user turn.
-            merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[1]['content']}"}
-            return self._templates.render([merged, *turns[2:]], switches)
-        except RendererError as error:
-            raise PromptError(f"{_no_renderer(error)}: {_MEND_RENDERER}") from None
+            return self._template.render(form, self._variables, open_turn=True)
         except TemplateError as error:
             raise PromptError(
-                f"The model's chat template failed on this conversation: {_short(error)}. "
-                "Choose another model; for one prompt without the template there is ds4chat --raw -p TEXT."
+                f"The chat template failed on this conversation: {_short(error)}. Take back the last turn "
+                f"(/undo), or take {_OTHER_TEMPLATE}."
             ) from None
 
+    def _missing(self, rendered: str) -> list[int]:
+        """Indices of the messages whose text is not in the prompt."""
+        return [
+            i
+            for i, message in enumerate(self._messages)
+            if message.content.strip()
+            and not (self._marks.start(2 * i) in rendered and self._marks.end(2 * i) in rendered)
+        ]
 
-_MEND_RENDERER = "free memory or processes, let this user run Python, and start ds4chat again."
+    def _finished(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
+        if self._continues and self._messages[-1].content.strip():
+            last = self._marks.end(2 * (len(self._messages) - 1))
+            rendered = rendered[: rendered.rindex(last) + 1]
+        return self._marks.remove(rendered)
 
 
-def _no_renderer(error: RendererError) -> str:
-    return f"The process that renders the model's chat template did not start ({_short(error)})"
+def _forms(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
+    """The conversation in every form that templates take, by name, the likeliest first."""
+    merged = _system_merged(turns)
+    forms = {
+        "as it is": list(turns),
+        "system in the user's turn": merged,
+        "turns joined": _joined(turns),
+        "system in the user's turn, turns joined": _joined(merged),
+    }
+    found: dict[str, list[Turn]] = {}
+    for name, form in forms.items():
+        found[name] = form
+        found[f"{name}, typed parts"] = _typed(form)
+    return found
+
+
+def _typed(turns: Sequence[Turn]) -> list[Turn]:
+    """Turns with their contents as typed parts."""
+    return [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+
+
+def _system_merged(turns: Sequence[Turn]) -> list[Turn]:
+    """System turns put before the user's turn that follows, as llama.cpp does where a template knows none."""
+    merged: list[Turn] = []
+    before = ""
+    for turn in turns:
+        if turn["role"] == "system":
+            before += turn["content"] + "\n"
+        elif turn["role"] == "user" and before:
+            merged.append({**turn, "content": before + turn["content"]})
+            before = ""
+        else:
+            merged.append(turn)
+    if before:
+        merged.append({"role": "user", "content": before.removesuffix("\n")})
+    return merged
+
+
+def _joined(turns: Sequence[Turn]) -> list[Turn]:
+    """Turns of one role in a row made one."""
+    joined: list[Turn] = []
+    for turn in turns:
+        if joined and joined[-1]["role"] == turn["role"]:
+            joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
+        else:
+            joined.append(turn)
+    return joined
+
+
+def named_template(name: str) -> Template | None:
+    """The template in a file, or the one that llama.cpp knows by this name; None for an empty name. Raises
+    ModelFileError."""
+    if not name:
+        return None
+    if name in builtin_templates():
+        return BuiltinTemplate(name)
+    try:
+        with Path(name).open("rb") as file:
+            raw = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(raw) > MAX_TEMPLATE_BYTES:
+            raise ModelFileError(
+                f"The chat template {one_line(name)} is larger than a mebibyte, so it is something else: "
+                "name a file with a Jinja template."
+            )
+        return JinjaTemplate(raw.decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise ModelFileError(
+            f"There is no chat template {one_line(name)}: name a file with a Jinja template, or one of "
+            f"{', '.join(builtin_templates())}."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ModelFileError(
+            f"The chat template {one_line(name)} cannot be read: {shortened(reason)}. Change that, or name "
+            "another file."
+        ) from None
+    except TemplateError as error:
+        raise ModelFileError(
+            f"The chat template {one_line(name)} cannot be used: {_short(error)}. Correct it, or name "
+            "another file."
+        ) from None
 
 
 def _short(error: TemplateError) -> str:
-    return str(error).rstrip(".")
+    return shortened(str(error).rstrip("."), 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,10 @@ from ds4chat.engine.reply import Reply
 
 TIE = 0.5
 """Logits: below this gap, rounding in batched kernels can turn one choice into the other."""
+
+
+SETTLING = 2
+"""Passes after the prompt's that pay for the change of the batch size, on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,18 @@ class Finished:
     resampled: bool
     """Sampling settings changed on the way, so the same draws cannot be made again."""
 
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """The tokens to be compared."""
+        return self.ids if self.end_token < 0 else (*self.ids, self.end_token)
 
-def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Replayed | None:
+
+def compare(
+    target: Context,
+    finished: Finished,
+    stop: Callable[[], bool],
+    progress: Callable[[int], object] = lambda compared: None,
+) -> Replayed | None:
     """Decode on from a cache that holds the prompt but its last token, choosing as plain decoding would.
 
     The token that ended the reply is compared like those it emitted: a reply may differ by stopping short.
@@ -45,11 +60,14 @@ def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Re
     reply = Reply(request, finished.prompt, target, finished.tuning, finished.seed)
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
     ends = finished.end_token >= 0
-    wanted = (*finished.ids, finished.end_token) if ends else finished.ids
+    wanted = finished.compared
+    settled_at = 0.0
     try:
         for i, expected in enumerate(wanted):
             if stop():
                 return None
+            if i == SETTLING:
+                settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
             own = reply.own_choice(row, 0)
@@ -68,11 +86,14 @@ def compare(target: Context, finished: Finished, stop: Callable[[], bool]) -> Re
                     detail=_explain(finished, gap, i),
                 )
             last, pos = own, pos + 1
+            progress(i + 1)
     finally:
         reply.close()
+    settled = len(wanted) - SETTLING
+    pass_ms = (time.perf_counter() - settled_at) * 1000 / settled if settled > 0 else 0.0
     n = len(finished.ids)
     same = f"All {n} tokens {'and the end of the reply ' if ends else ''}are those of plain decoding."
-    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same)
+    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, pass_ms * len(wanted))
 
 
 def _explain(finished: Finished, gap: float, index: int) -> str:

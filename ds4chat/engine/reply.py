@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
-from ds4chat.engine.events import FinishReason, FullRow, Generate, Judged, Origin, Token, Tuning
-from ds4chat.engine.llama import Context, Floats, Sampler
+from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
+    FinishReason,
+    FullRow,
+    Generate,
+    Judged,
+    Origin,
+    Token,
+    Tuning,
+)
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
 from ds4chat.engine.prompting import Prompt
-from ds4chat.engine.text import CLOSE_TAGS, OPEN_TAGS, TextStream, Thinking
+from ds4chat.engine.thinking import ReplyText
 
-_TAGS = {tag.encode() for tag in OPEN_TAGS + CLOSE_TAGS}
+
+class Tails(TypedDict):
+    """What was held back at a reply's end, as fields of Ended."""
+
+    tail: str
+    thinking_tail: str
 
 
 class Rows:
@@ -20,6 +35,9 @@ class Rows:
 
     In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
     that nothing after a rejected draft is ever decoded.
+
+    A token is committed when its row is asked for: that needs it decoded, and says that it stands. So what
+    is committed is in the cache in either way, and the token that a reply ends on is in neither.
     """
 
     def __init__(
@@ -29,6 +47,10 @@ class Rows:
         self.one_by_one = one_by_one and len(tokens) > 1
         self.decoded = 0
         """Tokens of this step in the target's cache."""
+        self.committed = 1
+        """Those of them that stand. The first does in any case: it was certain before the step."""
+        self.failure: DecodeError | None = None
+        """Why a row after the first could not be decoded."""
         self.late_s = 0.0
         """Seconds spent in decodes after the first."""
         self._target = target
@@ -45,18 +67,24 @@ class Rows:
         if self.one_by_one and self._drafter:
             self._drafter.observe(self.tokens[:1], self._pos, 1)
 
-    def row(self, i: int) -> tuple[Floats, int]:
-        """Row i, (n_vocab,), and its index in the target's last decode. Rows must be asked for in order."""
+    def row(self, i: int) -> tuple[Floats, int] | None:
+        """Row i, (n_vocab,), and its index in the target's last decode; None where it cannot be decoded, as
+        ``failure`` says. Rows must be asked for in order."""
         if i >= self.decoded:
             started = time.perf_counter()
             token = self.tokens[i : i + 1]
-            self._target.decode(token, self._pos + i, outputs="all")
+            try:
+                self._target.decode(token, self._pos + i, outputs="all")
+            except DecodeError as error:
+                self.failure = error
+                return None
             self.decoded = i + 1
             self._logits = self._target.logits(1)
             if self._drafter:
                 self._drafter.observe(token, self._pos + i, 1)
             self.late_s += time.perf_counter() - started
         assert self._logits is not None
+        self.committed = i + 1
         index = 0 if self.one_by_one else i
         return self._logits[index], index
 
@@ -83,8 +111,13 @@ class Reply:
         """Tokens that stand before the reply."""
         self._target = target
         self._model = target.model
-        self._text = TextStream((*prompt.stop, *request.stop))
-        self._thinking = Thinking(open_at_start=prompt.thinking)
+        self._ends = prompt.format.ends
+        self._text = ReplyText(
+            prompt.format,
+            stop=(*prompt.stop, *request.stop),
+            opened_by=prompt.thinking,
+            turns=not request.ignore_eos,
+        )
         self._tuning = tuning
         self._sampler = self._make_sampler(tuning, seed, prompt.tokens)
         self._last_end: float | None = None
@@ -103,7 +136,7 @@ class Reply:
         self.finish = "context"
         self.detail = (
             f"The context of {n_ctx} tokens is full, so the reply stops here. Start a new conversation, or "
-            "raise the context length (-c)."
+            f"raise {CONTEXT_LENGTH}."
         )
 
     # -- tuning
@@ -152,19 +185,28 @@ class Reply:
     # -- acceptance
 
     def own_choice(self, logits: Floats, index: int) -> int:
-        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode."""
-        return self._sampler.sample(self._target, index) if self._sampler else judge.choose(logits)
+        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode.
+
+        Raises BadRowError for a row that decides nothing.
+        """
+        best = judge.choose(logits)
+        if not judge.decides(logits, best):
+            raise BadRowError
+        return self._sampler.sample(self._target, index) if self._sampler else best
 
     def accept(
         self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
-    ) -> tuple[list[Token], list[Judged], int]:
-        """Judge the used drafts row by row: the emitted tokens, the judged rows, and how many of
-        rows.tokens are committed. Sets ``last``, and ``finish`` where a token ends the reply."""
+    ) -> tuple[list[Token], list[Judged]]:
+        """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
+        committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""
         tokens: list[Token] = []
         judged: list[Judged] = []
         margin = 1.0 if tuning.strict else tuning.margin
         for i in range(len(used) + 1):
-            logits, index = rows.row(i)
+            found = rows.row(i)
+            if found is None:
+                break  # ``last`` is the draft accepted before: the next step decodes it
+            logits, index = found
             own = self.own_choice(logits, index)
             if tuning.probe and draft.tokens:
                 judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
@@ -181,9 +223,10 @@ class Reply:
             if row.by == "ratio" and self._sampler:
                 self._sampler.emitted_instead(row.draft)
             self._emit(row.draft, "accepted", tokens)
+            self.last = row.draft
             if self.finish:
-                return tokens, judged, i + 2
-        return tokens, judged, i + 1
+                break
+        return tokens, judged
 
     def take_own(self, logits: Floats, index: int) -> list[Token]:
         """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
@@ -228,24 +271,28 @@ class Reply:
 
     def _emit(self, token: int, origin: Origin, tokens: list[Token]) -> None:
         """Put one token out, unless it ends the reply."""
-        if self._model.is_eog(token) and not self.request.ignore_eos:
+        ends = self._model.is_eog(token) or token in self._ends
+        if ends and not self.request.ignore_eos and self._text.ends_at(token):
             self.finish = "stop"
             self.end_token = token
             return
-        piece = self._model.piece(token)
-        if not piece and self._model.piece(token, special=True) in _TAGS:
-            piece = self._model.piece(token, special=True)
-        text = self._text.push(piece)
+        text, thinking = self._text.push(self._model.piece(token), token)
         self.ids.append(token)
-        tokens.append(Token(token, text, origin, self._thinking.push(piece.decode("utf-8", "replace"))))
+        tokens.append(Token(token, text, origin, thinking))
         if self._text.stopped:
             self.finish = "stop"
+            if self._text.stopped == "turn":
+                self.detail = (
+                    "The model began to write the user's next turn itself, so the reply ends here. If that "
+                    "happens often, the model's file may name the wrong end token: look for a newer one."
+                )
         elif self.left == 0:
             self.finish = "length"
 
-    def tail(self) -> str:
-        """Text still held back at the reply's end; empty after a stop string."""
-        return "" if self._text.stopped else self._text.flush()
+    def tails(self) -> Tails:
+        """What was still held back at the reply's end, as fields of Ended."""
+        answer, thinking = self._text.finish()
+        return Tails(tail=answer, thinking_tail=thinking)
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

@@ -7,11 +7,10 @@ A file is: MAGIC, the length of a JSON object (four bytes, big-endian), that obj
 lengths it names one after the other (tokens, target, drafter's cache, drafter's features), and a BLAKE2b
 digest of all before it. Text can be read back from the tokens, so the folder and its files are private.
 
-Whoever deletes a conversation removes every file of the folder, and need not ask the engines, of which other
-chats may have some. From the beginning of a prompt until the caches are saved, an engine has an empty file
-there, its mark. Once that is gone, what the caches hold may be what was deleted, and is not saved; where it
-goes while a state is written, that state is removed again. ``remove_files`` goes through the folder twice, so
-that a state which came under its name before the mark was gone is found.
+Its name is the conversation's number in the store. Whoever deletes a conversation unlinks that file, and need
+not ask the engines, of which other chats may have some: the file is made, empty, when a prompt of the
+conversation comes, and a state is only ever written into a file that is there. What is written into one that
+was unlinked meanwhile goes with it, and what is written in part has no digest.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ import json
 import logging
 import os
 import re
-import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +31,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ds4chat.engine.drafters.base import Drafter, DrafterState
+from ds4chat.engine.drafters.base import Drafter, DrafterState, Stateful
 from ds4chat.engine.llama import Context, LlamaError
-from ds4chat.settings.files import PRIVATE, write_atomically
-from ds4chat.settings.paths import FolderError, made
+from ds4chat.settings.files import PRIVATE
+from ds4chat.settings.paths import FolderError, made, state_file
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"ds4chat state 1\n"
+MAGIC = b"ds4chat state 2\n"
 MIN_TOKENS = 512
 """Fewer are decoded again sooner than anybody waits for."""
 MEASURED = 64
@@ -50,19 +48,17 @@ MAX_FILES = 6
 MAX_BYTES = 1 << 30
 """Of all files together."""
 MAX_AGE_S = 7 * 24 * 3600.0
+EMPTY_AGE_S = 3600.0
+"""A file stays empty from a prompt until its reply is over; an older one was left by an engine that died."""
 BYTES_PER_S = 250e6
 """What a restore reads, checks and hands over in a second, until one was measured: a slow disk's rate."""
 WORTH = 2.0
 """How many times longer the prefill must take than the restore."""
 _PIECE = 8 << 20
 """Bytes that are written between two looks whether somebody waits."""
-_SUFFIX = ".state"
-_MARK = ".mark"
-_PROCESS = re.compile(r"\.([0-9]+)\.[^.]+(?:\.mark)?$")
-"""The process in the name of a half-written file (write_atomically) or of a mark."""
+_STATE = re.compile(r"[1-9][0-9]*\.state")
+_OURS = re.compile(r"\.(state|mark)(\.|$)")
 _MAX_HEAD = 1 << 20
-_STALE_S = 3600.0
-"""Age of a half-written file that nobody writes any more, where its writer cannot be asked."""
 _HEAD = struct.Struct(">I")
 _DIGEST = 32
 
@@ -72,7 +68,7 @@ class _Found:
     """A file that fits, and how much of a prompt it holds."""
 
     path: Path
-    tokens: list[int]
+    tokens: int
     common: int
     size: int
     ms_per_token: float
@@ -85,14 +81,10 @@ class _GivenUp(Exception):
 class SavedStates:
     """The states of one model under one set of settings. ``identity``: all that shapes a cache's content."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        self._folder = folder
+    def __init__(self, identity: dict[str, Any]) -> None:
         self._identity = identity
-        name = hashlib.blake2b(_canonical(identity), digest_size=8).hexdigest()
-        self._prefix = f"{name}-"
-        self._mark = folder / f".{os.getpid()}.{secrets.token_hex(4)}{_MARK}"
-        self._marked = False
-        """The caches hold what was not saved since the last prompt."""
+        self._file: Path | None = None
+        """Where what the caches hold belongs, if that was not decided since the last prompt."""
         self._ms_per_token = 0.0
         self._counted = (0, 0.0)
         """Tokens and seconds of prefill since the last measurement."""
@@ -116,48 +108,46 @@ class SavedStates:
         tokens: Sequence[int],
         hurried: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Put the state on disk if that is worth it; True when it was written. It is given up, to be tried
-        anew by the next call, when ``hurried``, asked between two pieces, says so. Raises nothing: without
-        the file the conversation is read again."""
-        path = self._path(tokens)
-        written = False
+        """Put the state into the conversation's file if that is worth it; True when it was written. It is
+        given up, to be tried anew by the next call, when ``hurried``, asked between two pieces, says so.
+        Raises nothing: without the file the conversation is read again."""
+        path, written = self._file, False
+        if path is None:
+            return False
         try:
-            if self._marked and self._worth_it(target, len(tokens)) and self._mark.exists():
-                written = not path.exists() and self._write(path, target, drafter, list(tokens), hurried)
-                if written and not self._mark.exists():
-                    written = False
-                    path.unlink(missing_ok=True)
+            if self._worth_it(target, len(tokens)):
+                written = self._write(path, target, drafter, tokens, hurried)
         except _GivenUp:
             log.info("the conversation's state is not kept: there was no time")
             return False
+        except FileNotFoundError:
+            log.info("the conversation's state is not kept: it was deleted")
         except (OSError, LlamaError, MemoryError) as error:
-            # Who deletes conversations also takes away what is half-written, which is no fault of the folder.
-            if not isinstance(error, FileNotFoundError) or self._mark.exists():
-                log.warning("the conversation's state is not kept: %s", error)
-                self._usable = False
-        self._unmark()
+            log.warning("the conversation's state is not kept: %s", error)
+            self._usable = False
+        self._settle()
         return written
 
-    def _begin(self) -> None:
-        """From here on the caches are to hold what can be saved: a prompt, and what follows it."""
-        self._marked = False
-        if not self._usable:
+    def _begin(self, conversation: int) -> None:
+        """From here on the caches are to hold this conversation, which is kept in its file."""
+        path = state_file(conversation)
+        if path != self._file:
+            self._settle()
+        if not self._usable or not conversation:
             return
         try:
-            made(self._folder)
-            self._mark.touch(PRIVATE)
-            self._marked = True
+            made(path.parent)
+            path.touch(PRIVATE)
+            self._file = path
         except (OSError, FolderError) as error:
             log.info("the conversation's state will not be kept: %s", error)
 
-    def _unmark(self) -> None:
-        self._marked = False
+    def _settle(self) -> None:
+        """Nothing more is written for the last prompt."""
+        path, self._file = self._file, None
         with suppress(OSError):
-            self._mark.unlink(missing_ok=True)
-
-    def _path(self, tokens: Sequence[int]) -> Path:
-        name = hashlib.blake2b(np.array(tokens, "<i4").tobytes(), digest_size=8).hexdigest()
-        return self._folder / f"{self._prefix}{name}{_SUFFIX}"
+            if path is not None and not path.stat().st_size:
+                path.unlink()
 
     def _worth_it(self, target: Context, tokens: int) -> bool:
         if tokens < MIN_TOKENS:
@@ -173,13 +163,14 @@ class SavedStates:
         path: Path,
         target: Context,
         drafter: Drafter | None,
-        tokens: list[int],
+        tokens: Sequence[int],
         hurried: Callable[[], bool],
     ) -> bool:
-        """Write the state to ``path`` in the place of what it continues; False where it is too large."""
+        """Write the state into ``path``, which must be there; False where it is too large. Raises _GivenUp,
+        OSError, and then the file is empty, and LlamaError."""
         if hurried():
             raise _GivenUp
-        drafts = drafter.state() if drafter else None
+        drafts = drafter.state() if isinstance(drafter, Stateful) else None
         ids = np.array(tokens, "<i4").tobytes()
         parts: list[bytes | memoryview] = [ids, target.save_state()]
         head: dict[str, Any] = {
@@ -203,34 +194,24 @@ class SavedStates:
         total = len(begin) + sum(head["parts"]) + _DIGEST
         if total > MAX_FILE:
             return False
-        continued = {
-            found.path: found.size
-            for found in self._candidates(tokens)
-            if found.common == len(found.tokens) and found.path != path
-        }
-        self._make_room(total, continued)
-        write_atomically(path, _with_digest([begin, *parts], hurried), durable=False)
+        _make_room(total, path)
+        # Never a new file renamed into its place: that would bring back what was deleted meanwhile.
+        with path.open("r+b") as file:
+            file.truncate(0)
+            try:
+                file.writelines(_with_digest([begin, *parts], hurried))
+                file.flush()
+            except BaseException:
+                file.truncate(0)
+                raise
         log.info("kept the state of %d tokens in %d bytes", len(tokens), total)
-        # Only now: a new state that is not written to its end must not cost the one that it continues.
-        for old in continued:
-            old.unlink(missing_ok=True)
         return True
-
-    def _make_room(self, size: int, continued: Mapping[Path, int]) -> None:
-        """Delete the oldest beyond the budget, but not those that the new one continues."""
-        room, files = MAX_BYTES - size - sum(continued.values()), MAX_FILES - 1
-        for path, status in sorted(_files(self._folder), key=lambda item: -item[1].st_mtime):
-            if path in continued:
-                continue
-            room -= status.st_size
-            files -= 1
-            if room < 0 or files < 0:
-                path.unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------- restoring
 
     def restore(
         self,
+        conversation: int,
         target: Context,
         drafter: Drafter | None,
         tokens: list[int],
@@ -238,19 +219,37 @@ class SavedStates:
         *,
         whole: bool,
     ) -> int:
-        """Have both caches, and ``tokens`` with them, hold a saved beginning of ``prompt`` where that is more
-        than they hold; how many of its tokens that is, 0 where nothing was restored. With it begins what
+        """Have both caches, and ``tokens`` with them, hold the saved beginning of ``prompt`` where that is
+        more than they hold; how many of its tokens that is, 0 where nothing was restored. With it begins what
         ``save`` can put on disk: the caller brings the caches to hold the prompt.
 
-        whole: the caches cannot be cut, so that a state must be the prompt's beginning to its end; else its
-        tokens may go on differently, and are to be cut. Where a restore fails, the caches may be empty.
+        conversation: its number in the store; 0 for one that is not there, whose state is not kept. whole:
+        the state must be the prompt's beginning to its end; else its tokens may go on differently, and are to
+        be cut. Where a restore fails, the caches may be empty.
         """
-        self._begin()
+        found = self._restore(conversation, target, drafter, tokens, prompt, whole) if conversation else 0
+        self._begin(conversation)
+        return found
+
+    def _restore(
+        self,
+        conversation: int,
+        target: Context,
+        drafter: Drafter | None,
+        tokens: list[int],
+        prompt: Sequence[int],
+        whole: bool,
+    ) -> int:
         have = _common(np.array(tokens, "<i4"), prompt)
         if whole and have < len(tokens):
             have = 0
-        found = self._best(prompt, have, whole)
-        if found is None:
+        if not self._usable or len(prompt) - have < MIN_TOKENS:
+            return 0
+        found = self._found(state_file(conversation), prompt)
+        if found is None or (whole and found.common < found.tokens):
+            return 0
+        gain = found.common - have
+        if gain < MIN_TOKENS or not self._pays(gain, found.size, self._ms_per_token or found.ms_per_token):
             return 0
         started = time.perf_counter()
         restored = self._read(found, target, drafter)
@@ -273,21 +272,6 @@ class SavedStates:
             os.utime(found.path)  # the last to be deleted
         return found.common
 
-    def _best(self, prompt: Sequence[int], have: int, whole: bool) -> _Found | None:
-        """The file that saves the most of a prefill, if one is worth it."""
-        if not self._usable or len(prompt) - have < MIN_TOKENS:
-            return None
-        best: _Found | None = None
-        for found in self._candidates(prompt):
-            gain = found.common - have
-            if (whole and found.common < len(found.tokens)) or gain < MIN_TOKENS:
-                continue
-            if self._pays(gain, found.size, self._ms_per_token or found.ms_per_token) and (
-                best is None or found.common > best.common
-            ):
-                best = found
-        return best
-
     def _read(self, found: _Found, target: Context, drafter: Drafter | None) -> list[int] | None:
         """Load a file that is whole. None where it is not, or llama.cpp does not take it: then the caches
         are empty, or as they were."""
@@ -307,42 +291,32 @@ class SavedStates:
         for length in head["parts"]:
             parts.append(body[at : at + length])
             at += length
-        drafts = None
-        if drafter is not None:
-            if head["drafter"] is None:
-                return None
-            drafts = _drafter_state(head["drafter"], parts[2:])
+        drafts = None if head["drafter"] is None else _drafter_state(head["drafter"], parts[2:])
         tokens = [int(token) for token in np.frombuffer(parts[0], "<i4")]
         target.clear()
         if drafter is not None:
             drafter.rewind(0)
-        if (
-            target.load_state(parts[1])
-            and target.used == len(tokens)
-            and (drafter is None or (drafts is not None and drafter.restore(drafts)))
-        ):
+        if target.load_state(parts[1]) and target.used == len(tokens) and _taken(drafter, drafts):
             return tokens
         target.clear()
         if drafter is not None:
             drafter.rewind(0)
         return None
 
-    def _candidates(self, prompt: Sequence[int]) -> Iterator[_Found]:
-        """The files of this identity, with what they share with a prompt. Only their beginning is read."""
-        for path, status in _files(self._folder):
-            if not path.name.startswith(self._prefix):
-                continue
-            try:
-                with path.open("rb") as file:
-                    head, at = self._parse(file.read(_MAX_HEAD + 64), status.st_size)
-                    if head is None:
-                        continue
-                    file.seek(at)
-                    ids = np.frombuffer(_exactly(file, head["parts"][0]), "<i4")
-            except (OSError, ValueError):
-                continue
-            common = _common(ids, prompt)
-            yield _Found(path, ids.tolist(), common, status.st_size, float(head["ms_per_token"]))
+    def _found(self, path: Path, prompt: Sequence[int]) -> _Found | None:
+        """A file of this identity, with what it shares with a prompt; only its beginning is read. None where
+        there is no such file."""
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                head, at = self._parse(file.read(_MAX_HEAD + 64), size)
+                if head is None:
+                    return None
+                file.seek(at)
+                ids = np.frombuffer(_exactly(file, head["parts"][0]), "<i4")
+        except (OSError, ValueError):
+            return None
+        return _Found(path, len(ids), _common(ids, prompt), size, float(head["ms_per_token"]))
 
     def _parse(self, begin: bytes | bytearray, size: int) -> tuple[dict[str, Any] | None, int]:
         """The header of a file of ``size`` bytes, and where its parts begin; None for any other file."""
@@ -369,48 +343,55 @@ class SavedStates:
         return (head, start + length) if whole and parts[0] == 4 * tokens else (None, 0)
 
 
+def _make_room(size: int, path: Path) -> None:
+    """Delete the oldest beyond the budget, so that ``path`` may have ``size`` bytes."""
+    room, files = MAX_BYTES - size, MAX_FILES - 1
+    for other, status in sorted(_states(path.parent), key=lambda item: -item[1].st_mtime):
+        if other == path or not status.st_size:
+            continue
+        room -= status.st_size
+        files -= 1
+        if room < 0 or files < 0:
+            other.unlink(missing_ok=True)
+
+
 def tidy(folder: Path, *, keep: bool = True) -> None:
-    """Delete states that are old, and what killed processes left; with ``keep`` False all that is ours.
-    Raises nothing."""
+    """Delete states that are old, what killed processes left, and what is named by no conversation, so that
+    deleting one would not delete it; with ``keep`` False all that is ours. Raises nothing."""
     try:
         now = time.time()
-        for path, status in _files(folder, everything=True):
+        for path, status in _files(folder):
             age = now - status.st_mtime
-            if not keep or age > MAX_AGE_S or (path.name.startswith(".") and _left_behind(path, age)):
+            old = age > (MAX_AGE_S if status.st_size else EMPTY_AGE_S)
+            if not keep or old or not _STATE.fullmatch(path.name):
                 path.unlink(missing_ok=True)
     except OSError as error:
         log.warning("the folder of states cannot be tidied: %s", error)
 
 
-def _left_behind(path: Path, age_s: float) -> bool:
-    """Whether nobody writes a half-written state any more, or stands behind a mark: the process whose number
-    is in the name is gone."""
-    process = _PROCESS.search(path.name)
-    if os.name != "posix" or process is None:
-        return age_s > _STALE_S
-    try:
-        os.kill(int(process[1]), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
-def _files(folder: Path, *, everything: bool = False) -> list[tuple[Path, os.stat_result]]:
-    """The states in a folder; with ``everything`` also marks and what is half written."""
+def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """What this module put into a folder."""
     found = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                ours = entry.name.endswith((_SUFFIX, _MARK)) or f"{_SUFFIX}." in entry.name
-                if not everything and (entry.name.startswith(".") or not entry.name.endswith(_SUFFIX)):
-                    continue
-                if ours and entry.is_file(follow_symlinks=False):
+                if _OURS.search(entry.name) and entry.is_file(follow_symlinks=False):
                     found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
     except OSError:
         pass
     return found
+
+
+def _states(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    return [(path, status) for path, status in _files(folder) if _STATE.fullmatch(path.name)]
+
+
+def _taken(drafter: Drafter | None, state: DrafterState | None) -> bool:
+    """Hand a drafter what was saved of it; False where it does not go on from there."""
+    if state is None:
+        # Of a drafter that needs the tokens alone, or none.
+        return not isinstance(drafter, Stateful) or drafter.state() is None
+    return isinstance(drafter, Stateful) and drafter.restore(state)
 
 
 def _with_digest(parts: Sequence[bytes | memoryview], hurried: Callable[[], bool]) -> Iterator[memoryview]:

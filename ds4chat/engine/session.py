@@ -3,7 +3,8 @@
 Between two steps the state is:
 
     tokens   the committed tokens; the target's KV cache holds exactly these
-    last     one token that is sampled and emitted (or the prompt's last), but not decoded
+    last     one token that is sampled and emitted (or the prompt's last), but not decoded; once a
+             reply is over, the token that it ended on
     drafter  knows all committed tokens, or can be brought to know them
 
 One step:
@@ -16,7 +17,8 @@ One step:
 
 A reply can end at any token inside a block; what counts is then decided token by token, and both caches are
 cut to the last token that counts. A step whose verification fails decodes ``last`` alone. A rollback that
-the cache refuses is made good by clearing it and decoding the committed tokens again.
+the cache refuses is made good by clearing it and decoding the committed tokens again; a cancel ends that too,
+and then fewer tokens are committed.
 """
 
 from __future__ import annotations
@@ -24,29 +26,37 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
 from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.baseline import PlainPasses
+from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
+    Event,
+    FinishReason,
     Generate,
     Notice,
     Outcome,
     Phases,
     Prefill,
+    SpeculationOff,
     Step,
     Tuning,
     refused,
+    uncompared,
 )
-from ds4chat.engine.llama import Context, DecodeError, LlamaError
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
-from ds4chat.engine.sessions import Control, Emit
+from ds4chat.engine.sessions import Emit
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -66,7 +76,9 @@ class Session:
     the last batch (recurrent states); "none" when it cannot drop any. one_by_one: verify each draft by a
     decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
     depth "auto"; ``remember`` gets its cost table after each reply that it ran. states: where keep() puts the
-    conversation's state, and where a prompt's beginning may be found.
+    conversation's state, and where a prompt's beginning may be found. windowed: some layers attend a sliding
+    window, of which a saved state holds no more than its last token sees. settling: plain steps after a
+    change of the batch size that tell nothing of the baseline (PlainPasses).
     """
 
     def __init__(
@@ -81,18 +93,24 @@ class Session:
         auto: AutoDepth | None = None,
         remember: Callable[[CostTable], object] = lambda table: None,
         states: SavedStates | None = None,
+        windowed: bool = False,
+        settling: int = 1,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.prompter = prompter
-        self.n_ctx = min(n_ctx, target.n_ctx)
+        self.n_ctx = target.model.room = min(n_ctx, target.n_ctx)
         self.rollback = rollback
         self.batches_are_exact = batches_are_exact
         self.tokens: list[int] = []
+        self._windowed = windowed
+        self._restored = 0
+        """Tokens that came from disk without what lies before the window of the last of them."""
         self._auto = auto or AutoDepth(None, drafter.max_depth if drafter else 0)
         self._auto_ran = False
         self._remember = remember
         self._states = states
+        self._plain = PlainPasses(settling)
         self._judged = 0
         self._accepted = 0
         self._failures = 0
@@ -103,30 +121,17 @@ class Session:
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
         started = time.perf_counter()
-        try:
-            prompt = self.prompter.of(request)
-        except (PromptError, LlamaError) as error:
-            emit(refused(request.reply, str(error)))
+        prompt = self._prompt(request, emit)
+        if prompt is None:
             return
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return
-        if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise the context length (-c).",
-                    "context",
-                )
-            )
-            return
-        seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Reply(request, prompt, self.target, control.tuning, seed)
+        tuning = control.tuning  # the request's may have been changed while it waited
+        seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
+        reply = Reply(request, prompt, self.target, tuning, seed)
         self._auto.begin()
+        self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
-            reused = self._prefill(prompt.tokens, request.reply, control, emit)
+            reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
             prefill_ms = _ms_since(started)
             decoding = time.perf_counter()
             index = 0
@@ -148,20 +153,19 @@ class Session:
         except LlamaError as error:
             reused = 0
             reply.finish = "error"
-            reply.detail = f"{error} The reply stops here; what came stays. Retry, or reload the model."
+            advice = "" if isinstance(error, BadRowError) else " Retry, or reload the model."
+            reply.detail = f"{error} The reply stops here; what came stays.{advice}"
             self.reset()
         finally:
             reply.close()
-        if self._auto_ran:
-            self._remember(self._auto.table)
-            self._auto_ran = False
+        self._remember_costs()
         self._last = Finished(
             request,
             prompt,
             tuple(reply.ids),
             reply.end_token,
             seed,
-            request.tuning,
+            tuning,
             reply.lossy,
             reply.resampled,
         )
@@ -177,35 +181,73 @@ class Session:
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
                 seed=seed,
-                tail=reply.tail(),
+                **reply.tails(),
             )
         )
 
-    def replay(self, reply: int, control: Control, emit: Emit) -> None:
-        """Decode the last reply again without drafts and emit a Replayed, or a Notice why not."""
-        last = self._last
-        if last is None or last.request.reply != reply:
+    def _remember_costs(self) -> None:
+        if self._auto_ran:
+            self._remember(self._auto.table)
+            self._auto_ran = False
+
+    def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
+        """The request's prompt; None where there is none that fits the context, and an Ended says why."""
+        try:
+            prompt = self.prompter.of(request)
+        except (PromptError, LlamaError) as error:
+            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
+            emit(refused(request.reply, str(error), reason))
+            return None
+        for note in prompt.notes:
+            emit(Notice("info", note))
+        if len(prompt.tokens) >= self.n_ctx:
             emit(
-                Notice(
-                    "warning", "Only the last reply can be checked, and not after a reload. Retry it first."
+                refused(
+                    request.reply,
+                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
+                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
+                    "context",
                 )
             )
+            return None
+        return prompt
+
+    def replay(self, reply: int, control: Control, emit: Emit) -> None:
+        """Decode the last reply again without drafts and emit a Replayed, which says why where it could not
+        be compared."""
+        last = self._last
+        if last is None or last.request.reply != reply:
+            why = "Only the last reply can be checked, and not after a reload. Retry it first."
+            emit(uncompared(reply, why))
             return
+        prompt = last.prompt.tokens[:-1]
+        total = len(prompt) + len(last.compared)
+        started = time.perf_counter()
+
+        def read(event: Event) -> None:
+            emit(replace(event, total=total) if isinstance(event, Prefill) else event)
+
+        def compared(n: int) -> None:
+            if n % PREFILL_CHUNK == 0:
+                emit(Prefill(reply, len(prompt) + n, total, 0, _ms_since(started)))
+
+        answer = None
         try:
             self.reset()
-            self._prefill(last.prompt.tokens, reply, control, emit)
-            answer = None if control.cancelled else compare(self.target, last, lambda: control.cancelled)
+            self._read(prompt, reply, control, read)
+            if not control.cancelled:
+                answer = compare(self.target, last, lambda: control.cancelled, compared)
         except LlamaError as error:
-            emit(Notice("error", f"The check failed: {error} Reload the model and try again."))
-            return
+            answer = uncompared(reply, f"The check failed: {error} Reload the model and try again.")
         finally:
             self.reset()
-        emit(answer or Notice("info", "The check was stopped."))
+        emit(answer or uncompared(reply, "The check was stopped."))
 
     def reset(self) -> None:
         """Forget the conversation: both caches are empty afterwards."""
         self.target.clear()
         self.tokens.clear()
+        self._restored = 0
         if self.drafter:
             self.drafter.rewind(0)
 
@@ -216,7 +258,6 @@ class Session:
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
-        self.prompter.close()
         if self.drafter:
             self.drafter.close()
         self.target.close()
@@ -224,30 +265,46 @@ class Session:
 
     # ---------------------------------------------------------------------------------- prefill
 
-    def _prefill(self, prompt: Sequence[int], reply: int, control: Control, emit: Emit) -> int:
+    def _prefill(
+        self, prompt: Sequence[int], reply: int, conversation: int, control: Control, emit: Emit
+    ) -> int:
         """Bring the cache to hold prompt[:-1]; returns how many of its tokens were there already.
 
         The last token opens the first step, so that with and without drafts the first row of a reply comes
         of a batch of the same shape.
         """
-        total = len(prompt) - 1
+        prompt = prompt[:-1]
         if self._states:
             found = self._states.restore(
-                self.target, self.drafter, self.tokens, prompt[:total], whole=self.rollback != "kv"
+                conversation,
+                self.target,
+                self.drafter,
+                self.tokens,
+                prompt,
+                whole=self._windowed or self.rollback != "kv",
             )
             if found:
+                self._restored = found if self._windowed else 0
                 emit(Notice("info", f"{found} tokens of the conversation were restored from disk."))
-        keep = self._rewind_to(_common_prefix(self.tokens, prompt[:total]))
+        keep = self._rewind_to(_common_prefix(self.tokens, prompt))
         started = time.perf_counter()
-        emit(Prefill(reply, keep, total, keep, 0.0))
-        for at in range(keep, total, PREFILL_CHUNK):
-            if control.cancelled:
-                break
-            self._commit(prompt[at : min(at + PREFILL_CHUNK, total)])
-            emit(Prefill(reply, len(self.tokens), total, keep, _ms_since(started)))
+        self._read(prompt, reply, control, emit)
         if self._states:
             self._states.prefilled(len(self.tokens) - keep, time.perf_counter() - started)
         return keep
+
+    def _read(
+        self, tokens: Sequence[int], reply: int, control: Control, emit: Emit, *, again: bool = False
+    ) -> None:
+        """Decode what the caches lack of ``tokens``, of which they hold a beginning, until a cancel comes."""
+        held, total = len(self.tokens), len(tokens)
+        started = time.perf_counter()
+        emit(Prefill(reply, held, total, held, 0.0, again))
+        for at in range(held, total, PREFILL_CHUNK):
+            if control.cancelled:
+                break
+            self._commit(tokens[at : at + PREFILL_CHUNK])
+            emit(Prefill(reply, len(self.tokens), total, held, _ms_since(started), again))
 
     def _commit(self, tokens: Sequence[int]) -> None:
         """Decode tokens that are certain and show them to the drafter."""
@@ -259,11 +316,14 @@ class Session:
 
     def _rewind_to(self, keep: int) -> int:
         """Cut both caches to ``keep`` tokens or fewer; returns how many stayed."""
-        if keep < len(self.tokens) and self.rollback != "kv":
-            keep = 0  # a recurrent state cannot go back over several batches
+        # A recurrent state cannot go back over several batches, and before what was restored of a sliding
+        # window cells are missing.
+        least = self._restored if self.rollback == "kv" else len(self.tokens)
+        if keep < least:
+            keep = 0
         if self.drafter:
             keep = self.drafter.rewind(keep)
-            if keep < len(self.tokens) and self.rollback != "kv":
+            if keep < least:
                 keep = self.drafter.rewind(0)
         if keep < len(self.tokens):
             if keep == 0 or not self.target.remove_from(keep):
@@ -284,8 +344,13 @@ class Session:
         limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
         depth, draft = 0, Draft()
         failed = False
+        set_aside = 0
         if self.drafter and limit > 0:
-            depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
+            room = min(limit, self.drafter.max_depth)
+            if reply.request.baseline and not tuning.probe and self._plain.due():
+                set_aside = 0 if tuning.depth == "auto" else min(tuning.depth, room)
+            else:
+                depth = 1 if tuning.probe else controller.choose(room)
             if depth > 0:
                 draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
@@ -300,29 +365,32 @@ class Session:
                     reply.end_for_context(self.n_ctx)
                     return None
                 raise
-            emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
-            self._restore(n, emit)
+            self._unverified(error, reply, control, emit)
+            if control.cancelled:
+                return None
             used, failed = [], True
             rows = self._verify([reply.last], one_by_one=False)
         t2 = time.perf_counter()
         dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
-        if dropped:
-            tokens, judged, committed = [], [], 1
-        else:
-            tokens, judged, committed = reply.accept(rows, draft, used, tuning)
+        tokens, judged = ([], []) if dropped else reply.accept(rows, draft, used, tuning)
         t3 = time.perf_counter()
-        rolled_back = self._roll_back(rows, [*rows.tokens[:committed]], emit)
+        rolled_back = self._roll_back(rows, reply, control, emit)
+        if rows.failure:
+            self._unverified(rows.failure, reply, control, emit)
+            failed = True
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        between = reply.between_ms(t0)
+        # Before a step that drafts nothing there is only what plain decoding has as well.
+        before = 0.0 if depth else (t1 - t0) * 1000
+        between = reply.between_ms(t0) + before
         ms = Phases(
-            draft=(t1 - t0) * 1000,
+            draft=(t1 - t0) * 1000 - before,
             verify=(t2 - t1 + rows.late_s) * 1000,
             accept=(t3 - t2 - rows.late_s) * 1000,
             rollback=(t4 - t3) * 1000,
             other=between,
-            total=between + (t4 - t0) * 1000,
+            total=between - before + (t4 - t0) * 1000,
         )
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         controller.observe(
@@ -337,6 +405,12 @@ class Session:
                 emitted=len(tokens),
             )
         )
+        baseline = self._plain.took(
+            rows=0 if failed or not rolled_back else len(used) + 1,
+            tokens=len(tokens),
+            total_ms=ms.total,
+            plain_ms=ms.total - ms.draft,
+        )
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,
@@ -347,9 +421,10 @@ class Session:
             outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
             ms=ms,
             tuning=tuning,
-            depth=depth,
+            depth=depth or set_aside,
             drafter=draft.source,
             context_used=len(self.tokens),
+            baseline=baseline,
         )
 
     def _controller(self, tuning: Tuning) -> DepthController:
@@ -386,7 +461,7 @@ class Session:
                 self._give_up_drafter(f"the drafter failed {self._failures} times in a row ({error})", emit)
                 return Draft(), True
             emit(Notice("warning", f"The drafter failed: {error} This step goes on without a draft."))
-            self._teach_drafter()
+            self._decode_again(reply, control, emit)
             return Draft(), True
         self._failures = 0
         # An id outside the target's vocabulary would make the whole batch invalid.
@@ -396,12 +471,12 @@ class Session:
                 break
         return draft, False
 
-    def _teach_drafter(self) -> None:
-        """Show a drafter that forgot everything the committed tokens again, by decoding them again."""
+    def _decode_again(self, reply: Reply, control: Control, emit: Emit) -> None:
+        """Make both caches anew out of the committed tokens. After a cancel they, and with them ``tokens``,
+        hold only a beginning."""
         tokens = list(self.tokens)
         self.reset()
-        for at in range(0, len(tokens), PREFILL_CHUNK):
-            self._commit(tokens[at : at + PREFILL_CHUNK])
+        self._read(tokens, reply.request.reply, control, emit, again=True)
 
     def _verify(self, tokens: list[int], *, one_by_one: bool) -> Rows:
         """Decode ``last`` and the drafts; one by one, each row only when it is asked for."""
@@ -409,31 +484,34 @@ class Session:
         rows.decode_first()
         return rows
 
-    def _roll_back(self, rows: Rows, kept: list[int], emit: Emit) -> bool:
-        """Commit ``kept`` and cut both caches to it; False when the target had to decode all again."""
+    def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
+        """Commit what stands of a step and cut both caches to it; False when the target had to decode all
+        again."""
         pos = len(self.tokens)
-        self.tokens.extend(kept)
+        self.tokens += rows.tokens[: rows.committed]
         if self.drafter and not rows.one_by_one:
-            self.drafter.observe(rows.tokens, pos, len(kept))
-        if rows.decoded > len(kept) and not self.target.remove_from(len(self.tokens)):
+            self.drafter.observe(rows.tokens, pos, rows.committed)
+        if rows.decoded > rows.committed and not self.target.remove_from(len(self.tokens)):
             emit(
                 Notice(
                     "warning",
                     "The target's cache refused to drop rejected drafts; the conversation is decoded again.",
                 )
             )
-            self._teach_drafter()
+            self._decode_again(reply, control, emit)
             return False
         return True
 
-    def _restore(self, n: int, emit: Emit) -> None:
-        """After a failed decode: have the cache hold the n committed tokens, by decoding again if need be."""
-        if self.target.used == n:
+    def _unverified(self, error: DecodeError, reply: Reply, control: Control, emit: Emit) -> None:
+        """After a decode of drafts that failed: have the cache hold the committed tokens again."""
+        emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
+        n = len(self.tokens)
+        if self.target.used == n and (error.unchanged or self.rollback == "kv"):
             return
         if self.rollback == "kv" and self.target.used > n and self.target.remove_from(n):
             return
         emit(Notice("warning", "The target's cache was left unclear; the conversation is decoded again."))
-        self._teach_drafter()
+        self._decode_again(reply, control, emit)
 
     def _watch(self, source: str, judged: int, accepted: int, emit: Emit) -> None:
         """Give up a drafter that never hits."""
@@ -450,7 +528,7 @@ class Session:
 
     def _give_up_drafter(self, why: str, emit: Emit) -> None:
         """Go on without the drafter."""
-        emit(Notice("warning", f"Speculation is off until the model is loaded again: {why}."))
+        emit(SpeculationOff(f"{why}; it stays off until the model is loaded again"))
         if self.drafter:
             self.drafter.close()
             self.drafter = None

@@ -6,34 +6,17 @@ before a Load asks for it, so that a chat over a server needs neither llama.cpp 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from ds4chat.engine.events import Event, Generate, Load, Loaded, Tuning
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Event, Generate, Load, Loaded
 
 Emit = Callable[[Event], None]
 
 
 class LoadError(Exception):
     """Nothing was loaded; the text is a sentence for the user."""
-
-
-class Control:
-    """What others may change while a reply runs. Written by any thread, read between two decodes."""
-
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning = tuning
-        self._cancel = threading.Event()
-
-    def cancel(self) -> None:
-        """Ask the reply to stop."""
-        self._cancel.set()
-
-    @property
-    def cancelled(self) -> bool:
-        """The reply was asked to stop."""
-        return self._cancel.is_set()
 
 
 class AnySession(Protocol):

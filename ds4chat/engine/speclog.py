@@ -7,7 +7,9 @@ or steer a terminal. ``ds4chat.analysis.log_parser`` reads these lines back.
 How the figures differ from ds4's own: there ``drafted`` and ``committed`` count the first draft, which ds4
 checks for free against logits it already has, and ``margin`` is the drafter's logit gap. Here every draft
 is judged by the verification batch, ``committed`` is the number of accepted drafts, ``margin`` is the
-probability ratio in force and ``gate`` is the logit gap in force. Tokens emitted by a step are ``emitted``.
+probability ratio in force and ``gate`` is the logit gap in force. Tokens emitted by a step are ``emitted``;
+an accepted draft that ends the reply is ``accepted_end`` and not among them. ``baseline`` is 1 for a step
+that the speed of plain decoding is worked out from.
 """
 
 from __future__ import annotations
@@ -37,18 +39,15 @@ def _optional(value: float | None) -> str:
     return "nan" if value is None else f"{value:.6f}"
 
 
-def _accepted(step: Step) -> int:
-    return sum(row.accepted for row in step.judged)
-
-
 def timing_line(step: Step) -> str:
     """The ``--mtp-timing`` line of one step: counters, the six phases, and the settings in force."""
     phases = " ".join(f"{phase}_ms={getattr(step.ms, phase):.3f}" for phase in PHASES)
     return (
-        f"{PREFIX} timing drafted={step.drafted} committed={_accepted(step)} margin={step.tuning.margin:.3f} "
+        f"{PREFIX} timing drafted={step.drafted} committed={step.accepted} margin={step.tuning.margin:.3f} "
         f"{phases} step={step.index} reply={step.reply} outcome={step.outcome} emitted={len(step.tokens)} "
         f"judged={len(step.judged)} depth={step.depth} mode={step.tuning.mode} gate={step.tuning.gate:.3f} "
-        f"drafter={step.drafter or 'none'}"
+        f"drafter={step.drafter or 'none'} accepted_end={int(step.accepted_end)} "
+        f"baseline={int(step.baseline)}"
     )
 
 
@@ -66,8 +65,9 @@ def spec_line(step: Step) -> str:
             f"ratio={ratio_text(rejected.ratio)}"
         )
     return (
-        f"{PREFIX} spec {verdict}{fields} drafted={step.drafted} accepted={_accepted(step)} "
-        f"depth={step.depth} emitted={len(step.tokens)} step={step.index} reply={step.reply}"
+        f"{PREFIX} spec {verdict}{fields} drafted={step.drafted} accepted={step.accepted} "
+        f"depth={step.depth} emitted={len(step.tokens)} accepted_end={int(step.accepted_end)} "
+        f"step={step.index} reply={step.reply}"
     )
 
 
@@ -75,7 +75,7 @@ def conf_line(step: Step, judged: Judged) -> str:
     """The ``--mtp-conf-log`` line of one judged draft. The full distribution follows if it was computed."""
     line = (
         f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
-        f"committed={_accepted(step)} draft={judged.draft} target={judged.target} "
+        f"committed={step.accepted} draft={judged.draft} target={judged.target} "
         f"accepted={int(judged.accepted)} by={judged.by or 'none'} ratio={ratio_text(judged.ratio)} "
         f"gap={_optional(judged.gap)} draft_gap={_optional(judged.draft_gap)} "
         f"draft_prob={_optional(judged.draft_prob)} reply={step.reply} depth={step.depth} "
@@ -101,21 +101,22 @@ def _share(value: float | None, digits: int = 4) -> str:
     return "nan" if value is None else f"{value:.{digits}f}"
 
 
-def summary_lines(stats: Stats, loaded_plain_ms: float) -> list[str]:
+def summary_lines(stats: Stats) -> list[str]:
     """The lines after a reply: totals, outcomes, phases, prefill, and one line for each draft position.
 
-    ``loaded_plain_ms``: median milliseconds of a one-token decode measured after the load, 0 where it was
-    not measured. ``speedup`` is the decode speed over that baseline's.
+    ``speedup`` is over plain decoding, measured in ``plain_passes`` steps of the reply, or at the load where
+    those are 0.
     """
-    plain = 1000 / loaded_plain_ms if loaded_plain_ms > 0 else None
-    speed = stats.decode_tokens_per_s
+    plain = stats.plain
     lines = [
         f"{PREFIX} summary steps={stats.steps} drafted={stats.drafted} judged={stats.judged} "
-        f"accepted={stats.accepted} emitted={stats.emitted} lossy={stats.lossy} "
+        f"accepted={stats.accepted} accepted_ends={stats.accepted_ends} emitted={stats.emitted} "
+        f"lossy={stats.lossy} "
         f"acceptance={_share(stats.acceptance)} mean_accepted={_share(stats.mean_accepted)} "
         f"tokens_per_step={_share(stats.tokens_per_step)}",
-        f"{PREFIX} summary decode_tokens_per_s={_share(speed, 2)} plain_tokens_per_s={_share(plain, 2)} "
-        f"speedup={_share(speed / plain if speed and plain else None, 3)}",
+        f"{PREFIX} summary decode_tokens_per_s={_share(stats.decode_tokens_per_s, 2)} "
+        f"plain_tokens_per_s={_share(plain.tokens_per_s, 2)} plain_passes={plain.passes} "
+        f"speedup={_share(plain.speedup, 3)}",
         f"{PREFIX} summary outcomes "
         + " ".join(
             f"{outcome}={stats.outcomes[outcome]}"

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4chat.engine.events import Ended, Event, FinishReason, Outcome, Prefill, Revised, Step
+from ds4chat.engine.baseline import PlainTime, plain_steps
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    FinishReason,
+    Loaded,
+    Outcome,
+    Prefill,
+    Replayed,
+    Revised,
+    Step,
+)
 
 OUTCOMES: tuple[Outcome, ...] = (
     "full",
@@ -40,6 +51,9 @@ class Stats:
     drafted: int = 0
     judged: int = 0
     accepted: int = 0
+    """Drafts accepted: every token of that origin, and those of ``accepted_ends``; in a probe, the hits."""
+    accepted_ends: int = 0
+    """Accepted drafts that were the token that ends the reply, which is not emitted."""
     emitted: int = 0
     drafting_steps: int = 0
     """Steps in which at least one draft was judged."""
@@ -58,6 +72,8 @@ class Stats:
     finish_reason: FinishReason | None = None
     _open: list[Step] = field(default_factory=list)
     """Steps of the reply that has not ended: a server may tell only at the end what they were."""
+    plain: PlainTime = field(default_factory=PlainTime)
+    """What plain decoding takes for the same tokens."""
 
     def fold(self, event: Event) -> None:
         """Take one event in. Events that carry no figures are passed over."""
@@ -67,6 +83,10 @@ class Stats:
             self._revise(event)
         elif isinstance(event, Prefill):
             self.context_used = event.done
+        elif isinstance(event, Loaded):
+            self.plain.load_ms = event.plain_ms
+        elif isinstance(event, Replayed):
+            self.plain.checked_ms = event.plain_ms
         elif isinstance(event, Ended):
             self.prompt_tokens += event.prompt_tokens
             self.reused_tokens += event.reused_tokens
@@ -96,6 +116,15 @@ class Stats:
         self._open.append(step)
         self._count(step, 1)
         self.context_used = step.context_used
+        self.plain.add(
+            index=step.index,
+            # What a probe drafts is never in the batch.
+            rows=1 if step.tuning.probe else step.drafted + 1,
+            tokens=plain_steps(len(step.tokens), len(step.judged)),
+            total_ms=step.ms.total,
+            draft_ms=step.ms.draft,
+            is_pass=step.baseline,
+        )
 
     def _count(self, step: Step, times: int) -> None:
         """Count a step, or with -1 take it out again."""
@@ -103,6 +132,7 @@ class Stats:
         self.drafted += times * step.drafted
         self.judged += times * len(step.judged)
         self.emitted += times * len(step.tokens)
+        self.accepted_ends += times * step.accepted_end
         self.drafting_steps += times * bool(step.judged)
         for row in step.judged:
             while len(self.by_position) < row.position:
@@ -150,6 +180,7 @@ class Stats:
             "drafted": self.drafted,
             "judged": self.judged,
             "accepted": self.accepted,
+            "accepted_ends": self.accepted_ends,
             "emitted": self.emitted,
             "acceptance": _rounded(self.acceptance),
             "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in self.by_position],
@@ -158,6 +189,9 @@ class Stats:
             "outcomes": dict(self.outcomes),
             "prefill_tokens_per_s": _rounded(self.prefill_tokens_per_s),
             "decode_tokens_per_s": _rounded(self.decode_tokens_per_s),
+            "plain_tokens_per_s": _rounded(self.plain.tokens_per_s),
+            "plain_passes": self.plain.passes,
+            "speedup": _rounded(self.plain.speedup),
             "ms": {phase: round(self.ms[phase], 3) for phase in PHASES},
         }
 

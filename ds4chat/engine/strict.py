@@ -17,8 +17,14 @@ from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.llama import CacheConfig, Context
 
 STRICT_CACHE = CacheConfig("q8_0", "q8_0", "on")
+ODD_HEADS_CACHE = CacheConfig("f16", "f16", "on")
+"""For heads that are no whole number of q8_0's blocks of 32 wide."""
 
 _SLOW = "verification is one token at a time"
+ODD_HEADS_NOTE = (
+    f"{_SLOW}: this model's heads are no multiple of 32 wide, so its cache is f16 instead of q8_0, and "
+    "batches are not bit-equal over it"
+)
 
 _PAST = (48, 560)
 """Cells in the cache when batches are compared: a short context, and one past the 512 that change kernels."""

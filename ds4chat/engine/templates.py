@@ -1,22 +1,50 @@
-"""A model's chat template, rendered in a process of its own; template_child.py says what holds it there."""
+"""Chat templates: the Jinja program in a model's file or in one of the user's, or one of llama.cpp's own.
+
+A template is a program that came with a downloaded file, and it runs in this process. A sandboxed environment
+keeps it from everything but the conversation, and limits hold for as long as it runs: on its output, its
+memory, its processor time and its depth. What exceeds one of them ends in a TemplateError. An operation
+inside the interpreter that answers to no limit ends the process instead, BACKSTOP_SECONDS later.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import json
+import os
 import signal
-import subprocess
-import sys
 import threading
-import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import chain
+from typing import Any, NoReturn, Protocol
 
-from ds4chat.engine.template_child import read, write
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
+from ds4chat.engine.llama import LlamaError, apply_builtin_template
+
+MAX_MEMORY = 512 << 20
+"""Bytes that rendering may take beside what the process has: many times what a conversation needs."""
+MAX_OUTPUT = 16 << 20
+"""Characters of a prompt beyond those of its conversation: more than any context holds."""
+MAX_ITEMS = 1 << 18
+"""Elements of a nested list, counted as often as they would be printed or compared."""
 TEMPLATE_SECONDS = 5.0
-"""Longest time that rendering a conversation may take."""
-START_SECONDS = 60.0
-"""Longest time for the process to come up, on a machine that does much else."""
+"""Processor time of one rendering."""
+BACKSTOP_SECONDS = 60.0
+"""Time after which the process ends, where an operation within the interpreter takes no signal."""
+_TICK_SECONDS = 0.1
+_ERROR_LENGTH = 200
+
+Turn = Mapping[str, Any]
+"""A message as templates take it: ``role``, ``content`` (a text, or a list of typed parts), and more."""
 
 
 class TemplateError(Exception):
@@ -27,117 +55,279 @@ class TemplateError(Exception):
         self.retry = retry
 
 
-class RendererError(TemplateError):
-    """The process that renders did not come up, whatever the template is; the text is why."""
+class Template(Protocol):
+    """What makes a prompt of a conversation."""
+
+    source: str
+    """The template's own text; empty for one of llama.cpp's."""
+
+    def render(self, messages: Sequence[Turn], variables: Mapping[str, Any], *, open_turn: bool) -> str:
+        """The prompt's text; ``open_turn``: with the assistant's turn opened. Raises TemplateError."""
 
 
-class TemplateProcess:
-    """Renders one chat template. It starts at once and does not wait: what comes of it is asked later."""
+class BuiltinTemplate:
+    """One of the layouts that llama.cpp knows by name. It takes contents as text only."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
-        self._template: dict[str, Any] = {}
-        self._end: Callable[[], object] = lambda: None
-        with suppress(OSError):  # tried again, and then said, when there is something to render
-            self._start()
+    source = ""
 
-    def open(self, template: str, bos: str, eos: str) -> None:
-        """Compile the template. Raises TemplateError, of it RendererError."""
-        self._template = {"template": template, "bos": bos, "eos": eos}
-        if self._process is not None and self._ready:
-            self.close()
-        self._up()
+    def __init__(self, name: str) -> None:
+        self._name = name
 
-    def render(self, messages: Sequence[dict[str, str]], switches: dict[str, Any]) -> str:
-        """The prompt's text. Raises TemplateError, of it RendererError; the next call is then answered all
-        the same."""
-        self._up()
-        text: str = self._ask({"messages": list(messages), "switches": switches}, TEMPLATE_SECONDS)
-        return text
+    def render(self, messages: Sequence[Turn], variables: Mapping[str, Any], *, open_turn: bool) -> str:
+        """The prompt's text; variables mean nothing here. Raises TemplateError."""
+        if not all(isinstance(message["content"], str) for message in messages):
+            raise TemplateError("it takes contents as text only", retry=True)
+        turns = [(message["role"], message["content"]) for message in messages]
+        try:
+            return apply_builtin_template(self._name, turns, open_turn=open_turn)
+        except LlamaError as error:
+            raise TemplateError(str(error), retry=True) from None
 
-    def close(self) -> None:
-        """End the process; a later call starts another."""
-        self._end()
-        self._process = None
-        self._ready = False
 
-    def _start(self) -> None:
-        self._process = subprocess.Popen(
-            # -P: a module of the same name in the working directory must not be run instead.
-            [sys.executable, "-P", "-m", "ds4chat.engine.template_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C in a terminal stops the reply, not what the next one needs.
-            start_new_session=True,
+class JinjaTemplate:
+    """A template in Jinja, compiled once. Raises TemplateError where it cannot be."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        # As transformers renders chat templates, for which they are written.
+        environment = _Environment(
+            undefined=_Missing, trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
-        self._end = weakref.finalize(self, _kill, self._process)
+        environment.filters["tojson"] = _to_json
+        environment.globals.update(raise_exception=_raise, strftime_now=_now, dict=_dict)
+        with _guarded():
+            self._template = environment.from_string(source)
 
-    def _up(self) -> None:
-        """Have the process run, with the template compiled."""
-        if self._ready:
-            return
-        if self._process is None:
-            try:
-                self._start()
-            except OSError as error:
-                raise RendererError(f"{sys.executable}: {error.strerror or error}") from None
+    def render(self, messages: Sequence[Turn], variables: Mapping[str, Any], *, open_turn: bool) -> str:
+        """The prompt's text. Raises TemplateError."""
+        now = datetime.now()
+        room = MAX_OUTPUT + sum(_length(message) for message in messages)
+        parts: list[str] = []
+        with _guarded():
+            for part in self._template.generate(
+                messages=[_Message(message) for message in messages],
+                add_generation_prompt=open_turn,
+                # What llama.cpp gives them beside the conversation.
+                date_string=now.strftime("%d %b %Y"),
+                datetime=now.strftime("%b %d %Y"),
+                **variables,
+            ):
+                room -= len(part)
+                if room < 0:
+                    raise _Refused(f"it writes {MAX_OUTPUT:,} characters more than the conversation has")
+                parts.append(part)
+        return "".join(parts)
+
+
+# ---------------------------------------------------------------------------------------- the language
+
+
+class _Refused(Exception):
+    """The template asked for more than it may."""
+
+
+class _Generation(Extension):
+    """``{% generation %}``, which marks text for training, lets its body through."""
+
+    tags = {"generation"}  # noqa: RUF012  the base class has it so
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        parser.stream.skip(1)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Missing(jinja2.Undefined):
+    """A variable that nobody gives: added to a text it is empty, as some templates count on."""
+
+    def __add__(self, other: Any) -> Any:
+        return other if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other if isinstance(other, str) else super().__radd__(other)
+
+
+class _Message(dict[str, Any], Namespace):
+    """A message to which a template may set attributes, as llama.cpp lets it."""
+
+    __getattribute__ = dict.__getattribute__
+    __setitem__ = dict.__setitem__
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """What a template sees; an unsafe attribute is an error, where the base class prints an empty text."""
+
+    intercepted_binops = frozenset({"*"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """The product; repeating a text or a list beyond what a prompt holds is refused."""
+        for value, times in ((left, right), (right, left)):
+            if hasattr(value, "__len__") and isinstance(times, int) and len(value) * times > MAX_OUTPUT:
+                raise _Refused(f"it repeats a text or a list {times:,} times")
+        return super().call_binop(context, operator, left, right)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        raise SecurityError(f"it reads the attribute {attribute!r} of a {type(obj).__name__}")
+
+    def bounded(self, value: Any) -> Any:
+        """``value``, a list, tuple or dictionary that the template made, unless it nests too much."""
+        return _bounded(value)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
+        return tree
+
+
+class _Bounds(NodeTransformer):
+    """Has every collection that a template makes of variables measured: one that holds another twice, time
+    and again, is small in memory and takes for ever to print or compare."""
+
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
+        """The collection, inside a call of ``bounded``."""
+        self.generic_visit(node)
+        if getattr(node, "ctx", "load") != "load":
+            return node
         try:
-            self._ask(None, START_SECONDS)
-        except TemplateError as error:
-            raise RendererError(str(error)) from None
-        self._ask(self._template, TEMPLATE_SECONDS)
-        self._ready = True
+            node.as_const()
+        except nodes.Impossible:
+            call = nodes.EnvironmentAttribute("bounded", lineno=node.lineno)
+            return nodes.Call(call, [node], [], None, None, lineno=node.lineno)
+        return node
 
-    def _ask(self, request: dict[str, Any] | None, seconds: float) -> Any:
-        """The text that answers a request, or None's: the word that the process is there."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            if request is not None:
-                write(process.stdin, request)  # type: ignore[arg-type]
-            answer = read(process.stdout)  # type: ignore[arg-type]
-        except (OSError, ValueError):
-            answer = None
-        finally:
-            timer.cancel()
-        if answer is None:
-            code = process.wait()
-            self.close()
-            raise TemplateError(
-                f"it did not end within {seconds:g} seconds" if late.is_set() else _death(code)
-            )
-        if "error" in answer:
-            if request is self._template:
-                self.close()
-            raise TemplateError(str(answer["error"]), retry=bool(answer.get("retry")))
-        return answer.get("text")
+    visit_Tuple = visit_Dict = visit_List
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(OSError):  # what was still to be written has no reader
-                stream.close()
+def _bounded(value: Any) -> Any:
+    left = MAX_ITEMS
+    waiting = [iter((value,))]
+    while waiting:
+        for item in waiting[-1]:
+            left -= 1
+            if left < 0:
+                raise _Refused(f"it nests lists to more than {MAX_ITEMS:,} elements")
+            if isinstance(item, dict):
+                waiting.append(chain(item.keys(), item.values()))
+                break
+            if isinstance(item, list | tuple):
+                waiting.append(iter(item))
+                break
+        else:
+            waiting.pop()
+    return value
 
 
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"its process left with exit code {code}"
+def _dict(*pairs: Any, **items: Any) -> Any:
+    return _bounded(dict(*pairs, **items))
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _length(message: Turn) -> int:
+    content = message["content"]
+    text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    return len(text) + len(message.get("reasoning_content", ""))
+
+
+# ---------------------------------------------------------------------------------------- the limits
+
+
+class _TimeUp(BaseException):
+    """The processor time is used up. Not an Exception, so that no filter takes it for an error of its own."""
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Run a template under the limits. Raises TemplateError for whatever it raises or exceeds."""
     try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"its process was ended by {name}"
+        with _backstop(), _memory_limit(), _time_limit():
+            yield
+    except _TimeUp:
+        raise TemplateError(f"it did not end within {TEMPLATE_SECONDS:g} seconds") from None
+    except MemoryError:
+        raise TemplateError(f"it takes more than {MAX_MEMORY >> 20} MiB of memory") from None
+    except RecursionError:
+        raise TemplateError("it calls itself without an end") from None
+    except SecurityError as error:
+        raise TemplateError(_reason(error)) from None
+    except (jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise TemplateError(_reason(error), retry=True) from None
+    except Exception as error:  # noqa: BLE001  a template is foreign code: it may raise anything
+        raise TemplateError(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().split("\n")[0][:_ERROR_LENGTH]
+
+
+@contextmanager
+def _backstop() -> Iterator[None]:
+    """End the process, with a traceback on stderr, when the block takes longer than any limit allows."""
+    faulthandler.dump_traceback_later(BACKSTOP_SECONDS, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def _memory_limit() -> Iterator[None]:
+    """MemoryError for what the block takes beyond MAX_MEMORY, where the system can tell and limit it."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        limit = now + MAX_MEMORY
+        if any(bound != resource.RLIM_INFINITY and bound < limit for bound in before):
+            limit = before[0]
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    except (ImportError, AttributeError, ValueError, OSError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """_TimeUp in the block after TEMPLATE_SECONDS of processor time, on systems with such a timer and in the
+    main thread, which alone takes signals."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    running = True
+
+    def end(_signal: int, _frame: object) -> None:
+        if running:
+            raise _TimeUp
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    try:
+        # It ticks on: what is raised inside a finaliser gets lost.
+        signal.setitimer(signal.ITIMER_VIRTUAL, TEMPLATE_SECONDS, _TICK_SECONDS)
+        yield
+        running = False
+    finally:
+        running = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -2,6 +2,10 @@
 
 Names are values of ``general.architecture``. Sources: src/llama-arch.cpp (recurrent, hybrid, rollback,
 diffusion), src/models/*.cpp (graphs with LLM_GRAPH_TYPE_DECODER_MTP; graphs that fill t_layer_inp).
+
+All but NOT_RUN were run as tiny models on a CPU (tests/zoo): plain decoding; NextN inside the target and as a
+support file at depths 1, 2, 4 and 8, with the counters worked out beforehand; EAGLE-3 likewise; conversations
+with cancelled and retried turns on random weights; strict mode.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from typing import Literal
 
 Rollback = Literal["kv", "bounded", "none"]
 
-_BOUNDED = frozenset(
+BOUNDED = frozenset(
     [
         "kimi-k3",
         "qwen35",
@@ -27,7 +31,7 @@ _BOUNDED = frozenset(
 )
 """Recurrent states of which llama.cpp keeps a copy for each of the last tokens."""
 
-_NO_ROLLBACK = frozenset(
+NO_ROLLBACK = frozenset(
     [
         "mamba",
         "mamba2",
@@ -91,11 +95,16 @@ EAGLE3_TARGETS = frozenset(
         "qwen35",
         "qwen35moe",
         "qwen3next",
-        "qwen4exp",
     ]
 )
-"""Architectures whose graph gives out the inputs of its layers; to ask any other for them aborts the
-process."""
+"""Architectures whose graph gives out the inputs of its layers, a row as wide as the embeddings each; to
+ask any other for them aborts the process."""
+
+EAGLE3_LAST_OUTPUT = frozenset(["mimo2", "nemotron_h", "nemotron_h_moe", "deepseek4"])
+"""Of these, those that also give out what their last layer makes, as the input of a layer after it."""
+
+NOT_RUN = frozenset(["mamba", "rwkv6", "rwkv6qwen2", "arwkv7", "jamba", "plamo2"])
+"""Of the architectures with a recurrent state: nothing drafts for them but lookup, which is off."""
 
 DIFFUSION = frozenset(["dream", "llada", "llada-moe", "rnd1"])
 
@@ -133,6 +142,6 @@ def rollback_of(architecture: str) -> Rollback:
     "kv": to any length; "bounded": by tokens of the last batch only, as many as were asked for when the
     context was made; "none": not at all.
     """
-    if architecture in _BOUNDED:
+    if architecture in BOUNDED:
         return "bounded"
-    return "none" if architecture in _NO_ROLLBACK else "kv"
+    return "none" if architecture in NO_ROLLBACK else "kv"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gguf.constants import GGUFValueType
 
-from ds4chat.models.classify import classify, describe, nextn_layers
-from ds4chat.models.errors import ModelFileError, shown, shown_path, shown_size
+from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.fit import checkpoint_conflict
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
     OutTensor,
@@ -28,7 +28,10 @@ from ds4chat.models.gguf_write import (
     uint32_value,
     write_gguf,
 )
-from ds4chat.models.pairing import check_target, checkpoint_conflict
+from ds4chat.models.kinds import describe, kind_of
+from ds4chat.models.pairing import check_target
+from ds4chat.models.summary import nextn_layers
+from ds4chat.text import one_line, redraw_line, shortened
 
 ARCHITECTURE = "deepseek4"
 _PREFIX = "mtp.0."
@@ -99,9 +102,7 @@ def converted_path(
             status = path.stat()
             identity = f"\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
         except (OSError, ValueError):
-            raise ModelFileError(
-                f"{shown_path(path)} cannot be read. Give the path of a .gguf file."
-            ) from None
+            raise ModelFileError(f"{one_line(path)} cannot be read. Give the path of a .gguf file.") from None
         digest.update(identity.encode("utf-8", "surrogateescape"))
     return Path(cache_dir) / f"{Path(support).stem[:80]}-{digest.hexdigest()[:16]}.gguf"
 
@@ -120,11 +121,11 @@ def run(
         print(f"ds4chat: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\nds4chat: stopped; {shown_path(out)} was not written.", file=sys.stderr)
+        print(f"\nds4chat: stopped; {one_line(out)} was not written.", file=sys.stderr)
         return 130
     size = shown_size(Path(out).stat().st_size)
-    files = [shlex.quote(shown_path(path)) for path in (main, out)]
-    print(f"{shown_path(out)}: {size}. Use it with: ds4chat -m {files[0]} --mtp {files[1]}")
+    files = [shlex.quote(one_line(path)) for path in (main, out)]
+    print(f"{one_line(out)}: {size}. Use it with: ds4chat -m {files[0]} --mtp {files[1]}")
     return 0
 
 
@@ -133,19 +134,21 @@ def run(
 
 def _check(target: Header, source: Header) -> int:
     """Number of the block that the support file becomes. Raises ModelFileError where the two do not fit."""
-    name = shown_path(source.path)
-    kind = classify(source)
-    if kind == "nextn-support":
+    name = one_line(source.path)
+    kind = kind_of(source)
+    if kind.drafts == "nextn-support":
         raise ModelFileError(f"{name} is in llama.cpp's layout already. Give it with --mtp as it is.")
-    if kind != "ds4-support":
+    if not kind.converts:
         raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
     if target.architecture != ARCHITECTURE:
         _misfit(
-            source, target, f"the model's architecture is {shown(target.architecture)}, not {ARCHITECTURE}"
+            source,
+            target,
+            f"the model's architecture is {shortened(target.architecture)}, not {ARCHITECTURE}",
         )
     if nextn_layers(target):
         raise ModelFileError(
-            f"{shown_path(target.path)} has a NextN block inside already. Use --mtp without a file."
+            f"{one_line(target.path)} has a NextN block inside already. Use --mtp without a file."
         )
     conflict = checkpoint_conflict(target, source)
     if conflict:
@@ -173,7 +176,7 @@ def _trunk(target: Header) -> int:
         missing.append(_RATIOS)
     if missing or held < blocks - (target.own_integer("nextn_predict_layers") or 0):
         what = missing[0] if missing else f"blk.{held}.attn_norm.weight"
-        raise ModelFileError(f"{shown_path(target.path)} is incomplete: it lacks {what}. Download it again.")
+        raise ModelFileError(f"{one_line(target.path)} is incomplete: it lacks {what}. Download it again.")
     return held
 
 
@@ -185,7 +188,7 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
     shapes |= dict.fromkeys(NORMS, (width,))
     shapes |= dict(zip(HEAD, ((streams * width, streams), (streams,), (1,)), strict=True))
     known = [*PROJECTIONS, *NORMS, *HEAD, *BLOCK]
-    name = shown_path(source.path)
+    name = one_line(source.path)
     for stem in known:
         tensor = source.tensors.get(_PREFIX + stem)
         if tensor is None:
@@ -207,7 +210,7 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
     unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
     if unknown:
         raise ModelFileError(
-            f"{name} has the tensor {shown(min(unknown))}, which has no place in llama.cpp's layout. "
+            f"{name} has the tensor {shortened(min(unknown))}, which has no place in llama.cpp's layout. "
             "Give the support file of DeepSeek V4 Flash as it was published."
         )
     e_proj, h_proj = (source.tensors[_PREFIX + stem] for stem in PROJECTIONS)
@@ -220,7 +223,7 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
 
 def _misfit(source: Header, target: Header, what: str) -> None:
     raise ModelFileError(
-        f"{shown_path(source.path)} does not fit {shown_path(target.path)}: {what}. "
+        f"{one_line(source.path)} does not fit {one_line(target.path)}: {what}. "
         "Give the model and the support file of one checkpoint."
     )
 
@@ -228,7 +231,7 @@ def _misfit(source: Header, target: Header, what: str) -> None:
 def _refuse_overwriting(out: Path, *inputs: Header) -> None:
     for header in inputs:
         if any(out.exists() and out.samefile(part.path) for part in header.parts):
-            raise ModelFileError(f"{shown_path(out)} is one of the files to read. Give another name.")
+            raise ModelFileError(f"{one_line(out)} is one of the files to read. Give another name.")
 
 
 # -- what is written
@@ -334,6 +337,6 @@ def _bar() -> Progress:
         filled = percent * 30 // 100
         bar = "█" * filled + "░" * (30 - filled)
         end = "\n" if done >= total else ""
-        print(f"\r{bar} {percent:3} %  of {shown_size(total)}", end=end, file=sys.stderr, flush=True)
+        redraw_line(sys.stderr, f"{bar} {percent:3} %  of {shown_size(total)}{end}")
 
     return show

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from array import array
 
-from ds4chat.models import architectures, tokenizer
-from ds4chat.models.classify import trunk_layers
-from ds4chat.models.errors import shown
+from ds4chat.models import architectures, fit, tokenizer
+from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo
+from ds4chat.models.summary import trunk_layers
+from ds4chat.text import shortened
 
 N_FEATURES = 3
 """Layers of the target whose inputs the encoder takes."""
@@ -17,12 +18,21 @@ _MAX_MAP = 1 << 24
 """Bytes of the largest sane token map: two million tokens."""
 
 
+def check(target: Header, support: Header) -> Fit:
+    """Raises ModelFileError where the two do not belong together."""
+    fit.check_vocabulary(target, support)
+    reason = misfit(target, support)
+    if reason:
+        fit.misfit(support, target, reason)
+    return Fit(notes=fit.low_bit_notes(support))
+
+
 def misfit(target: Header, support: Header) -> str:
     """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
     if target.architecture not in architectures.EAGLE3_TARGETS:
         return (
             "it reads the inputs of the target's layers, which llama.cpp does not give out for the "
-            f"architecture {shown(target.architecture)}"
+            f"architecture {shortened(target.architecture)}"
         )
     width = target.own_integer("embedding_length")
     made_for = support.own_integer("target_hidden_size")
@@ -36,8 +46,9 @@ def _layers(target: Header, support: Header) -> str:
     if not isinstance(info, ArrayInfo) or info.length != N_FEATURES:
         return f"its metadata does not name the {N_FEATURES} layers of the target that it reads"
     layers = support.integers(support.own("target_layers")) or []
-    n_layer = trunk_layers(target)
-    if not all(0 <= layer < n_layer for layer in layers):
+    n_layer = trunk_layers(target) * (target.own_integer("num_loops") or 1)
+    end = n_layer + (target.architecture in architectures.EAGLE3_LAST_OUTPUT)
+    if not all(0 <= layer < end for layer in layers):
         named = ", ".join(str(layer) for layer in layers)
         return f"it reads the inputs of the target's layers {named}, and the target has {n_layer} layers"
     return ""

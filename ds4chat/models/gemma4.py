@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ds4chat.models.gguf_file import ArrayInfo, Header
+from ds4chat.models import fit
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.fit import Fit
+from ds4chat.models.gguf_file import Header
+from ds4chat.text import one_line, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,23 @@ class _Layer:
     @property
     def shown(self) -> str:
         return f"{self.heads} heads {self.key} and {self.value} wide"
+
+
+def check(target: Header, support: Header) -> Fit:
+    """Raises ModelFileError where the two do not belong together."""
+    if target.architecture != "gemma4":
+        fit.misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
+    blocks = support.own_integer("block_count") or 0
+    if not blocks or blocks != support.own_integer("nextn_predict_layers"):
+        raise ModelFileError(
+            f"{one_line(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
+            "Convert it again with a current converter."
+        )
+    reason = misfit(target, support)
+    if reason:
+        fit.misfit(support, target, reason)
+    fit.check_vocabulary(target, support)
+    return Fit(n_heads=1)
 
 
 def misfit(target: Header, support: Header) -> str:
@@ -46,26 +67,17 @@ def misfit(target: Header, support: Header) -> str:
 def _layers(header: Header) -> list[_Layer]:
     """Every layer, with llama.cpp's defaults for what the metadata does not say."""
     count = header.own_integer("block_count") or 0
-    heads = _each(header, "attention.head_count", count, 0)
-    heads_kv = _each(header, "attention.head_count_kv", count, 0)
+    heads = header.own_each("attention.head_count", count, 0)
+    heads_kv = header.own_each("attention.head_count_kv", count, 0)
     if header.own("attention.head_count_kv") not in header.metadata:
         heads_kv = heads
     width = (header.own_integer("embedding_length") or 0) // max(heads[0] if heads else 1, 1)
     full = [_length(header, part, width) for part in ("key_length", "value_length")]
     window = [_length(header, f"{part}_swa", n) for part, n in zip(("key_length", "value_length"), full)]
-    slides = _each(header, "attention.sliding_window_pattern", count, 0)
+    slides = header.own_each("attention.sliding_window_pattern", count, 0)
     return [_Layer(bool(slides[i]), heads_kv[i], *(window if slides[i] else full)) for i in range(count)]
 
 
 def _length(header: Header, part: str, default: int) -> int:
     length = header.own_integer(f"attention.{part}")
     return default if length is None else length
-
-
-def _each(header: Header, key: str, count: int, default: int) -> list[int]:
-    """A value for each of ``count`` layers: one for all, or an array."""
-    if isinstance(header.metadata.get(header.own(key)), ArrayInfo):
-        values = (header.integers(header.own(key)) or [])[:count]
-        return values + [default] * (count - len(values))
-    value = header.own_integer(key)
-    return [default if value is None else value] * count

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,8 +22,10 @@ from gguf.constants import (
     GGUFValueType,
 )
 
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.files import NotRegularError, open_regular
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.scan import U32, U64, Scan
+from ds4chat.text import one_line, shortened
 
 __all__ = ["ArrayInfo", "Header", "ModelFileError", "Part", "TensorInfo", "TensorType", "read_header"]
 
@@ -177,7 +178,7 @@ class Header:
 
     def _wrong(self, key: str, what: str) -> ModelFileError:
         return ModelFileError(
-            f"{shown_path(self.path)} is corrupt: its metadata key {shown(key)} {what}. "
+            f"{one_line(self.path)} is corrupt: its metadata key {shortened(key)} {what}. "
             "Download or convert it again."
         )
 
@@ -193,6 +194,14 @@ class Header:
     def own_integer(self, key: str) -> int | None:
         """An integer under the architecture's prefix, see ``integer``."""
         return self.integer(self.own(key))
+
+    def own_each(self, key: str, count: int, default: int) -> list[int]:
+        """A value for each of ``count`` blocks: one for all, or an array, which may end early."""
+        if isinstance(self.metadata.get(self.own(key)), ArrayInfo):
+            values = (self.integers(self.own(key)) or [])[:count]
+            return values + [default] * (count - len(values))
+        value = self.own_integer(key)
+        return [default if value is None else value] * count
 
     def array(self, key: str) -> list[int] | list[float] | list[bytes] | None:
         """The values of one array, strings as bytes, read now; None when the key is missing or no array.
@@ -243,7 +252,7 @@ def read_range(path: Path, offset: int, n: int) -> Iterator[bytes]:
     """``n`` bytes of a file from ``offset`` on, a mebibyte at a time. Raises ModelFileError when they are not
     there (any more)."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(offset)
             while n > 0:
                 chunk = file.read(min(n, _CHUNK))
@@ -268,39 +277,31 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 def _read_file(path: Path) -> Header:
     """The header of this one file."""
     try:
-        status = os.stat(path)
-        # Asked before opening: to open a named pipe would wait for its writer.
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-            raise ModelFileError(f"{shown_path(path)} is not a regular file. Give a .gguf file.")
-        file = path.open("rb", buffering=0)
-    except (OSError, ValueError) as error:  # ValueError: a path that no system call takes
+        with open_regular(path) as file:
+            return _parse(file, os.fstat(file.fileno()).st_size, path)
+    except OSError as error:
         raise _unreadable(path, error) from None
-    with file:
-        try:
-            return _parse(file, status.st_size, path)
-        except OSError as error:
-            raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> ModelFileError:
+def _unreadable(path: Path, error: OSError) -> ModelFileError:
     """The sentence for a file that the system does not let us read."""
-    name = shown_path(path)
+    name = one_line(path)
     if isinstance(error, FileNotFoundError):
         return ModelFileError(f"{name} does not exist. Give the path of a .gguf file.")
+    if isinstance(error, NotRegularError):
+        return ModelFileError(f"{name} is not a regular file. Give a .gguf file.")
     if isinstance(error, IsADirectoryError):
         return ModelFileError(f"{name} is a folder. Give the path of a .gguf file in it.")
     if isinstance(error, PermissionError):
         return ModelFileError(f"{name} may not be read by this user. Change its permissions (chmod +r).")
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP):
-        return ModelFileError(f"{shown(name, 200)} is no path of a file. Give the path of a .gguf file.")
-    if isinstance(error, OSError):
-        return ModelFileError(f"{name} cannot be read: {error.strerror}. Check the disk that it is on.")
-    return ModelFileError(f"{name} is no path of a file. Give the path of a .gguf file.")
+    if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL):
+        return ModelFileError(f"{shortened(name, 200)} is no path of a file. Give the path of a .gguf file.")
+    return ModelFileError(f"{name} cannot be read: {error.strerror}. Check the disk that it is on.")
 
 
 def _changed(path: Path) -> ModelFileError:
     return ModelFileError(
-        f"{shown_path(path)} changed while it was read. Wait until nothing writes to it and start again."
+        f"{one_line(path)} changed while it was read. Wait until nothing writes to it and start again."
     )
 
 
@@ -323,7 +324,7 @@ def _parse(file: BinaryIO, size: int, path: Path) -> Header:
     end = max((t.offset + t.n_bytes for t in located.values()), default=0)
     if end > size:
         raise ModelFileError(
-            f"{shown_path(path)} is truncated: its header promises {end:,} bytes, the file has {size:,}. "
+            f"{one_line(path)} is truncated: its header promises {end:,} bytes, the file has {size:,}. "
             "Download or copy it again."
         )
     return Header(path, version, alignment, metadata, located, (Part(path, size, data_offset),), spans)
@@ -331,7 +332,7 @@ def _parse(file: BinaryIO, size: int, path: Path) -> Header:
 
 def _read_version(scan: Scan, size: int, path: Path) -> int:
     """The version of the format; refuses what is no GGUF, or one of another kind."""
-    name = shown_path(path)
+    name = one_line(path)
     if size == 0:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
     magic = scan.take(min(4, size))
@@ -364,7 +365,7 @@ def _read_metadata(
         raw = scan.string(_MAX_KEY, f"the name of its metadata key {i}")
         key = raw.decode("utf-8", "backslashreplace")
         if not key or key in metadata:
-            scan.corrupt(f"its metadata key {i} {'has no name' if not key else f'repeats {shown(key)}'}")
+            scan.corrupt(f"its metadata key {i} {'has no name' if not key else f'repeats {shortened(key)}'}")
         value = _read_value(scan, key)
         if isinstance(value, str):
             texts += len(value)
@@ -378,7 +379,7 @@ def _read_metadata(
 def _value_type(scan: Scan, key: str) -> GGUFValueType:
     number = scan.number(U32)
     if number > max(GGUFValueType):
-        scan.corrupt(f"its metadata key {shown(key)} has the unknown type {number}")
+        scan.corrupt(f"its metadata key {shortened(key)} has the unknown type {number}")
     return GGUFValueType(number)
 
 
@@ -386,16 +387,16 @@ def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
     """One value; of an array only its place."""
     kind = _value_type(scan, key)
     if kind is GGUFValueType.STRING:
-        return scan.string(_MAX_TEXT, f"its metadata key {shown(key)}").decode("utf-8", "replace")
+        return scan.string(_MAX_TEXT, f"its metadata key {shortened(key)}").decode("utf-8", "replace")
     if kind is not GGUFValueType.ARRAY:
         value: Scalar = scan.number(_SCALARS[kind])
         return value
     kind = _value_type(scan, key)
     length = scan.number(U64)
     if kind is GGUFValueType.ARRAY:
-        scan.corrupt(f"its metadata key {shown(key)} is an array of arrays")
+        scan.corrupt(f"its metadata key {shortened(key)} is an array of arrays")
     if length > (MAX_STRINGS if kind is GGUFValueType.STRING else MAX_ELEMENTS):
-        scan.corrupt(f"its metadata key {shown(key)} counts {length:,} values")
+        scan.corrupt(f"its metadata key {shortened(key)} counts {length:,} values")
     start = scan.pos
     if kind is GGUFValueType.STRING:
         scan.skip_strings(length)
@@ -411,24 +412,26 @@ def _read_tensors(scan: Scan, n_tensors: int, alignment: int) -> dict[str, Tenso
     for i in range(n_tensors):
         name = scan.string(MAX_NAME - 1, f"the name of tensor {i}").decode("utf-8", "backslashreplace")
         if name in tensors:
-            scan.corrupt(f"its tensor {shown(name)} is there twice")
+            scan.corrupt(f"its tensor {shortened(name)} is there twice")
         n_dims = scan.number(U32)
         if n_dims > MAX_DIMS:
-            scan.corrupt(f"its tensor {shown(name)} has {n_dims:,} dimensions")
+            scan.corrupt(f"its tensor {shortened(name)} has {n_dims:,} dimensions")
         dims = tuple(scan.number(U64) for _ in range(n_dims))
         number, offset = scan.number(U32), scan.number(U64)
         kind = TYPES.get(number)
         if kind is None:
             raise ModelFileError(
-                f"{shown_path(scan.path)} stores its tensor {shown(name)} in the ggml type {number}, which "
+                f"{one_line(scan.path)} stores its tensor {shortened(name)} in the ggml type {number}, which "
                 "llama.cpp does not know. Get the model in another quantisation, or download it again."
             )
         if math.prod(dims) >= 1 << 63 or any(d >= 1 << 63 for d in dims):
-            scan.corrupt(f"its tensor {shown(name)} has an impossible shape")
+            scan.corrupt(f"its tensor {shortened(name)} has an impossible shape")
         if (dims[0] if dims else 1) % kind.block:
-            scan.corrupt(f"the rows of its tensor {shown(name)} are no whole number of {kind.name} blocks")
+            scan.corrupt(
+                f"the rows of its tensor {shortened(name)} are no whole number of {kind.name} blocks"
+            )
         if offset != expected:
-            scan.corrupt(f"its tensor {shown(name)} does not lie where the one before it ends")
+            scan.corrupt(f"its tensor {shortened(name)} does not lie where the one before it ends")
         tensors[name] = TensorInfo(name, dims, kind, offset)
         expected = _padded(offset + tensors[name].n_bytes, alignment)
     return tensors
@@ -443,7 +446,7 @@ def _with_other_parts(header: Header, count: int) -> Header:
 
     llama.cpp finds them by their names: model-00001-of-00003.gguf.
     """
-    name = shown_path(header.path)
+    name = one_line(header.path)
     number = header.integer("split.no")
     ending = f"-{(number or 0) + 1:05}-of-{count:05}.gguf"
     if count > MAX_PARTS:
@@ -456,22 +459,20 @@ def _with_other_parts(header: Header, count: int) -> Header:
     stem = header.path.name.removesuffix(ending)
     paths = [header.path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
     if number:
-        raise ModelFileError(
-            f"{name} is part {number + 1} of {count}. Give the first: {shown_path(paths[0])}."
-        )
+        raise ModelFileError(f"{name} is part {number + 1} of {count}. Give the first: {one_line(paths[0])}.")
     tensors, parts = dict(header.tensors), list(header.parts)
     for i, path in enumerate(paths[1:], start=1):
         if not path.exists():
             raise ModelFileError(
-                f"{name} is part 1 of {count}, and {shown_path(path)} is missing. Download it too."
+                f"{name} is part 1 of {count}, and {one_line(path)} is missing. Download it too."
             )
         other = _read_file(path)
         if other.integer("split.no") != i:
-            raise ModelFileError(f"{shown_path(path)} is not part {i + 1} of {name}. Download it again.")
+            raise ModelFileError(f"{one_line(path)} is not part {i + 1} of {name}. Download it again.")
         for tensor in other.tensors.values():
             if tensor.name in tensors:
                 raise ModelFileError(
-                    f"{shown_path(path)} repeats the tensor {shown(tensor.name)} of an earlier part. "
+                    f"{one_line(path)} repeats the tensor {shortened(tensor.name)} of an earlier part. "
                     "Download all parts again."
                 )
             tensors[tensor.name] = TensorInfo(tensor.name, tensor.dims, tensor.type, tensor.offset, i)

@@ -14,8 +14,9 @@ from typing import BinaryIO
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_VERSION, GGUFValueType
 
 from ds4chat.durable import sync_folder
-from ds4chat.models.errors import ModelFileError, shown_path, shown_size
+from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import TensorType
+from ds4chat.text import one_line
 
 Progress = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
@@ -93,7 +94,7 @@ def write_gguf(
         sync_folder(out.parent)
     except OSError as error:
         raise ModelFileError(
-            f"{shown_path(out)} could not be written: {error.strerror}. Nothing was left behind; "
+            f"{one_line(out)} could not be written: {error.strerror}. Nothing was left behind; "
             "change that, or write it elsewhere."
         ) from None
     finally:
@@ -129,10 +130,10 @@ def _write_tensors(
 
 
 def _check_place(out: Path, total: int, force: bool) -> None:
-    name = shown_path(out)
+    name = one_line(out)
     try:
         if not out.parent.is_dir():
-            raise ModelFileError(f"The folder {shown_path(out.parent)} does not exist. Make it first.")
+            raise ModelFileError(f"The folder {one_line(out.parent)} does not exist. Make it first.")
         if out.is_dir():
             raise ModelFileError(f"{name} is a folder. Give the name of the file to write.")
         if out.exists() and not out.is_file():
@@ -151,7 +152,7 @@ def _check_place(out: Path, total: int, force: bool) -> None:
 
 
 def _exists(out: Path) -> ModelFileError:
-    return ModelFileError(f"{shown_path(out)} exists already. Give another name, or --force to replace it.")
+    return ModelFileError(f"{one_line(out)} exists already. Give another name, or --force to replace it.")
 
 
 def _padded(n_bytes: int) -> int:

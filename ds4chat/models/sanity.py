@@ -10,14 +10,13 @@ import sys
 from array import array
 
 from ds4chat.models import tokenizer
-from ds4chat.models.errors import ModelFileError, shown, shown_path
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
+from ds4chat.models.requirements import EXPERTS_BY_BLOCK, MAX_LAYERS, ROTATE_NOTHING, check_values
+from ds4chat.text import one_line, shortened
 
-MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 MAX_ROTATED = 1 << 16
-MAX_ITERATIONS = 1000
-"""Sinkhorn steps a layer: the published models take 20; billions would be a hang."""
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -34,13 +33,16 @@ def check_metadata(header: Header) -> None:
     width = header.own_integer("embedding_length")
     if width is not None and width < 1:
         raise _corrupt(header, "its embeddings are 0 wide")
+    empty = next((name for name, tensor in header.tensors.items() if 0 in tensor.dims), None)
+    if empty is not None:
+        raise _corrupt(header, f"its tensor {shortened(empty)} is empty")
     _check_experts(header)
     _check_numbers(header)
     _check_sections(header)
     _check_own(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
-        raise _corrupt(header, f"its rope scaling is of the unknown type {shown(scaling)}")
+        raise _corrupt(header, f"its rope scaling is of the unknown type {shortened(scaling)}")
     ratios = header.metadata.get(header.own("attention.compress_ratios"))
     if isinstance(ratios, ArrayInfo) and ratios.length > MAX_LAYERS:
         raise _corrupt(header, f"it counts {ratios.length:,} compression ratios")
@@ -96,7 +98,8 @@ def _check_numbers(header: Header) -> None:
     for suffix in ("", "_swa"):
         rotated = header.own_integer(f"rope.dimension_count{suffix}")
         head = header.own_integer(f"attention.key_length{suffix}")
-        if rotated is not None and (rotated % 2 or not 0 < rotated <= MAX_ROTATED):
+        least = 0 if header.architecture in ROTATE_NOTHING else 1
+        if rotated is not None and (rotated % 2 or not least <= rotated <= MAX_ROTATED):
             raise _corrupt(header, f"it rotates {rotated:,} values of a head")
         if rotated is not None and head is not None and rotated > head:
             raise _corrupt(header, f"it rotates {rotated:,} values of heads that are {head:,} wide")
@@ -108,43 +111,27 @@ def _check_numbers(header: Header) -> None:
 
 def _check_own(header: Header) -> None:
     """Values that single architectures assert."""
-    checks: dict[str, tuple[tuple[str, int, int], ...]] = {
-        "deepseek4": (
-            ("attention.head_count_kv", 1, 1),
-            ("attention.output_group_count", 1, MAX_LAYERS),
-            ("hyper_connection.sinkhorn_iterations", 1, MAX_ITERATIONS),
-        ),
-        "gemma4": (("attention.shared_kv_layers", 0, (header.own_integer("block_count") or 2) - 2),),
-        "gemma4-assistant": (("attention.head_count_kv", 1, MAX_LAYERS),),
-        **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), (("full_attention_interval", 1, MAX_LAYERS),)),
-    }
-    for key, low, high in checks.get(header.architecture, ()):
-        value = header.metadata.get(header.own(key))
-        if isinstance(value, int) and not low <= value <= high:
-            raise _corrupt(header, f"its {key} is {value:,}")
-    if header.architecture == "deepseek4":
-        heads = [header.own_integer(f"attention.{part}_length") for part in ("key", "value")]
-        if heads[0] != heads[1]:
-            raise _corrupt(header, f"its attention keys are {heads[0]} wide, its values {heads[1]}")
-        # Left out, it would be taken for the number of query heads.
-        if header.own("attention.head_count_kv") not in header.metadata:
-            raise _corrupt(header, "it does not say how many key-value heads it has")
+    shared = header.own_integer("attention.shared_kv_layers") if header.architecture == "gemma4" else None
+    if shared is not None and not 0 <= shared <= (header.own_integer("block_count") or 2) - 2:
+        raise _corrupt(header, f"its attention.shared_kv_layers is {shared:,}")
+    # Left out, it would be taken for the number of query heads.
+    if header.architecture == "deepseek4" and header.own("attention.head_count_kv") not in header.metadata:
+        raise _corrupt(header, "it does not say how many key-value heads it has")
+    check_values(header)
 
 
 def _check_experts(header: Header) -> None:
     experts = header.own_integer("expert_count") or 0
-    key = header.own("expert_used_count")
-    used = header.metadata.get(key)
-    if isinstance(used, ArrayInfo):
-        most_used = max((header.integers(key) or [0])[:MAX_LAYERS], default=0)
-    else:
-        most_used = header.integer(key) or 0
+    used = header.own_each("expert_used_count", header.own_integer("block_count") or 1, 0)
+    most_used = max(used, default=0)
     if header.architecture in ("hunyuan_vl", "hunyuan-dense") and experts <= 1:
         return
     if not 0 <= experts <= MAX_EXPERTS:
         raise _corrupt(header, f"it counts {experts:,} experts, where at most {MAX_EXPERTS} are possible")
     if not 0 <= most_used <= experts or (experts and not most_used):
         raise _corrupt(header, f"it uses {most_used:,} of {experts:,} experts")
+    if experts and not used[0] and header.architecture not in EXPERTS_BY_BLOCK:
+        raise _corrupt(header, "it uses 0 experts in its first block, and llama.cpp as many in all others")
     groups = header.own_integer("expert_group_count") or 0
     used_groups = header.own_integer("expert_group_used_count") or 0
     if groups and not 0 <= groups < experts:
@@ -155,5 +142,5 @@ def _check_experts(header: Header) -> None:
 
 def _corrupt(header: Header, what: str) -> ModelFileError:
     return ModelFileError(
-        f"{shown_path(header.path)} is corrupt: {what}. Download it again, or convert it again."
+        f"{one_line(header.path)} is corrupt: {what}. Download it again, or convert it again."
     )

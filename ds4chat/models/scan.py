@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any, BinaryIO, NoReturn
 
-from ds4chat.models.errors import ModelFileError, shown_path
+from ds4chat.models.errors import ModelFileError
+from ds4chat.text import one_line
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -47,12 +48,12 @@ class Scan:
     def truncated(self) -> NoReturn:
         """The file ends inside its header."""
         raise ModelFileError(
-            f"{shown_path(self.path)} is truncated: it ends inside its header. Download or copy it again."
+            f"{one_line(self.path)} is truncated: it ends inside its header. Download or copy it again."
         )
 
     def corrupt(self, what: str) -> NoReturn:
         """The header says something that cannot be."""
-        raise ModelFileError(f"{shown_path(self.path)} is corrupt: {what}. Download or copy it again.")
+        raise ModelFileError(f"{one_line(self.path)} is corrupt: {what}. Download or copy it again.")
 
     def take(self, n: int) -> bytes:
         """The next ``n`` bytes."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds4chat.models.classify import classify, quantisation
+from ds4chat.files import user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
+from ds4chat.models.kinds import KINDS, classify, kind_of
 from ds4chat.models.pairing import check_pair, check_target
+from ds4chat.models.summary import quantisation
 
 MAX_DEPTH = 6
 MAX_FILES = 2000
@@ -22,9 +24,6 @@ MAX_FOLDERS = 20_000
 """A folder of models is small; a home folder given by mistake must not keep the disk busy."""
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
-
-TARGET_KINDS = ("target", "nextn-embedded")
-SUPPORT_KINDS = ("nextn-support", "eagle3", "gemma4-assistant", "ds4-support", "target", "nextn-embedded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,11 @@ class FoundModel:
 
     @property
     def is_target(self) -> bool:
-        return self.kind in TARGET_KINDS
+        return bool(self.kind) and KINDS[self.kind].whole
 
     @property
     def may_support(self) -> bool:
-        return self.kind in SUPPORT_KINDS
+        return bool(self.kind) and (KINDS[self.kind].check is not None or KINDS[self.kind].converts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ def search_folders(
     setting: str, current_model: str, environ: Mapping[str, str], home: Path
 ) -> list[tuple[Path, int]]:
     """Folders to search and how deep: the setting's, the current model's own, and the usual caches."""
-    folders = [(Path(part).expanduser(), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
+    folders = [(user_path(part), MAX_DEPTH) for part in setting.split(os.pathsep) if part.strip()]
     if current_model:
-        folders.append((Path(current_model).expanduser().parent, 0))
+        folders.append((user_path(current_model).parent, 0))
     hub = environ.get("HF_HUB_CACHE") or str(
         Path(environ.get("HF_HOME") or home / ".cache/huggingface") / "hub"
     )
@@ -120,14 +119,10 @@ def _listing(folder: Path) -> tuple[list[tuple[Path, tuple[int, int]]], list[Pat
 def describe_file(path: Path) -> FoundModel:
     """What a file is, from its header. Never raises: a bad file is found with its problem."""
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        return FoundModel(path, 0, problem=f"{path} cannot be read: {error.strerror}.")
-    try:
         header = read_header(path)
         return FoundModel(path, header.file_size, classify(header), header.architecture, quantisation(header))
     except ModelFileError as error:
-        return FoundModel(path, size, problem=str(error))
+        return FoundModel(path, 0, problem=str(error))
 
 
 def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[SupportChoice]:
@@ -136,7 +131,7 @@ def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[
     target = check_target(target_path)
     yield SupportChoice("", False, "none", "plain decoding, one token a pass")
     yield SupportChoice("", True, "lookup", "drafts are continuations found in the conversation; no file")
-    if classify(target) == "nextn-embedded":
+    if kind_of(target).inside:
         yield _pair_choice(target, "embedded", "NextN block inside")
     for model in found:
         if model.may_support and not _same_file(model.path, target_path) and _smaller(model, target):

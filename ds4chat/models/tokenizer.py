@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ds4chat.models.errors import shown
 from ds4chat.models.gguf_file import ArrayInfo, Header
+from ds4chat.text import shortened
 
 TOKENS = "tokenizer.ggml.tokens"
 
@@ -107,5 +107,5 @@ def first_difference(one: Header, other: Header, start: int = 0) -> tuple[int, s
     ours, theirs = one.array(TOKENS) or [], other.array(TOKENS) or []
     for i, (a, b) in enumerate(zip(ours[start:], theirs[start:], strict=False), start=start):
         if a != b:
-            return i, shown(a, 24), shown(b, 24)
+            return i, shortened(a, 24), shortened(b, 24)
     return None

@@ -8,10 +8,11 @@ into Progress, Blocks and an End. Readers are pure: they know neither clock nor 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Generate, Tells, Token
+from ds4chat.engine.events import Counters, FinishReason, Generate, Tells, Token
+from ds4chat.engine.thinking import ReplyFormat, ReplyText
 from ds4chat.servers.http import Endpoint, ServerError, said
 
 
@@ -98,6 +99,10 @@ class End:
     drafter: str = ""
     model: str = ""
     """The model that answered, where the server says so."""
+    tail: str = ""
+    """Text of the answer that was held back until now."""
+    thinking_tail: str = ""
+    """The same of the thinking."""
     emitted: int = 0
     """Tokens of the reply by the server's count, the one that ended it included; 0 where it is not told."""
 
@@ -154,8 +159,6 @@ class Asked:
     chosen: frozenset[str]
     """Fields of the Tuning that the user set; the server's own defaults hold for the others."""
     stop: Callable[[], bool]
-    opens_thinking: bool = False
-    """The rendered prompt ends inside a thinking tag."""
     marks: dict[str, Any] = field(default_factory=dict)
     """What a dialect keeps between request and reader."""
 
@@ -171,6 +174,29 @@ class Asked:
     def messages(self) -> list[dict[str, str]]:
         """The conversation as OpenAI's interface takes it."""
         return [{"role": m.role, "content": m.content} for m in self.generate.messages]
+
+
+class Spoken:
+    """The text of a reply as it comes, its thinking told apart by the tags that models spell out."""
+
+    def __init__(self, prompt: str = "") -> None:
+        """``prompt``: the rendered prompt, whose end may leave a thought open."""
+        form = ReplyFormat({})
+        self._text = ReplyText(form, opened_by=form.opened_by(prompt), turns=False)
+
+    @property
+    def inside(self) -> bool:
+        """What comes now belongs to the thinking."""
+        return self._text.inside
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """What a token's text adds, and whether it belongs to the thinking."""
+        return self._text.push(text.encode("utf-8", "replace"))
+
+    def finish(self, end: End) -> End:
+        """The end with the text that was held back."""
+        tail, thinking = self._text.finish()
+        return replace(end, tail=tail, thinking_tail=thinking)
 
 
 def raise_for(payload: Mapping[str, Any]) -> None:
@@ -221,11 +247,6 @@ def ids_of(value: object) -> tuple[int, ...]:
     if isinstance(value, list) and all(isinstance(i, int) for i in value):
         return tuple(value)
     return ()
-
-
-def unknown_tokens(text: str, *, thinking: bool = False) -> tuple[Token, ...]:
-    """The one token that a chunk is taken for where nothing but its text is known."""
-    return (Token(UNKNOWN_ID, text, "unknown", thinking),)
 
 
 def refusal(endpoint: Endpoint, path: str, status: int, body: object) -> ServerError:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ds4chat.settings.schema import SERVER_KEY
-from ds4chat.settings.validate import printable
+from ds4chat.text import one_line
 
 CONNECT_S = 10.0
 """Longest wait for a connection, and for what a server knows without its model."""
@@ -107,7 +107,7 @@ class Endpoint:
         except ValueError:
             host, port, parts = "", None, urlsplit("")
         if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
-            shown = printable(url.rpartition("@")[2])[:200]
+            shown = one_line(url.rpartition("@")[2])[:200]
             raise ServerError(
                 f'"{shown}" is no address of a server: it begins with http:// or https://, as in '
                 "http://127.0.0.1:8080.",
@@ -355,7 +355,7 @@ class _Reads(io.RawIOBase):
 
 def _reason(error: BaseException) -> str:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-    return printable(str(reason))[:SHOWN]
+    return one_line(str(reason))[:SHOWN]
 
 
 def _read_key(address: Address) -> str:
@@ -411,4 +411,4 @@ def said(body: object, content: bytes = b"") -> tuple[str, str]:
         message, kind = error, ""
     if not isinstance(message, str):
         message = json.dumps(message) if message else ""
-    return printable(message)[:SHOWN].rstrip(". "), printable(str(kind))[:60]
+    return one_line(message)[:SHOWN].rstrip(". "), one_line(str(kind))[:60]

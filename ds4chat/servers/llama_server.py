@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
-from ds4chat.engine.text import Thinking, opens_thinking
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -29,6 +28,7 @@ from ds4chat.servers.dialect import (
     Piece,
     Progress,
     Request,
+    Spoken,
     first,
     ids_of,
     number,
@@ -162,9 +162,9 @@ class LlamaServer:
 
     def reader(self, asked: Asked) -> LlamaReader:
         if asked.marks.get("chat"):
-            return LlamaReader(None)
+            return LlamaReader()
         prompt = asked.marks.get("prompt") or asked.generate.prompt or ""
-        return LlamaReader(Thinking(open_at_start=opens_thinking(prompt)))
+        return LlamaReader(Spoken(prompt))
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         slots = endpoint.ask("/slots", timeout=2.0).json()
@@ -176,12 +176,12 @@ class LlamaServer:
 class LlamaReader:
     """Reads a stream of /completion, /v1/completions or /v1/chat/completions.
 
-    ``thinking`` finds the model's thinking in the text of a completion; in chat the server keeps it apart,
-    and it is None.
+    ``spoken`` finds the model's thinking in the text, for a prompt that may have opened it; in chat the
+    server may keep it apart.
     """
 
-    def __init__(self, thinking: Thinking | None = None) -> None:
-        self._thinking = thinking
+    def __init__(self, spoken: Spoken | None = None) -> None:
+        self._spoken = spoken or Spoken()
         self._steps = Steps()
         self._held: tuple[tuple[int, float, int, int], int] | None = None
         """A chunk without text, which is the token that ended the reply if nothing follows it."""
@@ -237,14 +237,13 @@ class LlamaReader:
         if not text:
             self._held = at, ids[0] if ids else UNKNOWN_ID
             return
-        inside = self._thinking.push(text) if self._thinking else thinking
-        yield from self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, text, "unknown", inside))
+        said, inside = (text, True) if thinking else self._spoken.push(text)
+        yield from self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
 
     def _release(self) -> Iterator[Block]:
         if self._held is not None:
             (at, id_), self._held = self._held, None
-            inside = self._thinking.inside if self._thinking else False
-            yield from self._steps.take(*at, Token(id_, "", "unknown", inside))
+            yield from self._steps.take(*at, Token(id_, "", "unknown", self._spoken.inside))
 
     def finish(self) -> Iterator[Piece]:
         blocks = list(self._release())
@@ -264,7 +263,7 @@ class LlamaReader:
         detail = (
             "The conversation was cut to fit the server's context." if self._last.get("truncated") else ""
         )
-        yield End(
+        end = End(
             reason=self._reason,
             detail=detail,
             prompt_tokens=cached + whole(timings.get("prompt_n")) or whole(self._usage.get("prompt_tokens")),
@@ -276,6 +275,7 @@ class LlamaReader:
             drafter="" if kinds == "none" else kinds,
             model=self._model,
         )
+        yield self._spoken.finish(end)
 
 
 def _pair(counters: Counters) -> tuple[int, int]:

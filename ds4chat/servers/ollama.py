@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ds4chat.engine.events import Tells
-from ds4chat.engine.text import Thinking
+from ds4chat.engine.events import UNKNOWN_ID, Tells, Token
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -15,12 +14,12 @@ from ds4chat.servers.dialect import (
     End,
     Piece,
     Request,
+    Spoken,
     first,
     number,
     raise_for,
     table,
     text_of,
-    unknown_tokens,
     whole,
 )
 from ds4chat.servers.http import Endpoint
@@ -82,7 +81,7 @@ class OllamaReader:
     """Reads a stream of /api/chat or /api/generate."""
 
     def __init__(self) -> None:
-        self._thinking = Thinking(open_at_start=False)
+        self._spoken = Spoken()
         self._last: Mapping[str, Any] = {}
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
@@ -91,9 +90,10 @@ class OllamaReader:
         thought = text_of(message.get("thinking")) or text_of(payload.get("thinking"))
         text = text_of(message.get("content")) or text_of(payload.get("response"))
         if thought:
-            yield Block(unknown_tokens(thought, thinking=True))
+            yield Block((Token(UNKNOWN_ID, thought, "unknown", True),))
         if text:
-            yield Block(unknown_tokens(text, thinking=self._thinking.push(text)))
+            said, thinking = self._spoken.push(text)
+            yield Block((Token(UNKNOWN_ID, said, "unknown", thinking),))
         if payload.get("done") is True:
             self._last = payload
 
@@ -102,7 +102,7 @@ class OllamaReader:
         if not last:
             return
         prefill_ns, decode_ns = number(last.get("prompt_eval_duration")), number(last.get("eval_duration"))
-        yield End(
+        end = End(
             REASONS.get(text_of(last.get("done_reason")), "stop"),
             prompt_tokens=whole(last.get("prompt_eval_count")),
             prefill_ms=None if prefill_ns is None else prefill_ns / 1e6,
@@ -110,3 +110,4 @@ class OllamaReader:
             model=text_of(last.get("model")),
             emitted=whole(last.get("eval_count")),
         )
+        yield self._spoken.finish(end)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ds4chat.engine.events import FinishReason, Tells
-from ds4chat.engine.text import Thinking
+from ds4chat.engine.events import UNKNOWN_ID, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -15,12 +14,12 @@ from ds4chat.servers.dialect import (
     Piece,
     Reader,
     Request,
+    Spoken,
     first,
     raise_for,
     refusal,
     table,
     text_of,
-    unknown_tokens,
     whole,
 )
 from ds4chat.servers.http import Endpoint
@@ -90,11 +89,10 @@ class OpenAIReader:
     """Reads a stream of /v1/chat/completions or /v1/completions."""
 
     def __init__(self) -> None:
-        self._thinking = Thinking(open_at_start=False)
+        self._spoken = Spoken()
         self._reason: FinishReason | None = None
         self.usage: Mapping[str, Any] = {}
         self._model = ""
-        self._tokens = 0
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
@@ -107,20 +105,25 @@ class OpenAIReader:
         if thought:
             yield from self.tokens(thought, choice, True)
         if text or not thought:
-            yield from self.tokens(text, choice, self._thinking.push(text) if text else self._thinking.inside)
+            yield from self.tokens(text, choice, False)
         reason = choice.get("finish_reason")
         if isinstance(reason, str):
             self._reason = REASONS.get(reason, "stop")
 
-    def tokens(self, text: str, choice: Mapping[str, Any], thinking: bool) -> Iterator[Piece]:
-        """The block of one chunk's text, which is a token as far as anybody knows."""
+    def tokens(self, text: str, choice: Mapping[str, Any], apart: bool) -> Iterator[Piece]:
+        """The block of one chunk's text, which is a token as far as anybody knows. ``apart``: the server says
+        that it is thinking."""
         if text:
-            self._tokens += 1
-            yield Block(unknown_tokens(text, thinking=thinking))
+            yield Block((self.token(text, UNKNOWN_ID, apart),))
+
+    def token(self, text: str, id_: int, apart: bool) -> Token:
+        """A token of unknown origin with what its text adds."""
+        said, thinking = (text, True) if apart else self._spoken.push(text)
+        return Token(id_, said, "unknown", thinking)
 
     def finish(self) -> Iterator[Piece]:
         if self._reason is not None:
-            yield self.end(self._reason)
+            yield self._spoken.finish(self.end(self._reason))
 
     def end(self, reason: FinishReason) -> End:
         """The end of the reply by what the last chunks said."""

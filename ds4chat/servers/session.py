@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     UNKNOWN_ID,
     Alive,
@@ -29,8 +30,9 @@ from ds4chat.engine.events import (
     Step,
     Token,
     Tuning,
+    uncompared,
 )
-from ds4chat.engine.sessions import Control, Emit, LoadError
+from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -45,7 +47,7 @@ from ds4chat.servers.dialect import (
 from ds4chat.servers.http import Address, Endpoint, ServerError
 from ds4chat.servers.reading import Reading
 from ds4chat.servers.table import DIALECTS
-from ds4chat.settings.validate import printable
+from ds4chat.text import one_line
 
 LOADING_S = 600.0
 """Longest wait for a server that loads its model."""
@@ -120,12 +122,12 @@ class RemoteSession:
     def loaded(self) -> Loaded:
         """What is known of the server now."""
         about, dialect, endpoint = self.about, self.dialect, self.endpoint
-        kind = printable(about.drafter) or DRAFTER
+        kind = one_line(about.drafter) or DRAFTER
         name = self._address.name or f"{endpoint.host}:{endpoint.port}"
         return Loaded(
             target=ModelInfo(
                 path=endpoint.url,
-                name=printable(about.label or about.model or name)[:200],
+                name=one_line(about.label or about.model or name)[:200],
                 architecture="",
                 quantisation="",
                 parameters=about.parameters,
@@ -146,7 +148,7 @@ class RemoteSession:
                 url=endpoint.url,
                 name=name,
                 kind=dialect.kind,
-                version=printable(about.version)[:80],
+                version=one_line(about.version)[:80],
                 tells=dialect.tells,
                 why=dialect.why,
                 speculates=about.speculates,
@@ -234,7 +236,7 @@ class RemoteSession:
             emit(
                 Notice(
                     "warning",
-                    f"The server now answers with {printable(end.model)[:100]}: another model was loaded "
+                    f"The server now answers with {one_line(end.model)[:100]}: another model was loaded "
                     "there.",
                 )
             )
@@ -250,8 +252,8 @@ class RemoteSession:
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Say why a server's reply cannot be decoded again without drafts."""
         emit(
-            Notice(
-                "warning",
+            uncompared(
+                reply,
                 "A server cannot be told to decode without drafts, so its reply cannot be checked here. "
                 "ds4chat check does it with the model's file.",
             )
@@ -275,7 +277,7 @@ class _Reply:
         self._tuning = _in_force(request.tuning)
         self._asked = asked
         self._emit = emit
-        self._drafter = printable(about.drafter) or DRAFTER
+        self._drafter = one_line(about.drafter) or DRAFTER
         self._steps: list[Step] = []
         self._emitted = 0
         self._started = self._before = time.perf_counter()
@@ -330,6 +332,8 @@ class _Reply:
             depth=drafted,
             drafter=self._drafter if drafted or block.drafted is None else "",
             context_used=self._progress.total + self._emitted,
+            # The first step is the prompt's; the others without drafts are what plain decoding takes.
+            baseline=index > 0 and block.drafted == 0 and block.ms is not None and ms > 0,
         )
 
     def _revise(self, blocks: Sequence[Block]) -> None:
@@ -364,6 +368,8 @@ class _Reply:
             context_used=prompt + self._emitted,
             seed=end.seed or max(self._tuning.seed, 0),
             counters=end.counters,
+            tail=end.tail,
+            thinking_tail=end.thinking_tail,
         )
 
 

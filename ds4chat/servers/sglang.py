@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Tells, Token
-from ds4chat.engine.text import Thinking
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -21,6 +20,7 @@ from ds4chat.servers.dialect import (
     Piece,
     Reader,
     Request,
+    Spoken,
     ids_of,
     raise_for,
     refusal,
@@ -109,7 +109,7 @@ class GenerateReader:
 
     def __init__(self, *, speculates: bool | None = None) -> None:
         self._speculates = speculates
-        self._thinking = Thinking(open_at_start=False)
+        self._spoken = Spoken()
         self._text = ""
         self._ids: tuple[int, ...] = ()
         self._seen = (0, 0, 0)
@@ -136,9 +136,9 @@ class GenerateReader:
             self._reason = "error" if reason == "abort" else REASONS.get(reason, "stop")
 
     def _block(self, text: str, ids: tuple[int, ...], count: int, verified: int, correct: int) -> Block:
-        thinking = self._thinking.push(text) if text else self._thinking.inside
+        said, thinking = self._spoken.push(text)
         named = (*ids, *[UNKNOWN_ID] * (count - len(ids)))
-        tokens = [Token(id_, text if i == 0 else "", "unknown", thinking) for i, id_ in enumerate(named)]
+        tokens = [Token(id_, said if i == 0 else "", "unknown", thinking) for i, id_ in enumerate(named)]
         if verified == 0 and (self._speculates is False or (not self._ids and count == 1)):
             return Block(tuple(replace(token, origin="plain") for token in tokens), 0, 0)
         if verified == 1 and correct == count - 1:
@@ -147,13 +147,14 @@ class GenerateReader:
 
     def finish(self) -> Iterator[Piece]:
         if self._reason is not None:
-            yield End(
+            end = End(
                 self._reason,
                 detail="The server gave the reply up." if self._reason == "error" else "",
                 prompt_tokens=whole(self._meta.get("prompt_tokens")),
                 reused_tokens=whole(self._meta.get("cached_tokens")),
                 counters=_counters(self._meta),
             )
+            yield self._spoken.finish(end)
 
 
 def _counters(told: Mapping[str, Any]) -> Counters | None:

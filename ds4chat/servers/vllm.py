@@ -101,15 +101,14 @@ class VllmReader(OpenAIReader):
         self._metrics = table(payload.get("metrics")) or self._metrics
         yield from super().feed(payload)
 
-    def tokens(self, text: str, choice: Mapping[str, Any], thinking: bool) -> Iterator[Piece]:
+    def tokens(self, text: str, choice: Mapping[str, Any], apart: bool) -> Iterator[Piece]:
         ids = ids_of(choice.get("token_ids"))
         if not ids:
-            yield from super().tokens(text, choice, thinking)
+            yield from super().tokens(text, choice, apart)
             return
         pieces = _texts(text, choice, len(ids))
-        chunk = tuple(Token(i, piece, "unknown", thinking) for i, piece in zip(ids, pieces))
+        chunk = tuple(self.token(piece, id_, apart) for id_, piece in zip(ids, pieces))
         self._chunks.append(chunk)
-        self._tokens += len(chunk)
         yield self._provisional(chunk, opening=len(self._chunks) == 1)
 
     def _provisional(self, chunk: tuple[Token, ...], *, opening: bool) -> Block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterable
@@ -50,17 +49,3 @@ def _beside(path: Path) -> tuple[int, Path]:
     refuse_special(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", dir=path.parent)
     return descriptor, Path(name)
-
-
-def remove_files(folder: Path) -> None:
-    """Remove every file in a folder, as far as that goes; the folder stays. It is gone through twice: what
-    came under its name while the first went is removed too."""
-    for _ in range(2):
-        try:
-            with os.scandir(folder) as entries:
-                paths = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
-        except OSError:
-            return
-        for path in paths:
-            with contextlib.suppress(OSError):
-                path.unlink()

@@ -6,6 +6,7 @@ found at once; each bad key keeps its default, and a file with problems is never
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tomllib
@@ -14,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ds4chat.files import NotRegularError, read_regular
 from ds4chat.settings import paths
 from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
-from ds4chat.settings.toml_lines import line_of
+from ds4chat.settings.toml_lines import Lines
 from ds4chat.settings.validate import (
     SettingError,
     check,
@@ -132,23 +134,21 @@ def read_file(path: Path, *, must_exist: bool = False) -> FileRead:
 
 def _read(path: Path, must_exist: bool) -> FileRead:
     try:
-        if not path.exists() and not must_exist:
-            return FileRead()
-        if path.exists() and not path.is_file():
-            return FileRead(problems=[Problem("This is not a file: name a TOML file.")])
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
+        if not must_exist:
+            return FileRead()
         return FileRead(
             problems=[Problem("The file does not exist: name another, or make it with ds4chat config write.")]
         )
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    except (NotRegularError, IsADirectoryError):
+        return FileRead(problems=[Problem("This is not a file: name a TOML file.")])
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return FileRead(problems=[Problem("The file is larger than 1 MiB and is no settings file.")])
         return FileRead(
-            problems=[Problem(f"The file cannot be read: {reason}. Change that, or name another.")]
+            problems=[Problem(f"The file cannot be read: {error.strerror}. Change that, or name another.")]
         )
-    if len(data) > MAX_BYTES:
-        return FileRead(problems=[Problem("The file is larger than 1 MiB and is no settings file.")])
     return parse(data, path.parent)
 
 
@@ -175,9 +175,10 @@ def parse(data: bytes, folder: Path) -> FileRead:
 
 def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRead:
     read = FileRead()
+    lines = Lines(text)
 
     def wrong(message: str, *path: str) -> None:
-        read.problems.append(Problem(message, line_of(text, path), ".".join(path)))
+        read.problems.append(Problem(message, lines.of(path), ".".join(path)))
 
     for key, raw in document.items():
         option = BY_KEY.get(key)
@@ -226,7 +227,7 @@ def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], 
 
 def _anchored(option: Option, value: Any, folder: Path) -> Any:
     """A relative path of a file is meant from the file's folder, wherever ds4chat is started."""
-    if option.kind != "path" or not value or value == option.optional_value:
+    if not option.names_file(value):
         return value
     return str(folder.absolute() / value)
 

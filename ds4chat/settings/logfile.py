@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import sys
 from pathlib import Path
 
+from ds4chat.files import open_to_append, user_path
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
+from ds4chat.text import one_line, printable
 
 LOG_NAME = "ds4chat.log"
 MAX_BYTES = 4 << 20
 
 
+class LineFormatter(logging.Formatter):
+    """A record on one line, its trace below it, all printable: what is logged comes from files, servers and
+    llama.cpp, and may neither forge a line nor drive the terminal that shows the log."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def log_path(settings: Settings) -> Path:
     """The log file of these settings. Makes nothing."""
-    return Path(settings.log_file).expanduser() if settings.log_file else paths.folder("log") / LOG_NAME
+    return user_path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
 
 
 def log_to_file(settings: Settings) -> None:
@@ -26,7 +43,7 @@ def log_to_file(settings: Settings) -> None:
     path = log_path(settings)
     try:
         paths.made(path.parent)
-        path.touch(mode=0o600)
+        os.close(open_to_append(path))
         handler: logging.Handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8"
         )
@@ -34,6 +51,6 @@ def log_to_file(settings: Settings) -> None:
         reason = str(error) if isinstance(error, paths.FolderError) else f"{path}: {error.strerror or error}."
         print(f"ds4chat: no log is kept: {reason} --log-file FILE names another place.", file=sys.stderr)
         handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LineFormatter())
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -60,6 +60,11 @@ def states_folder() -> Path:
     return folder("cache") / "states"
 
 
+def state_file(conversation: int) -> Path:
+    """Where it keeps that of the conversation with this number in the store. Makes nothing."""
+    return states_folder() / f"{conversation}.state"
+
+
 def made(path: Path) -> Path:
     """``path``, made if it was missing and then readable by its owner alone. Raises FolderError."""
     if os.path.isdir(path):

@@ -171,9 +171,7 @@ def _absolute(settings: Settings) -> Settings:
     changes = {
         option.attribute: os.path.abspath(value)
         for option in OPTIONS
-        if option.kind == "path"
-        and (value := getattr(settings, option.attribute))
-        and value != option.optional_value
+        if option.kind == "path" and option.names_file(value := getattr(settings, option.attribute))
     }
     return replace(settings, **changes)
 

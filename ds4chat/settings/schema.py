@@ -11,6 +11,7 @@ TUI; as an attribute it has underscores (``settings.mtp_draft``).
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -74,6 +75,8 @@ class Option:
     metavar: str = ""
     optional_value: str = ""
     """For ``--key [VALUE]``: what the bare flag means."""
+    names: bool = False
+    """For a path: a word without a separator or a suffix is a name, not a file."""
     live: bool = False
     """It may change while a reply runs."""
     tuning: str = ""
@@ -92,6 +95,12 @@ class Option:
     def attribute(self) -> str:
         """Name of the Settings field."""
         return self.key.replace("-", "_")
+
+    def names_file(self, value: str) -> bool:
+        """``value`` is the path of a file, not a word that stands for something else."""
+        if self.kind != "path" or value in ("", self.optional_value):
+            return False
+        return not self.names or re.search(r"[\\/]|\.[A-Za-z]\w*$", value) is not None
 
 
 def option(default: Any, kind: Kind, group: str, help: str, **more: Any) -> Any:
@@ -116,7 +125,7 @@ class Settings:
         "path",
         "models",
         'Support GGUF that drafts. "embedded", or --mtp without a file, uses the NextN block inside the '
-        "target; empty is none.",
+        "target; none is none.",
         flags=("--mtp-model",),
         metavar="FILE",
         optional_value="embedded",
@@ -399,6 +408,21 @@ class Settings:
     )
     system_prompt: str = option(
         "", "str", "context", "System prompt of new conversations.", flags=("-sys",), metavar="TEXT"
+    )
+    chat_template: str = option(
+        "",
+        "path",
+        "context",
+        "Chat template instead of the model's own: a file with a Jinja template, or the name of one that "
+        "llama.cpp knows, such as chatml.",
+        metavar="FILE|NAME",
+        names=True,
+    )
+    template: bool = option(
+        True,
+        "bool",
+        "context",
+        "Write conversations in a chat template; off writes plain 'User:' and 'Assistant:' lines.",
     )
     think: bool = option(
         True,

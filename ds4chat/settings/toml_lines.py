@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 Path = tuple[str, ...]
+
+_MARKS = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""+|'
+    r"'''.*?'''+|"
+    r'"(?:[^"\\\n]|\\.)*"|'
+    r"'[^'\n]*'|#[^\n]*|[\[\]{}\n]",
+    re.DOTALL,
+)
+"""What decides where a statement ends: strings and comments, which hide brackets, brackets, and newlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,41 +33,56 @@ class Statement:
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Every statement of a valid document, in order.
+    """Every statement of a valid document, in order, in time that grows with its length.
 
-    A statement is the shortest run of lines that tomllib takes: a line that opens a multi-line string or an
-    array parses only once the line that closes it is there.
+    A statement ends with the first line at whose end no string and no bracket is open.
     """
     table: Path = ()
-    lines: list[str] = []
-    first = 1
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not lines:
-            first = number
-        lines.append(line)
+    first = number = 1
+    start = depth = 0
+    # The last newline closes a last statement without one.
+    for mark in _MARKS.finditer(text + "\n"):
+        found = mark.group()
+        depth += (found in "[{") - (found in "]}")
+        number += found.count("\n")
+        if found != "\n" or depth:
+            continue
+        source = text[start : mark.start()]
         try:
-            found = tomllib.loads("\n".join(lines) + "\n")
+            parsed = tomllib.loads(source + "\n")
         except (tomllib.TOMLDecodeError, RecursionError):
             continue
-        header = lines[0].lstrip().startswith("[")
-        lines = []
-        if not found:
-            continue
-        path = _path_of(found, header)
-        if header:
-            table = path
-        yield Statement(path if header else table + path, first, number, header)
+        if parsed:
+            header = source.lstrip().startswith("[")
+            path = _path_of(parsed, header)
+            if header:
+                table = path
+            yield Statement(path if header else table + path, first, number - 1, header)
+        start, first = mark.end(), number
 
 
-def line_of(text: str, path: Path) -> int | None:
-    """The line on which ``path`` is set, or its table begins; None where no statement does."""
-    for statement in statements(text):
+class Lines:
+    """Finds the lines of a valid document; it is gone through once, however often it is asked."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._first: dict[Path, int] | None = None
+        """The first line on which a path, or something below it, is set."""
+        self._keys: dict[Path, int] = {}
+        """The line of each key's own statement."""
+
+    def of(self, path: Path) -> int | None:
+        """The line on which ``path`` is set, or its table begins; None where no statement does."""
+        if self._first is None:
+            self._first = {}
+            for statement in statements(self._text):
+                for end in range(len(statement.path) + 1):
+                    self._first.setdefault(statement.path[:end], statement.first)
+                if not statement.header:
+                    self._keys.setdefault(statement.path, statement.first)
         # An inline table or a dotted key sets paths below and above its own.
-        if statement.path[: len(path)] == path or (
-            not statement.header and path[: len(statement.path)] == statement.path
-        ):
-            return statement.first
-    return None
+        above = [self._keys[path[:end]] for end in range(len(path)) if path[:end] in self._keys]
+        return min([*above, *([self._first[path]] if path in self._first else [])], default=None)
 
 
 def _path_of(found: dict[str, Any], header: bool) -> Path:

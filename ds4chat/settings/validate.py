@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, SERVER_KEYS, Option
+from ds4chat.text import shortened
 
 Source = Literal["cli", "file", "env"]
 """Where a value stands; a sentence about it spells it as it stands there."""
@@ -18,6 +19,14 @@ Source = Literal["cli", "file", "env"]
 LARGEST_INT = 2**31 - 1
 """llama.cpp counts tokens, layers and threads in 32 bits with a sign."""
 
+NO_FILE = ("none",)
+"""What stands for no file where an option takes a word in the place of one, as /mtp does in the chat."""
+ELSEWHERE = {
+    "on": "without one, --mtp alone drafts with the block inside the target",
+    "off": "none loads no drafter",
+    "lookup": "lookup is an option of its own, --lookup",
+}
+"""Further words that /mtp takes, and what does the same here."""
 ON = ("on", "true", "yes", "1")
 OFF = ("off", "false", "no", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -50,7 +59,7 @@ def check(option: Option, raw: object, source: Source = "cli") -> Any:
         case "names":
             return _names(raw, option.choices, said)
         case "path":
-            return _path(_text(raw, said), option)
+            return _path(_text(raw, said), option, said)
         case "str":
             return _text(raw, said)
         case "table":
@@ -61,12 +70,12 @@ def spelled(option: Option, raw: object, source: Source) -> str:
     """How a sentence names this option and its value: ``--mtp-draft 17``, ``mtp-draft = 17`` or
     ``DS4_MTP_MIN_MARGIN=17``."""
     if source == "env":
-        return f"{option.env}={_shown(str(raw))}"
+        return f"{option.env}={shortened(raw)}"
     if source == "file":
         text = json.dumps(raw, ensure_ascii=False) if isinstance(raw, (str, bool)) else str(raw)
-        return f"{option.key} = {_shown(text)}"
+        return f"{option.key} = {shortened(text)}"
     text = str(raw)
-    return f"--{option.key} {_shown(text)}" if text.strip() else f'--{option.key} ""'
+    return f"--{option.key} {shortened(text)}" if text.strip() else f'--{option.key} ""'
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -171,7 +180,7 @@ def _names(raw: object, choices: tuple[str, ...], said: str) -> str:
             close = nearest(str(word), choices)
             hint = f" Did you mean {close}?" if close else ""
             raise SettingError(
-                f"{said} names {_shown(str(word))}, which is not known: it takes {listed(choices)}.{hint}"
+                f"{said} names {shortened(word)}, which is not known: it takes {listed(choices)}.{hint}"
             )
     return " ".join(dict.fromkeys(words))
 
@@ -188,7 +197,11 @@ def _text(raw: object, said: str) -> str:
     return raw
 
 
-def _path(text: str, option: Option) -> str:
+def _path(text: str, option: Option, said: str) -> str:
+    if option.optional_value and text in NO_FILE:
+        return ""
+    if option.optional_value and text in ELSEWHERE:
+        raise SettingError(f"{said} names no file: {ELSEWHERE[text]}. A file of that name is ./{text}.")
     if not text or text == option.optional_value:
         return text
     return os.path.expanduser(text)
@@ -232,7 +245,7 @@ def server(name: str, raw: object) -> dict[str, str]:
         if key not in SERVER_KEYS:
             close = nearest(key, SERVER_KEYS)
             hint = f"did you mean {close}?" if close else f"it takes {listed(SERVER_KEYS)}."
-            raise SettingError(f"servers.{name}: {_shown(key)} is not a known key; {hint}")
+            raise SettingError(f"servers.{name}: {shortened(key)} is not a known key; {hint}")
         if not isinstance(value, str) or not value.isprintable():
             raise SettingError(f"servers.{name}: {key} is not text: write it between quotes, on one line.")
     return dict(entries)
@@ -261,7 +274,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         return f"{key} is no option of speculation or sampling, and a preset holds only those."
     close = nearest(key, known)
     hint = f"did you mean {close}?" if close else "ds4chat config defaults lists them."
-    return f"{_shown(key)} is not a known key; {hint}"
+    return f"{shortened(key)} is not a known key; {hint}"
 
 
 def listed(words: tuple[str, ...]) -> str:
@@ -271,14 +284,3 @@ def listed(words: tuple[str, ...]) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
-
-
-def printable(text: str) -> str:
-    """``text`` on one line and safe for a terminal: what cannot be printed is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _shown(text: str) -> str:
-    """``text`` printable and not longer than a sentence can bear."""
-    plain = printable(text)
-    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"

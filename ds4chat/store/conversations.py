@@ -21,12 +21,12 @@ from ds4chat.store.entities import (
     ModelIdentity,
     Node,
     Role,
-    clean,
     sound,
     time_of_day,
     title_of,
 )
 from ds4chat.store.errors import StoreError, damaged_value, no_conversation
+from ds4chat.text import encodable
 
 PREVIEW_LENGTH = 200
 LONGEST_WORD = 4096
@@ -51,7 +51,7 @@ class Conversations:
         values: list[Any] = [deleted]
         if model:
             where.append(_MODEL_FILTER)
-            values += [f"%{escape_like(clean(model))}%"] * 2
+            values += [f"%{escape_like(encodable(model))}%"] * 2
         with self._database.read() as connection:
             rows = connection.execute(
                 f"{_LIST} WHERE {' AND '.join(where)} "
@@ -134,7 +134,7 @@ class Conversations:
         with self._database.write() as connection:
             made = connection.execute(
                 "INSERT INTO conversations (title, created_ms, updated_ms) VALUES (?, ?, ?)",
-                (clean(title), now, now),
+                (encodable(title), now, now),
             )
             return int(made.lastrowid or 0)
 
@@ -149,9 +149,9 @@ class Conversations:
             made = connection.execute(
                 "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms) "
                 "VALUES (?, ?, ?, 'complete', ?, ?, ?)",
-                (conversation, parent, role, clean(text), now, now),
+                (conversation, parent, role, encodable(text), now, now),
             )
-            title = row["title"] or (title_of(clean(text)) if role == "user" else "")
+            title = row["title"] or (title_of(encodable(text)) if role == "user" else "")
             connection.execute(
                 "UPDATE conversations SET title = ?, updated_ms = ?, active_leaf = ? WHERE id = ?",
                 (title, now, made.lastrowid, conversation),
@@ -184,7 +184,7 @@ class Conversations:
     def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
         """The message to go on from, so that what follows ``parent`` is asked under that system prompt: it is
         ``parent`` itself where that is in force, else a system message below it, made if it is new."""
-        text = clean(system) if system.strip() else ""
+        text = encodable(system) if system.strip() else ""
         with self._database.write() as connection:
             if self._system_at(connection, parent) == text:
                 return parent
@@ -200,6 +200,11 @@ class Conversations:
         under that system prompt."""
         with self._database.write():
             self.rewind(conversation, self.under_system(conversation, leaf, system))
+
+    def checked(self, message: int, plain_ms: float) -> None:
+        """Keep what a check's plain decoding of a whole reply took."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
 
     def switch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
@@ -235,7 +240,7 @@ class Conversations:
 
     def rename(self, conversation: int, title: str) -> None:
         """Give a conversation another title."""
-        self._change(conversation, "title = ?", clean(" ".join(title.split()))[:LONGEST_WORD])
+        self._change(conversation, "title = ?", encodable(" ".join(title.split()))[:LONGEST_WORD])
 
     def pin(self, conversation: int, pinned: bool = True) -> None:
         """Keep a conversation at the top of the list, or no longer."""
@@ -286,10 +291,10 @@ class Conversations:
     ) -> int:
         """A copy of one message. What is still being written is copied as far as it is, as stopped."""
         made = connection.execute(
-            f"INSERT INTO messages (conversation, parent, state, text, {_COPIED}) SELECT ?, ?, "
-            f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, {_COPIED} "
+            f"INSERT INTO messages (conversation, parent, state, text, thinking, {_COPIED}) SELECT ?, ?, "
+            f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, ?, {_COPIED} "
             "FROM messages WHERE id = ?",
-            (conversation, parent, text_of(connection, message), message),
+            (conversation, parent, *texts_of(connection, message), message),
         )
         connection.execute(
             "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
@@ -377,10 +382,11 @@ _MESSAGE_FIELDS = (
     *("id", "conversation", "parent", "role", "text", "state", "created_ms", "updated_ms", "drafter"),
     *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
     *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
+    *("load_plain_ms", "check_plain_ms", "thinking"),
 )
 _NO_INTEGERS: dict[str, Any] = {
-    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail"), str),
-    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms"), float),
+    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail", "thinking"), str),
+    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms", "load_plain_ms", "check_plain_ms"), float),
     "parent": int | None,
     "finish_reason": str | None,
 }
@@ -391,7 +397,7 @@ _MESSAGE_KINDS = (
     *_IDENTITY_KINDS,
 )
 _LIST_KINDS = (int, str, int, int, int, *[int | None] * 3, int, str | None)
-_OWN = ("id", "conversation", "parent", "text", "state")
+_OWN = ("id", "conversation", "parent", "text", "thinking", "state")
 """Fields that a copy of a message has of its own."""
 _COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
 _LIST = f"""SELECT c.id, c.title, c.created_ms, c.updated_ms, c.pinned, c.deleted_ms, c.active_leaf,
@@ -413,15 +419,14 @@ _MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_colum
 
 def _message(connection: sqlite3.Connection, row: Any) -> Message:
     sound(row, _MESSAGE_KINDS)
-    id_, role, text, state = row[0], row[3], row[4], row[5]
+    id_, role, state = row[0], row[3], row[5]
     if role not in ROLES or state not in STATES:
         raise damaged_value()
-    if state == "streaming":
-        text = text_of(connection, id_)
     size = len(_IDENTITY)
     model, support = row[-2 * size : -size], row[-size:]
     values = dict(zip(_MESSAGE_FIELDS, row))
-    values["text"] = text
+    if state == "streaming":
+        values["text"], values["thinking"] = texts_of(connection, id_)
     values["created_ms"], values["updated_ms"] = map(
         time_of_day, (values["created_ms"], values["updated_ms"])
     )
@@ -430,20 +435,30 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
     return Message(**values)
 
 
-def text_of(connection: sqlite3.Connection, message: int) -> str:
-    """A message's text, with the pieces of a reply that is still being written."""
+def texts_of(connection: sqlite3.Connection, message: int) -> tuple[str, str]:
+    """A message's text and its thinking, with the pieces of a reply that is still being written."""
     parts = connection.execute(
-        "SELECT 0, 0, text FROM messages WHERE id = ?1 "
-        "UNION ALL SELECT 1, number, text FROM pieces WHERE message = ?1 ORDER BY 1, 2",
+        "SELECT 0, 0, text, thinking FROM messages WHERE id = ?1 "
+        "UNION ALL SELECT 1, number, text, thinking FROM pieces WHERE message = ?1 ORDER BY 1, 2",
         (message,),
     )
-    return "".join(sound(part, (int, int, str))[2] for part in parts)
+    text, thinking = [], []
+    for part in parts:
+        sound(part, (int, int, str, str))
+        text.append(part[2])
+        thinking.append(part[3])
+    return "".join(text), "".join(thinking)
 
 
-def settle_text(connection: sqlite3.Connection, message: int, tail: str = "") -> None:
-    """Put a reply's pieces together into its text, where search finds it."""
-    text = text_of(connection, message) + clean(tail)
-    connection.execute("UPDATE messages SET text = ? WHERE id = ?", (text, message))
+def settle_text(
+    connection: sqlite3.Connection, message: int, tail: str = "", thinking_tail: str = ""
+) -> None:
+    """Put a reply's pieces together into its text and its thinking, where search finds them."""
+    text, thinking = texts_of(connection, message)
+    connection.execute(
+        "UPDATE messages SET text = ?, thinking = ? WHERE id = ?",
+        (text + encodable(tail), thinking + encodable(thinking_tail), message),
+    )
     connection.execute("DELETE FROM pieces WHERE message = ?", (message,))
 
 
@@ -452,7 +467,7 @@ def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> 
     if identity is None:
         return None
     values = tuple(
-        clean(value)[:LONGEST_WORD] if isinstance(value, str) else value
+        encodable(value)[:LONGEST_WORD] if isinstance(value, str) else value
         for value in (getattr(identity, name) for name in _IDENTITY)
     )
     connection.execute(

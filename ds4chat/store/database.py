@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ds4chat.store.errors import DATABASE_ERRORS, StoreError, from_sqlite, from_system, shown_path
+from ds4chat.store.errors import DATABASE_ERRORS, StoreError, from_sqlite, from_system
 from ds4chat.store.schema import APPLICATION_ID, STEPS, VERSION
+from ds4chat.text import one_line
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -89,7 +90,7 @@ class Database:
             return  # it cannot be asked; what is written says more
         if found != self._file:
             raise StoreError(
-                f"The database {shown_path(self._place)} was moved, replaced or deleted while ds4chat used "
+                f"The database {one_line(self._place)} was moved, replaced or deleted while ds4chat used "
                 "it. Put it back; or write this conversation to another place with /export FILE, then start "
                 "ds4chat again.",
                 "moved",
@@ -133,7 +134,7 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
     StoreError; the file is then as it was.
     """
     if path.is_dir():
-        raise StoreError(f"{shown_path(path)} is a folder where the database should be. Move it away.")
+        raise StoreError(f"{one_line(path)} is a folder where the database should be. Move it away.")
     if not read_only:
         _make(path)
     connection: sqlite3.Connection | None = None
@@ -144,7 +145,7 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
         if read_only:
             if version < VERSION:
                 raise StoreError(
-                    f"The database {shown_path(path)} is of an older version of ds4chat and has to be "
+                    f"The database {one_line(path)} is of an older version of ds4chat and has to be "
                     "brought up to date once, which needs a folder that can be written.",
                     "read-only",
                 )
@@ -177,7 +178,7 @@ def _make(path: Path) -> None:
     except OSError as error:
         raise from_system(
             error,
-            f"The database {shown_path(path)} cannot be opened for writing. Make its folder writable, or set "
+            f"The database {one_line(path)} cannot be opened for writing. Make its folder writable, or set "
             "DS4CHAT_HOME to one that is. The system says",
         ) from error
 
@@ -216,11 +217,11 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     if application != APPLICATION_ID and not (empty and version == 0):
         raise StoreError(
-            f"{shown_path(path)} is a database of another program. Move it away; ds4chat then makes its own."
+            f"{one_line(path)} is a database of another program. Move it away; ds4chat then makes its own."
         )
     if version > VERSION:
         raise StoreError(
-            f"The database {shown_path(path)} was written by a newer version of ds4chat (its schema is "
+            f"The database {one_line(path)} was written by a newer version of ds4chat (its schema is "
             f"{version}, this one knows {VERSION}). Update ds4chat, or set DS4CHAT_HOME to another folder.",
             "newer",
         )

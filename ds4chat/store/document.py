@@ -17,7 +17,8 @@ from ds4chat.store.conversations import LONGEST_WORD
 from ds4chat.store.entities import LATEST_MS, Role
 
 FORMAT = "ds4chat-conversation"
-VERSION = 1
+VERSION = 2
+"""2 has a reply's thinking apart from its text; in 1 it is part of that."""
 
 MOST_BYTES = 256 << 20
 MOST_MESSAGES = 100_000
@@ -65,6 +66,7 @@ class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     finish_reason: FinishReason | None = None
     detail: Text = ""
     tail: Text = ""
+    thinking: Text = ""
     prompt_tokens: Count = 0
     reused_tokens: Count = 0
     prefill_ms: float = 0.0
@@ -72,6 +74,8 @@ class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     first_token_ms: float = 0.0
     context_used: Count = 0
     seed: Large = 0
+    load_plain_ms: float = 0.0
+    check_plain_ms: float = 0.0
     steps: msgspec.Raw = msgspec.Raw(b"[]")
     """Read one reply at a time: a long conversation's steps are many times the size of its text."""
 
@@ -80,7 +84,7 @@ class ConversationDocument(msgspec.Struct, forbid_unknown_fields=True):
     """A whole conversation."""
 
     format: Literal["ds4chat-conversation"]
-    version: Literal[1]
+    version: Literal[1, 2]
     title: Word
     created_ms: Millis
     updated_ms: Millis

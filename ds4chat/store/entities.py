@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, ModelInfo
+from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
 from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
@@ -25,8 +24,6 @@ LATEST_MS = 253_402_128_000_000
 
 Kinds = tuple[Any, ...]
 """Of each value in a row the type, or several joined by ``|``."""
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Message:
     parent: int | None
     role: Role
     text: str
-    """All of it: a reply's thinking and tail included."""
+    """All of it, a reply's tail included."""
     state: State
     created_ms: int
     updated_ms: int
@@ -78,6 +75,8 @@ class Message:
     """A sentence that says why the reply is not complete, where there is one."""
     tail: str = ""
     """The text after the last token's."""
+    thinking: str = ""
+    """What the model thought. Of replies stored by earlier versions it is part of the text instead."""
     tokens: int = 0
     steps: int = 0
     drafted: int = 0
@@ -90,13 +89,17 @@ class Message:
     first_token_ms: float = 0.0
     context_used: int = 0
     seed: int = 0
+    load_plain_ms: float = 0.0
+    """A plain pass at the load of the models that answered, in milliseconds; 0 where it is unknown."""
+    check_plain_ms: float = 0.0
+    """What a check's plain decoding of the whole reply took; 0 without one."""
 
     @property
     def ending(self) -> str:
         """What cut the message short; empty where nothing did."""
         if self.state != "complete":
             return self.state
-        return "cut at its limit" if self.finish_reason in ("length", "context") else ""
+        return limit_words(self.finish_reason, any_text=bool(self.text))
 
     def ended(self, reply: int = 0) -> Ended | None:
         """The event that ended the reply, numbered ``reply``; None where none came."""
@@ -164,12 +167,6 @@ def sound(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
 def time_of_day(ms: int) -> int:
     """A stored time, within those that are dates everywhere."""
     return min(max(ms, 0), LATEST_MS)
-
-
-def clean(text: str) -> str:
-    """``text`` as it can be kept: lone surrogates, which UTF-8 has no form for, become U+FFFD. The number of
-    characters stays."""
-    return _SURROGATES.sub("\ufffd", text)
 
 
 def title_of(prompt: str) -> str:

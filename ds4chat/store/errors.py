@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import sqlite3
 from pathlib import Path
 from typing import Literal
+
+from ds4chat.text import one_line
 
 Trouble = Literal[
     "newer", "read-only", "full", "locked", "corrupt", "moved", "gone", "exists", "input", "other"
@@ -38,7 +39,7 @@ def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) ->
     """What an error of SQLite means, as a sentence."""
     # Extended codes hold the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    place = f"The database {shown_path(path)}" if path else "The conversations kept in memory"
+    place = f"The database {one_line(path)}" if path else "The conversations kept in memory"
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return StoreError(
             f"{place} cannot grow: the disk is full. Free some space; what is not written yet stays in "
@@ -106,9 +107,3 @@ def from_system(error: OSError, doing: str) -> StoreError:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind = "read-only"
     return StoreError(f"{doing}: {reason}.", kind)
-
-
-def shown_path(path: os.PathLike[str] | str) -> str:
-    """A path fit for a terminal: what is not printable is escaped."""
-    text = os.fspath(path).encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -15,18 +15,18 @@ from ds4chat.engine.events import Token
 from ds4chat.engine.stats import OUTCOMES, PHASES
 from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
 from ds4chat.store.entities import Message, ModelIdentity
-from ds4chat.store.errors import StoreError, shown_path
+from ds4chat.store.errors import StoreError
 from ds4chat.store.files import write_whole
-from ds4chat.store.harmless import json_harmless
 from ds4chat.store.records import JudgedRows
 from ds4chat.store.store import Store
+from ds4chat.text import json_printable, json_text, one_line
 
 Format = Literal["md", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 _MESSAGE_FIGURES = (
     *("drafter", "finish_reason", "detail", "tail", "prompt_tokens", "reused_tokens", "prefill_ms"),
-    *("decode_ms", "first_token_ms", "context_used", "seed"),
+    *("decode_ms", "first_token_ms", "context_used", "seed", "load_plain_ms", "check_plain_ms"),
 )
 
 
@@ -38,7 +38,7 @@ def export(
     form = form or form_of(path)
     if form is None:
         raise StoreError(
-            f"{shown_path(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
+            f"{one_line(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
             "input",
         )
     write_whole(path, chunks(store, conversation, form), overwrite=overwrite)
@@ -84,7 +84,7 @@ def markdown(store: Store, conversation: int) -> Iterator[str]:
     # JSON's strings and lists are YAML's, too.
     yield "---\n"
     for name, value in front.items():
-        yield f"{name}: {json_harmless(json.dumps(value, ensure_ascii=False))}\n"
+        yield f"{name}: {json_text(value)}\n"
     yield "---\n"
     for message in path:
         yield from _markdown_message(store, message)
@@ -110,8 +110,8 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
 
 def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:
     """What a message thinks and what it says."""
-    if not any(token.thinking for token in tokens):
-        return "", message.text
+    if message.thinking or not any(token.thinking for token in tokens):
+        return message.thinking, message.text
     thinking = "".join(token.text for token in tokens if token.thinking)
     return thinking, "".join(token.text for token in tokens if not token.thinking) + message.tail
 
@@ -135,11 +135,10 @@ def document(store: Store, conversation: int) -> Iterator[str]:
         "active": facts.active_leaf,
         "models": [_model_document(model) for model in models],
     }
-    yield json_harmless(_encoded(head)).removesuffix("}") + ',"messages":['
+    yield json_printable(_encoded(head)).removesuffix("}") + ',"messages":['
     for index, message in enumerate(messages):
-        yield (
-            ("," if index else "") + "\n" + json_harmless(_encoded(_message_document(store, message, number)))
-        )
+        document = json_printable(_encoded(_message_document(store, message, number)))
+        yield f"{',' if index else ''}\n{document}"
     yield "\n]}\n"
 
 
@@ -155,14 +154,16 @@ def _model_document(model: ModelIdentity) -> ModelDocument:
 
 def _message_document(store: Store, message: Message, number: dict[ModelIdentity, int]) -> MessageDocument:
     steps = store.records.steps(message.id) if message.steps else []
-    text = message.text
+    text, thinking = message.text, message.thinking
     if message.state == "streaming":
         # It may have grown since the message was read.
-        text = "".join(token.text for step in steps for token in step.tokens)
+        tokens = [token for step in steps for token in step.tokens]
+        text, thinking = ("".join(t.text for t in tokens if t.thinking is side) for side in (False, True))
     return MessageDocument(
         id=message.id,
         role=message.role,
         text=text,
+        thinking=thinking,
         created_ms=message.created_ms,
         updated_ms=message.updated_ms,
         parent=message.parent,
@@ -194,6 +195,7 @@ def judged_records(rows: JudgedRows, conversation: int) -> Iterator[dict[str, An
             "step": int(rows.step_index[step]),
             "position": int(rows.position[row]),
             "token": int(rows.token[row]) if rows.token[row] >= 0 else None,
+            "thinking": bool(rows.thinking[row]),
             "draft": int(rows.draft[row]),
             "draft_text": rows.draft_text[row],
             "target": int(rows.target[row]),
@@ -212,6 +214,7 @@ def judged_records(rows: JudgedRows, conversation: int) -> Iterator[dict[str, An
             "judged": int(rows.step_judged[step]),
             "committed": int(rows.step_accepted[step]),
             "emitted": int(rows.step_emitted[step]),
+            "accepted_end": bool(rows.step_accepted[step] > rows.step_emitted[step]),
             "depth": int(rows.step_depth[step]),
             "margin": _number(rows.step_margin[step]),
             "gate": _number(rows.step_gate[step]),

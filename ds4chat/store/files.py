@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ds4chat.durable import refuse_special, sync_folder
-from ds4chat.store.errors import StoreError, from_system, shown_path
+from ds4chat.store.errors import StoreError, from_system
+from ds4chat.text import one_line
 
 PRIVATE = 0o600
 
@@ -45,16 +46,16 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[TextIO]:
 def write_whole(path: Path, chunks: Iterable[str], *, overwrite: bool = False) -> None:
     """Write a ``whole_file``. Raises StoreError, and then leaves what was there as it was."""
     if path.is_dir():
-        raise StoreError(f"{shown_path(path)} is a folder. Give the name of a file in it.", "input")
+        raise StoreError(f"{one_line(path)} is a folder. Give the name of a file in it.", "input")
     try:
         with whole_file(path, overwrite=overwrite) as file:
             for chunk in chunks:
                 file.write(chunk)
     except FileExistsError:
-        raise StoreError(f"{shown_path(path)} exists already. Give another name.", "exists") from None
+        raise StoreError(f"{one_line(path)} exists already. Give another name.", "exists") from None
     except OSError as error:
         raise from_system(
-            error, f"{shown_path(path)} cannot be written. Choose another place. The system says"
+            error, f"{one_line(path)} cannot be written. Choose another place. The system says"
         ) from error
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ds4chat.store.database import Database
-from ds4chat.store.entities import clean, sound
+from ds4chat.store.entities import sound
+from ds4chat.text import encodable
 
 MOST_PROMPTS = 1000
 MOST_MODELS = 20
@@ -42,7 +43,7 @@ class History:
 
     def add_prompt(self, text: str) -> None:
         """Remember a prompt, unless it is the one remembered last."""
-        text = clean(text)
+        text = encodable(text)
         with self._database.write(durable=False) as connection:
             last = connection.execute("SELECT text FROM prompts ORDER BY id DESC LIMIT 1").fetchone()
             if not text.strip() or (last and last[0] == text):
@@ -66,7 +67,7 @@ class History:
         with self._database.write() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)",
-                (_DRAFT, clean(text)),
+                (_DRAFT, encodable(text)),
             )
 
     def used_model(self, path: str, support: str = "", lookup: bool = False, name: str = "") -> None:
@@ -75,7 +76,7 @@ class History:
             connection.execute(
                 "INSERT OR REPLACE INTO recent_models (path, support, lookup, name, used_ms) "
                 "VALUES (?, ?, ?, ?, ?)",
-                (clean(path), clean(support), int(lookup), clean(name), int(self._wall() * 1000)),
+                (encodable(path), encodable(support), int(lookup), encodable(name), int(self._wall() * 1000)),
             )
             connection.execute(
                 "DELETE FROM recent_models WHERE rowid NOT IN "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ds4chat.engine.events import MAX_DEPTH, Judged, Step
+from ds4chat.files import NotRegularError, read_regular
 from ds4chat.store.conversations import model_id, settle_text
 from ds4chat.store.document import (
     FORMAT,
@@ -21,11 +21,12 @@ from ds4chat.store.document import (
     Header,
     MessageDocument,
 )
-from ds4chat.store.entities import ModelIdentity, clean
-from ds4chat.store.errors import StoreError, from_system, shown_path
+from ds4chat.store.entities import ModelIdentity
+from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.packing import TOP
 from ds4chat.store.recording import insert_steps
 from ds4chat.store.store import Store
+from ds4chat.text import encodable, one_line
 
 _BATCH = 1000
 """Steps in one batch of an imported reply."""
@@ -40,24 +41,21 @@ def import_file(store: Store, path: Path) -> int:
     """Import the conversation in a JSON file as a new one; returns it. Raises StoreError, and then nothing is
     changed."""
     try:
-        # A pipe or a device could keep one waiting, or go on for ever.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StoreError(f"{shown_path(path)} is not a file that can be imported. {_GIVE}", "input")
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
+    except (NotRegularError, IsADirectoryError):
+        raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input") from None
     except OSError as error:
-        raise from_system(error, f"{shown_path(path)} cannot be read. {_GIVE} The system says") from error
-    except ValueError:
-        raise StoreError("The name of a file to be imported cannot hold a NUL character.", "input") from None
-    return import_json(store, data, name=shown_path(path))
+        if error.errno == errno.EFBIG:
+            raise _too_large(one_line(path)) from None
+        raise from_system(error, f"{one_line(path)} cannot be read. {_GIVE} The system says") from error
+    return import_json(store, data, name=one_line(path))
 
 
 def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
     """Import a conversation from its JSON form as a new one; returns it. Raises StoreError with a sentence
     that begins with ``name``, and then nothing is changed."""
     if len(data) > MOST_BYTES:
-        raise StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
+        raise _too_large(name)
     with _sentences(name):
         header = msgspec.json.decode(data, type=Header)
         if header.format != FORMAT:
@@ -76,6 +74,10 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
             return _insert(connection, document, store.conversations.now_ms())
 
 
+def _too_large(name: str) -> StoreError:
+    return StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
+
+
 @contextmanager
 def _sentences(name: str) -> Iterator[None]:
     try:
@@ -83,7 +85,7 @@ def _sentences(name: str) -> Iterator[None]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # msgspec's message names the field; what it quotes of the file is short and printable.
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StoreError(f"{name} cannot be imported: {shown_path(why[:300])}. {_GIVE}", "input") from None
+        raise StoreError(f"{name} cannot be imported: {one_line(why[:300])}. {_GIVE}", "input") from None
     except _Refused as refused:
         raise StoreError(f"{name} cannot be imported: {refused}. {_GIVE}", "input") from None
 
@@ -111,7 +113,7 @@ def _check_tree(document: ConversationDocument) -> None:
 def _insert(connection: sqlite3.Connection, document: ConversationDocument, now_ms: int) -> int:
     made = connection.execute(
         "INSERT INTO conversations (title, created_ms, updated_ms, pinned) VALUES (?, ?, ?, ?)",
-        (clean(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
+        (encodable(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
     )
     conversation = int(made.lastrowid or 0)
     models = [
@@ -147,47 +149,56 @@ def _insert_message(
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
         "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "decode_ms, first_token_ms, seed, thinking, load_plain_ms, check_plain_ms) "
+        f"VALUES ({', '.join('?' * 22)})",
         (
             conversation,
             parent,
             message.role,
             message.state,
-            "" if steps else clean(message.text),
+            "" if steps else encodable(message.text),
             message.created_ms,
             message.updated_ms,
             None if message.model is None else models[message.model],
             None if message.support is None else models[message.support],
-            clean(message.drafter),
+            encodable(message.drafter),
             message.finish_reason,
-            clean(message.detail),
-            clean(message.tail),
+            encodable(message.detail),
+            encodable(message.tail),
             message.prompt_tokens,
             message.reused_tokens,
             message.prefill_ms,
             message.decode_ms,
             message.first_token_ms,
             message.seed,
+            "" if steps else encodable(message.thinking),
+            message.load_plain_ms,
+            message.check_plain_ms,
         ),
     )
     number = int(made.lastrowid or 0)
     for batch, first in enumerate(range(0, len(steps), _BATCH)):
-        insert_steps(connection, number, batch, steps[first : first + _BATCH], {})
+        some = steps[first : first + _BATCH]
+        insert_steps(connection, number, batch, some, {}, apart=bool(message.thinking))
     if steps:
-        settle_text(connection, number, message.tail)
+        settle_text(connection, number, message.tail, message.thinking[len(_said(steps, thinking=True)) :])
     connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
     return number
 
 
 def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
-    """That a reply's steps make up its text and that their numbers fit into what is stored."""
+    """That a reply's steps make up its text and its thinking, and that their numbers fit into what is
+    stored."""
+    if message.role != "assistant" and (steps or message.thinking):
+        what = "steps" if steps else "thinking"
+        raise _Refused(f"message {message.id} has {what} but is no reply")
     if not steps:
         return
-    if message.role != "assistant":
-        raise _Refused(f"message {message.id} has steps but is no reply")
-    text = "".join(token.text for step in steps for token in step.tokens) + message.tail
+    text = _said(steps, thinking=False if message.thinking else None) + message.tail
     if text != message.text:
         raise _Refused(f"the tokens of message {message.id} do not make up its text")
+    if message.thinking and not message.thinking.startswith(_said(steps, thinking=True)):
+        raise _Refused(f"the tokens of message {message.id} do not make up its thinking")
     last = -1
     for step in steps:
         numbers = (step.index, step.drafted, step.depth, step.context_used)
@@ -201,6 +212,12 @@ def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
         if not sound:
             raise _Refused(f"step {step.index} of message {message.id} holds a number that cannot be")
         last = step.index
+
+
+def _said(steps: list[Step], *, thinking: bool | None) -> str:
+    """The text of the tokens inside or outside the thinking; None: of all."""
+    tokens = (token for step in steps for token in step.tokens)
+    return "".join(token.text for token in tokens if thinking is None or token.thinking is thinking)
 
 
 def _is_sound(row: Judged) -> bool:

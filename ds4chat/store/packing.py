@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ds4chat.engine.events import FullRow, Judged, Origin, Phases, Step, Token, Tuning
 from ds4chat.engine.stats import OUTCOMES, PHASES
-from ds4chat.store.entities import clean
 from ds4chat.store.errors import StoreError
+from ds4chat.text import encodable
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 REASONS: tuple[str, ...] = ("", "match", "ratio", "server")
@@ -38,6 +38,9 @@ TOP = 5
 THINKING = 4
 """Added to a token's origin code when it belongs to the thinking. The code itself stands in the two bits
 below it and, from the fifth origin on, in those above."""
+
+BASELINE = 64
+"""Added to a step's outcome code when the step is a plain pass that the baseline rests on."""
 
 TOKEN = np.dtype([("id", "<i4"), ("chars", "<u4"), ("kind", "u1")])
 STEP = np.dtype(
@@ -117,7 +120,7 @@ def pack(steps: Sequence[Step], tuning_id: Callable[[Tuning], int]) -> Batch:
     strings: dict[str, int] = {}
 
     def code(text: str) -> int:
-        return strings.setdefault(clean(text), len(strings))
+        return strings.setdefault(encodable(text), len(strings))
 
     judged = [row for step in steps for row in step.judged]
     batch = Batch(
@@ -172,13 +175,26 @@ def unpack(batches: Iterable[Batch]) -> Columns:
     return columns
 
 
+def outcome_codes(steps: Records) -> NDArray[np.uint8]:
+    """Each step's outcome as an index into OUTCOMES, (steps,)."""
+    codes: NDArray[np.uint8] = steps["outcome"] % BASELINE
+    return codes
+
+
+def baseline_passes(steps: Records) -> NDArray[np.bool_]:
+    """Whether each step is a plain pass that the baseline rests on, (steps,)."""
+    passes: NDArray[np.bool_] = steps["outcome"] >= BASELINE
+    return passes
+
+
 def _check(columns: Columns) -> None:
     """That every count and code leads somewhere, so that reading needs no care. Raises StoreError."""
     steps, judged, full, strings = columns.steps, columns.judged, columns.full, len(columns.strings)
     sound = (
         int(steps["tokens"].sum(dtype=np.int64)) == len(columns.tokens)
         and int(steps["judged"].sum(dtype=np.int64)) == len(judged)
-        and _below(steps["outcome"], len(OUTCOMES))
+        and _below(outcome_codes(steps), len(OUTCOMES))
+        and _below(steps["outcome"], 2 * BASELINE)
         and bool(np.isin(columns.tokens["kind"], list(_KINDS)).all())
         and _below(steps["drafter"], strings)
         and _below(judged["by"], len(REASONS))
@@ -202,20 +218,24 @@ def _damaged(why: str) -> StoreError:
     )
 
 
-def tokens_of(columns: Columns, text: str) -> list[Token]:
-    """The tokens; ``text`` is the message's."""
-    ends = np.cumsum(columns.tokens["chars"], dtype=np.int64).tolist()
-    begin = 0
+def tokens_of(columns: Columns, text: str, thinking: str) -> list[Token]:
+    """The tokens; ``text`` and ``thinking`` are the message's. Where it has no thinking of its own, its text
+    is that of all tokens."""
+    sides, at = (text, thinking), [0, 0]
     found: list[Token] = []
-    for id_, end, kind in zip(columns.tokens["id"].tolist(), ends, columns.tokens["kind"].tolist()):
-        found.append(Token(id_, text[begin:end], *_KINDS[kind]))
-        begin = end
+    rows = zip(*(columns.tokens[name].tolist() for name in ("id", "chars", "kind")))
+    for id_, chars, kind in rows:
+        side = int(bool(kind & THINKING and thinking))
+        begin, at[side] = at[side], at[side] + chars
+        found.append(Token(id_, sides[side][begin : at[side]], *_KINDS[kind]))
     return found
 
 
-def steps_of(columns: Columns, text: str, tunings: dict[int, Tuning], reply: int) -> list[Step]:
+def steps_of(
+    columns: Columns, text: str, thinking: str, tunings: dict[int, Tuning], reply: int
+) -> list[Step]:
     """The steps with their tokens and judged drafts, as the engine gave them but numbered ``reply``."""
-    tokens, judged = iter(tokens_of(columns, text)), iter(_judged_of(columns))
+    tokens, judged = iter(tokens_of(columns, text, thinking)), iter(_judged_of(columns))
     return [
         Step(
             reply=reply,
@@ -223,12 +243,13 @@ def steps_of(columns: Columns, text: str, tunings: dict[int, Tuning], reply: int
             tokens=tuple(islice(tokens, n_tokens)),
             drafted=drafted,
             judged=tuple(islice(judged, n_judged)),
-            outcome=OUTCOMES[outcome],
+            outcome=OUTCOMES[outcome % BASELINE],
             ms=Phases(*ms),
             tuning=tunings[tuning],
             depth=depth,
             drafter=columns.strings[drafter],
             context_used=context_used,
+            baseline=outcome >= BASELINE,
         )
         for index, n_tokens, drafted, n_judged, outcome, depth, tuning, drafter, context_used, ms in (
             _rows(columns.steps)
@@ -293,7 +314,7 @@ def _step_record(step: Step, tuning: int, code: Callable[[str], int]) -> tuple[A
         len(step.tokens),
         step.drafted,
         len(step.judged),
-        _OUTCOME_CODE[step.outcome],
+        _OUTCOME_CODE[step.outcome] + BASELINE * step.baseline,
         step.depth,
         tuning,
         code(step.drafter),

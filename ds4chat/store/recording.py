@@ -23,10 +23,11 @@ import msgspec
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step, Tuning
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
-from ds4chat.store.entities import ModelIdentity, State, clean
+from ds4chat.store.entities import ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
 from ds4chat.store.packing import pack
+from ds4chat.text import encodable
 
 INTERVAL = 0.7
 """Seconds between two writes of a running reply: with the time of a write, less than one."""
@@ -54,6 +55,8 @@ class Request:
     model: ModelIdentity | None = None
     support: ModelIdentity | None = None
     drafter: str = ""
+    load_plain_ms: float = 0.0
+    check_plain_ms: float = 0.0
 
 
 class ReplyRecorder:
@@ -173,13 +176,15 @@ class ReplyRecorder:
         self.conversation = conversation
         self.message = made.add(conversation, parent, "assistant", "")
         connection.execute(
-            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ? "
-            "WHERE id = ?",
+            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
+            "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
             (
                 this_process(),
                 model_id(connection, request.model),
                 model_id(connection, request.support),
-                clean(request.drafter),
+                encodable(request.drafter),
+                request.load_plain_ms,
+                request.check_plain_ms,
                 self.message,
             ),
         )
@@ -232,10 +237,17 @@ def forget_steps(connection: sqlite3.Connection, message: int) -> None:
 
 
 def insert_steps(
-    connection: sqlite3.Connection, message: int, number: int, steps: list[Step], tunings: dict[Tuning, int]
+    connection: sqlite3.Connection,
+    message: int,
+    number: int,
+    steps: list[Step],
+    tunings: dict[Tuning, int],
+    *,
+    apart: bool = True,
 ) -> None:
     """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
-    tunings that are known already, and gains those of others."""
+    tunings that are known already, and gains those of others. ``apart``: the thinking is kept beside the
+    text, not in it."""
 
     def tuning_id(tuning: Tuning) -> int:
         if tuning not in tunings:
@@ -252,9 +264,14 @@ def insert_steps(
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
     )
+    sides: tuple[list[str], list[str]] = ([], [])
+    for step in steps:
+        for token in step.tokens:
+            sides[token.thinking and apart].append(token.text)
+    text, thinking = (encodable("".join(side)) for side in sides)
     connection.execute(
-        "INSERT INTO pieces (message, number, text) VALUES (?, ?, ?)",
-        (message, number, clean("".join(token.text for step in steps for token in step.tokens))),
+        "INSERT INTO pieces (message, number, text, thinking) VALUES (?, ?, ?, ?)",
+        (message, number, text, thinking),
     )
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
@@ -276,10 +293,10 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         settle_text(connection, message)
         connection.execute(
             "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-            (clean(end.message), message),
+            (encodable(end.message), message),
         )
         return
-    settle_text(connection, message, end.tail)
+    settle_text(connection, message, end.tail, end.thinking_tail)
     if end.counters is not None:
         connection.execute(
             "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
@@ -292,8 +309,8 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         (
             _STATES.get(end.finish_reason, "complete"),
             end.finish_reason,
-            clean(end.detail),
-            clean(end.tail),
+            encodable(end.detail),
+            encodable(end.tail),
             end.prompt_tokens,
             end.reused_tokens,
             end.prefill_ms,

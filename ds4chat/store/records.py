@@ -11,15 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ds4chat.engine.events import Step, Token, Tuning
-from ds4chat.store.conversations import text_of
+from ds4chat.store.conversations import texts_of
 from ds4chat.store.database import Database
 from ds4chat.store.errors import StoreError
 from ds4chat.store.packing import (
     JUDGED,
     REASONS,
     STEP,
+    THINKING,
+    TOKEN,
     Batch,
     Columns,
+    baseline_passes,
+    outcome_codes,
     steps_of,
     tokens_of,
     unpack,
@@ -59,6 +63,8 @@ class JudgedRows:
     """The reply's message."""
     token: Ints
     """Index, in the reply, of the token that the row decided; -1 where it decided none."""
+    thinking: Bools
+    """That token belongs to the thinking."""
     p_draft: Floats
     """NaN, as the next two, where the whole distribution was not asked for."""
     p_target: Floats
@@ -82,6 +88,8 @@ class JudgedRows:
     step_gate: Floats
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
+    step_baseline: Bools
+    """The step is a plain pass that the baseline rests on."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -94,17 +102,18 @@ class Records:
         self._database = database
 
     def tokens(self, message: int) -> list[Token]:
-        """A reply's tokens with their origins; their texts and the message's tail joined are its text."""
+        """A reply's tokens with their origins; the texts of those outside the thinking and the message's tail
+        joined are its text."""
         with self._database.read() as connection:
-            columns, text = _columns(connection, message), _text(connection, message)
-        return tokens_of(columns, text)
+            columns, texts = _columns(connection, message), _texts_of(connection, message)
+        return tokens_of(columns, *texts)
 
     def steps(self, message: int, reply: int = 0) -> list[Step]:
         """A reply's steps as the engine gave them, tokens and judged drafts included, numbered ``reply``."""
         with self._database.read() as connection:
-            columns, text = _columns(connection, message), _text(connection, message)
+            columns, texts = _columns(connection, message), _texts_of(connection, message)
             tunings = _tunings(connection, columns.steps["tuning"])
-        return steps_of(columns, text, tunings, reply)
+        return steps_of(columns, *texts, tunings, reply)
 
     def judged_rows(
         self, *, conversation: int | None = None, message: int | Sequence[int] | None = None
@@ -124,10 +133,10 @@ class Records:
         return _judged_rows(replies, tunings)
 
 
-def _text(connection: sqlite3.Connection, message: int) -> str:
+def _texts_of(connection: sqlite3.Connection, message: int) -> tuple[str, str]:
     if connection.execute("SELECT 1 FROM messages WHERE id = ?", (message,)).fetchone() is None:
         raise StoreError(f"There is no message {message}.", "gone")
-    return text_of(connection, message)
+    return texts_of(connection, message)
 
 
 def _columns(connection: sqlite3.Connection, message: int) -> Columns:
@@ -177,6 +186,12 @@ def _judged_rows(replies: Sequence[tuple[int, Columns]], tunings: dict[int, Tuni
     place = np.arange(len(judged), dtype=np.int64) - first[step]
     # Token i of a step was decided by its row i; a reply's tokens are numbered from 0.
     token = np.where(place < emitted[step], _first_tokens(replies)[step] + place, -1)
+    kinds = _stack((columns.tokens for _, columns in replies), TOKEN)["kind"]
+    # Of all replies, one after the other, where a token of each row's reply begins.
+    before = np.cumsum(emitted) - emitted
+    thinks = np.zeros(len(judged), np.bool_)
+    decided = token >= 0
+    thinks[decided] = kinds[(before[step] + place)[decided]] & THINKING != 0
     message = np.repeat(
         np.array([number for number, _ in replies], np.int64), [len(columns.steps) for _, columns in replies]
     )
@@ -197,6 +212,7 @@ def _judged_rows(replies: Sequence[tuple[int, Columns]], tunings: dict[int, Tuni
         by=tuple(np.array(REASONS, object)[judged["by"]].tolist()),
         message=message[step],
         token=token,
+        thinking=thinks,
         **full,
         step_reply=message,
         step_index=steps["index"].astype(np.int64),
@@ -206,10 +222,11 @@ def _judged_rows(replies: Sequence[tuple[int, Columns]], tunings: dict[int, Tuni
         step_drafted=steps["drafted"].astype(np.int64),
         step_emitted=emitted,
         step_depth=steps["depth"].astype(np.int64),
-        step_outcome=steps["outcome"].astype(np.int64),
+        step_outcome=outcome_codes(steps).astype(np.int64),
         step_margin=_looked_up(steps["tuning"], margins),
         step_gate=_looked_up(steps["tuning"], {n: t.gate for n, t in tunings.items()}),
         step_ms=steps["ms"].astype(np.float64),
+        step_baseline=baseline_passes(steps),
     )
 
 

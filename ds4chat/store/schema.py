@@ -137,7 +137,40 @@ PREFIXES = (
     "INSERT INTO search (search) VALUES ('rebuild')",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES)
+THINKING = (
+    # Of a reply that was stored before, the text holds the thinking, too, and this is empty.
+    "ALTER TABLE messages ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE pieces ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
+    "DROP TABLE search",
+    """CREATE VIRTUAL TABLE search USING fts5 (
+        text, thinking, content = 'messages', content_rowid = 'id',
+        tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2'
+    )""",
+    "DROP TRIGGER search_insert",
+    "DROP TRIGGER search_delete",
+    "DROP TRIGGER search_update",
+    """CREATE TRIGGER search_insert AFTER INSERT ON messages BEGIN
+        INSERT INTO search (rowid, text, thinking) VALUES (new.id, new.text, new.thinking);
+    END""",
+    """CREATE TRIGGER search_delete AFTER DELETE ON messages BEGIN
+        INSERT INTO search (search, rowid, text, thinking)
+        VALUES ('delete', old.id, old.text, old.thinking);
+    END""",
+    """CREATE TRIGGER search_update AFTER UPDATE OF text, thinking ON messages BEGIN
+        INSERT INTO search (search, rowid, text, thinking)
+        VALUES ('delete', old.id, old.text, old.thinking);
+        INSERT INTO search (rowid, text, thinking) VALUES (new.id, new.text, new.thinking);
+    END""",
+    "INSERT INTO search (search) VALUES ('rebuild')",
+)
+
+BASELINES = (
+    # What plain decoding takes for a reply is worked out from its steps, and from these two.
+    "ALTER TABLE messages ADD COLUMN load_plain_ms REAL NOT NULL DEFAULT 0",
+    "ALTER TABLE messages ADD COLUMN check_plain_ms REAL NOT NULL DEFAULT 0",
+)
+
+STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES, THINKING, BASELINES)
 """The statements that lead from version i to version i + 1."""
 
 VERSION = len(STEPS)

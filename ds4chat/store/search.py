@@ -1,4 +1,4 @@
-"""Full-text search over messages and titles.
+"""Full-text search over messages, the thinking of replies among them, and titles.
 
 What the user types is never read as FTS5's own language: it is cut into words and "quoted phrases", and each
 becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
@@ -19,7 +19,8 @@ from itertools import islice
 
 from ds4chat.store.conversations import escape_like
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, clean, sound, time_of_day
+from ds4chat.store.entities import Role, sound, time_of_day
+from ds4chat.text import encodable
 
 SNIPPET_LENGTH = 160
 MOST_TERMS = 32
@@ -59,14 +60,14 @@ class Hit:
     matches: tuple[tuple[int, int], ...]
     """Begin and end of every match in the snippet."""
     at: int = 0
-    """Where the first match begins in the whole text."""
+    """Where the first match begins in the whole: a reply's thinking, then its text."""
 
 
 def terms_of(query: str) -> list[Term]:
     """The words and quoted phrases of what the user typed, each once."""
     found = [
         Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
-        for quoted, word in _TERM.findall(clean(query).replace("\0", " "))
+        for quoted, word in _TERM.findall(encodable(query).replace("\0", " "))
     ]
     return list(dict.fromkeys(term for term in found if term.text))[:MOST_TERMS]
 
@@ -99,7 +100,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
 def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, limit: int) -> list[Hit]:
     indexed = [term for term in terms if _is_indexed(term)]
     literal = [term for term in terms if not _is_indexed(term) or _has_symbol(term)]
-    where, values = _where(literal, "m.text", model)
+    where, values = _where(literal, "m.text || ' ' || m.thinking", model)
     columns = "m.conversation, c.title, m.id, m.role, m.created_ms"
     joins = "JOIN conversations c ON c.id = m.conversation"
     if indexed:
@@ -121,11 +122,14 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     hits = []
     for row in rows[:limit]:
         conversation, title, message, role, created_ms, _ = sound(row, (int, str, int, str, int, int | float))
-        found = connection.execute("SELECT text FROM messages WHERE id = ?", (message,)).fetchone()
-        (text,) = sound(found, (str,))
-        hits.append(
-            Hit(conversation, title, message, role, time_of_day(created_ms), *_snippet(text, patterns))
-        )
+        found = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,)).fetchone()
+        text, thinking = sound(found, (str, str))
+        snippet, matches, at = _snippet(text, patterns)
+        if matches or not thinking:
+            at += len(thinking)
+        else:
+            snippet, matches, at = _snippet(thinking, patterns)
+        hits.append(Hit(conversation, title, message, role, time_of_day(created_ms), snippet, matches, at))
     return hits
 
 
@@ -139,7 +143,7 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
             "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
             "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
         )
-        values += [f"%{escape_like(clean(model))}%"] * 2
+        values += [f"%{escape_like(encodable(model))}%"] * 2
     return " AND ".join(where), values
 
 

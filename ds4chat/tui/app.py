@@ -10,14 +10,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import Console
 from textual import events, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -26,6 +30,7 @@ from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Forgetful, Recorder
@@ -34,7 +39,9 @@ from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.history.found_message import show_message
 from ds4chat.tui.kit import clipboard
+from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
+from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
     CommandRequested,
     ConversationRead,
@@ -52,6 +59,8 @@ if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
+MOST_PROBLEMS = 5
+"""Problems that are shown at the start; more would cover the screen."""
 LEAVE_SECONDS = 3.0
 """How long the way out may take after a signal."""
 
@@ -84,12 +93,20 @@ class ChatApp(App[int]):
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
+        use_own_parser()
         super().__init__()
+        self._printable = PrintableFilter()
+        # The trace of an uncaught exception quotes texts: only without colours can it be told from them.
+        self.error_console = Console(stderr=True, color_system=None, markup=False, highlight=False)
         self.settings = settings
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
         self.parting = ""
         """What is to be said when the screen is gone: a sentence of what could not be kept."""
+        self._owns_process = False
+        self._by_force: threading.Timer | None = None
+        self._left = False
+        """The conversation is kept and the screen closed."""
         self._problems = list(problems)
         self._sources = dict(sources or {})
         self._from_sources = settings
@@ -125,6 +142,21 @@ class ChatApp(App[int]):
     def get_default_screen(self) -> Screen[Any]:
         return self.chat_screen
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), self._printable]
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notice. Most quote a file, a path or an error: brackets in them are no markup."""
+        super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return variable_defaults(self.current_theme.dark)
 
@@ -155,9 +187,7 @@ class ChatApp(App[int]):
         def leave(number: int, _frame: object) -> None:
             code = 128 + number
             loop.call_soon_threadsafe(self.exit, code)
-            by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
-            by_force.daemon = True
-            by_force.start()
+            self._leave_in_time(code)
 
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             try:
@@ -165,9 +195,30 @@ class ChatApp(App[int]):
             except ValueError:  # not in the main thread: somebody else runs this app
                 return
 
+    def run(self, *args: Any, **options: Any) -> int | None:
+        """Run the chat as this process's only work: no thread that hangs keeps it from leaving."""
+        self._owns_process = True
+        code = super().run(*args, **options)
+        if self._by_force is not None:
+            self._by_force.cancel()
+        return code
+
+    def _leave_in_time(self, code: int) -> None:
+        """Leave by force once LEAVE_SECONDS are over."""
+        if self._by_force is None and self._owns_process:
+            self._by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
+            self._by_force.daemon = True
+            self._by_force.start()
+
     def _leave_by_force(self, code: int) -> None:
-        """The way out hangs, as it can when the terminal went away under a write or the machine is very busy:
-        keep the reply and go. The engine leaves by itself when this process is gone."""
+        """The way out hangs, as it can when the terminal went away under a write, a disk does not answer or
+        the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
+        gone."""
+        if self._left:
+            # All is kept and the terminal given back: what hangs is a thread that nobody needs any more.
+            with suppress(OSError):
+                os.write(sys.stderr.fileno(), f"{self.parting}\n".encode() if self.parting else b"")
+            os._exit(code)
         parting = ""
         try:
             self.chat.abandon()
@@ -191,7 +242,10 @@ class ChatApp(App[int]):
         return problems
 
     def _show_problems(self, problems: list[str]) -> None:
-        for problem in problems:
+        shown = problems[:MOST_PROBLEMS]
+        if more := len(problems) - len(shown):
+            shown.append(f"And {more:,} more like these: ds4chat config check lists those of the settings.")
+        for problem in shown:
             self.notify(problem, severity="warning", timeout=12, markup=False)
 
     # -- settings
@@ -404,6 +458,11 @@ class ChatApp(App[int]):
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
         self.chat.abandon()
         self.parting = self.chat.recorder.close()
+
+    async def _shutdown(self) -> None:
+        await super()._shutdown()
+        self._left = True
+        self._leave_in_time(self.return_code or 0)
 
 
 def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:

@@ -3,6 +3,7 @@
 The states of the engine as the chat sees it:
 
     none -> loading -> ready -> saving -> reading -> writing -> ready ...
+                         \\---> checking -> ready
                  \\-> failed            (nothing is loaded, or the load was stopped; another may be asked for)
     any  -> died                        (the process is gone; a new load starts another)
 
@@ -38,18 +39,21 @@ from ds4chat.engine.events import (
     Replayed,
     Retune,
     Revised,
+    SpeculationOff,
     Step,
     Tuning,
 )
 from ds4chat.engine.stats import Stats
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
 
 EngineState = Literal[
-    "none", "loading", "ready", "saving", "reading", "writing", "stopping", "failed", "died"
+    "none", "loading", "ready", "saving", "reading", "writing", "checking", "stopping", "failed", "died"
 ]
-"""saving: the engine is not asked yet, because the prompt is not on disk yet."""
+"""saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
+decoded again and compared."""
 
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
@@ -148,6 +152,8 @@ class Chat:
         self.warning = ""
         """Sentences about an engine that is silent or does not stop, and what the user can do."""
         self._watchdog = Watchdog(clock)
+        self._checked: int | None = None
+        """Number of the reply that is being checked."""
         self._stopped_at: float | None = None
         self._pending_load = False
         self._in_force: Load | None = None
@@ -163,13 +169,18 @@ class Chat:
     @property
     def busy(self) -> bool:
         """Events are to be expected soon."""
-        return self.reply is not None or self.state == "loading"
+        return self.working or self.state == "loading"
+
+    @property
+    def working(self) -> bool:
+        """A reply or a check runs."""
+        return self.reply is not None or self._checked is not None
 
     def load(self, command: Load) -> None:
-        """Load models, in the place of what is loaded. A running reply or load is stopped first."""
+        """Load models, in the place of what is loaded. A running reply, check or load is stopped first."""
         self.load_command = command
         self._changed = True
-        if self.reply is not None and self.state not in ("died", "failed"):
+        if self.working and self.state not in ("died", "failed"):
             self._pending_load = True
             self.stop()
             return
@@ -206,11 +217,11 @@ class Chat:
     def model_name(self) -> str:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
-            return self.loaded.target.name or PurePath(self.loaded.target.path).stem
+            return self.loaded.target.title
         if self.load_command is None:
             return ""
         server = self.load_command.server
-        return (server.name or server.url) if server else PurePath(self.load_command.model).stem
+        return (server.name or server.url) if server else one_line(PurePath(self.load_command.model).stem)
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -277,13 +288,16 @@ class Chat:
         return next(self._numbers)
 
     def stop(self) -> bool:
-        """Stop the running reply and keep what came, or a load; False where neither runs. Asked again after
-        KILL_AFTER seconds, it ends an engine that does not answer."""
-        if self.reply is None:
+        """Stop the running reply and keep what came, or a check, or a load; False where none runs. Asked
+        again after KILL_AFTER seconds, it ends an engine that does not answer."""
+        if not self.working:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self._unasked is None:
+            if self.reply is None:
+                assert self._checked is not None
+                self.engine.send(Cancel(self._checked))
+            elif self._unasked is None:
                 self.engine.send(Cancel(self.reply.number))
             else:
                 self._unasked = None
@@ -328,6 +342,12 @@ class Chat:
         reply = self.conversation.last_reply
         if self.state != "ready" or reply is None or not reply.tokens:
             return None
+        self._checked = reply.number
+        self._stopped_at = None
+        self.state = "checking"
+        self.progress = Progress()
+        self._changed = True
+        self._watchdog.expect("reading")
         self.engine.send(Replay(reply.number))
         return reply
 
@@ -339,6 +359,7 @@ class Chat:
         """Ask for a reply to the conversation as it stands."""
         self._unasked = self.conversation.messages()
         reply = Reply(self.next_number(), self.model_name)
+        reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
         self.reply = reply
@@ -365,6 +386,8 @@ class Chat:
                 max_tokens=self.max_tokens,
                 think=self.think,
                 keep_accepted=self.keep_accepted,
+                conversation=self.recorder.number_on_disk(self.conversation),
+                baseline=True,
             )
         )
 
@@ -408,8 +431,9 @@ class Chat:
             return ""
         if self.state == "loading":
             return f"{complaint} Wait, or press Esc to stop the load."
+        what = "check" if self.reply is None else "reply"
         return (
-            f"{complaint} Wait, or press Esc to stop the reply; Esc again {KILL_AFTER:.0f} seconds later "
+            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
             "ends the engine. What came is kept."
         )
 
@@ -432,16 +456,21 @@ class Chat:
         recorded.append(step)
 
     def _prefill(self, event: Prefill, frame: Frame, recorded: list[Step | Prefill]) -> None:
-        if self.reply is None or event.reply != self.reply.number:
+        if event.reply != (self.reply.number if self.reply is not None else self._checked):
             return
         self._watchdog.sign("reading")
-        self.reply.prefill = event
-        self.reply.stats.fold(event)
         self.progress = Progress(
             "reading", event.done / event.total if event.total else 0, event.done, event.total
         )
         frame.engine = True
-        recorded.append(event)
+        if self.reply is None:
+            return
+        self.reply.stats.fold(event)
+        if not event.again:
+            self.reply.prefill = event
+            recorded.append(event)
+        elif self.state == "writing":
+            self.state = "reading"
 
     def _other(self, event: Event, frame: Frame) -> None:
         if self._killed and isinstance(event, Loading | Loaded | LoadFailed):
@@ -465,7 +494,12 @@ class Chat:
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
-            frame.replayed.append(event)
+            self._replayed(event, frame)
+            if event.reply == self._checked:
+                self._check_ended()
+                frame.engine = True
+        elif isinstance(event, SpeculationOff):
+            self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
@@ -485,6 +519,29 @@ class Chat:
         self.session.fold(event)
         self.recorder.took(self.reply, (event,))
         frame.grown = frame.revised = self.reply
+
+    def _check_ended(self) -> None:
+        self._checked = self._stopped_at = None
+        self.state = "ready"
+        if not self._load_pending():
+            self._next()
+
+    def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
+        """The status line, the panels and what is stored of later replies go by what is loaded."""
+        if self.loaded is None or self.load_command is None:
+            return
+        self.loaded = self.loaded.without_drafter(off)
+        self.recorder.loaded(self.load_command, self.loaded)
+        frame.engine = True
+        frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
+
+    def _replayed(self, replayed: Replayed, frame: Frame) -> None:
+        frame.replayed.append(replayed)
+        reply = self.conversation.reply(replayed.reply)
+        if reply is not None and replayed.plain_ms:
+            reply.stats.fold(replayed)
+            self.recorder.checked(reply)
+            frame.grown = reply
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
@@ -515,12 +572,12 @@ class Chat:
         self.loaded = None
         self.trouble = died.message
         self._unasked = None
+        self._checked = self._stopped_at = None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)
             frame.grown = frame.ended = self.reply
             self.reply = None
-            self._stopped_at = None
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:

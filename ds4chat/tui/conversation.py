@@ -67,7 +67,9 @@ class Reply:
     steps: list[Step] = field(default_factory=list)
     """Empty for a reply from the store whose steps were not read."""
     tail: str = ""
-    """Text after the last token's."""
+    """The answer's text after the last token's."""
+    thinking_tail: str = ""
+    """The thinking's."""
     prefill: Prefill | None = None
     """How far its prompt was read; None before that begins, and for a reply from the store."""
     ended: Ended | None = None
@@ -90,14 +92,21 @@ class Reply:
     @property
     def text(self) -> str:
         """Everything the model wrote, its thinking included."""
-        return "".join(token.text for token in self.tokens) + self.tail
+        return "".join(token.text for token in self.tokens) + self.thinking_tail + self.tail
 
     @property
     def answer(self) -> str:
         """What the model wrote outside its thinking."""
         if not self.thinking_tokens:
-            return self.text
+            return "".join(t.text for t in self.tokens) + self.tail
         return "".join(t.text for t in self.tokens if not t.thinking).lstrip("\n") + self.tail
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought."""
+        if not self.thinking_tokens:
+            return self.thinking_tail
+        return "".join(t.text for t in self.tokens if t.thinking) + self.thinking_tail
 
     def take(self, step: Step) -> None:
         """Append a step's tokens."""
@@ -122,7 +131,7 @@ class Reply:
     def end(self, ended: Ended) -> None:
         """The engine says that it is over."""
         self.ended = ended
-        self.tail = ended.tail
+        self.tail, self.thinking_tail = ended.tail, ended.thinking_tail
         states: dict[str, ReplyState] = {"stop": "complete", "cancelled": "stopped", "error": "failed"}
         self.state = states.get(ended.finish_reason, "limited")
         self.trouble = ended.detail
@@ -148,6 +157,7 @@ class Reply:
             context_used=stats.context_used,
             seed=self.steps[-1].tuning.seed if self.steps else 0,
             tail=self.tail,
+            thinking_tail=self.thinking_tail,
         )
 
     def place(self, token: int) -> Place | None:
@@ -181,13 +191,15 @@ class Conversation:
     """The recorder's number for it."""
 
     def messages(self) -> tuple[Message, ...]:
-        """What the engine is asked with: all turns so far. A reply without an answer is left out."""
+        """What the engine is asked with: all turns so far. A reply without an answer is left out, and so is a
+        prompt at which the engine died, which would end it again and again; only a retry asks it anew."""
         found = [Message("system", self.system)] if self.system.strip() else []
-        for turn in self.turns:
+        for turn, after in zip(self.turns, [*self.turns[1:], None]):
             if isinstance(turn, UserTurn):
-                found.append(Message("user", turn.text))
-            elif turn.answer:
-                found.append(Message("assistant", turn.answer))
+                if not (isinstance(after, Reply) and after.state == "crashed"):
+                    found.append(Message("user", turn.text))
+            elif turn.answer and turn.state != "crashed":
+                found.append(Message("assistant", turn.answer, turn.thinking))
         return tuple(found)
 
     @property
@@ -222,11 +234,17 @@ class Recorder(Protocol):
     def kept(self, reply: Reply) -> bool:
         """The prompt of the reply started last is on disk, or ``news`` said why it is not."""
 
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """The number under which the conversation is kept on disk; 0 where it is not."""
+
     def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """What came of the reply since the last call, in order; at most once a frame."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
         """The reply is over."""
+
+    def checked(self, reply: Reply) -> None:
+        """A check timed plain decoding of the reply, which is over."""
 
     def went_back(self, conversation: Conversation) -> None:
         """Turns were taken off the end of the path shown, and stay in the tree; or what comes next is to be
@@ -271,10 +289,17 @@ class Forgetful:
         """There is nothing to wait for."""
         return True
 
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """None."""
+        return 0
+
     def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Kept nowhere."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
+        """Kept nowhere."""
+
+    def checked(self, reply: Reply) -> None:
         """Kept nowhere."""
 
     def went_back(self, conversation: Conversation) -> None:

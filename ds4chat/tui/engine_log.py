@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ds4chat.files import open_to_append
 from ds4chat.settings import paths
 
 
@@ -15,7 +16,7 @@ def usable_log(path: Path) -> tuple[Path, str]:
     """
     try:
         paths.made(path.parent)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        os.close(open_to_append(path))
     except (OSError, paths.FolderError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return Path(os.devnull), (

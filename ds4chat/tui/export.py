@@ -44,7 +44,16 @@ def _keep_reply(store: Store, reply: Reply, request: Request, targets: Mapping[s
     target = targets.get(reply.model)
     model = ModelIdentity.of(target) if target else ModelIdentity("", reply.model)
     drafter = next((step.drafter for step in reversed(reply.steps) if step.drafter), "")
-    recorder = store.record(replace(request, model=model if reply.model else None, drafter=drafter))
+    plain = reply.stats.plain
+    recorder = store.record(
+        replace(
+            request,
+            model=model if reply.model else None,
+            drafter=drafter,
+            load_plain_ms=plain.load_ms,
+            check_plain_ms=plain.checked_ms,
+        )
+    )
     recorder.take(*reply.steps)
     if not reply.running:
         recorder.take(_end(reply))

@@ -20,6 +20,7 @@ from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
 from ds4chat.store.writer import Ticket, Writer
+from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
@@ -125,6 +126,7 @@ class _Exchange:
             model=ModelIdentity.of(loaded.target) if loaded else None,
             support=ModelIdentity.of_support(loaded.drafter) if loaded else None,
             drafter=loaded.drafter.kind if loaded and loaded.drafter else "",
+            load_plain_ms=self.reply.stats.plain.load_ms,
         )
 
     def _list_again(self) -> None:
@@ -172,6 +174,10 @@ class StoreRecorder:
         """The reply's prompt is on disk, or the user was told why it is not."""
         return self._opening is None or self._opening.over or bool(self._told)
 
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """The number of a conversation that the store has in a file; 0 for any other."""
+        return (conversation.key or 0) if self.store.path is not None else 0
+
     def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Hand over what came; it is written within a second."""
         if self._exchange is not None and self._exchange.reply is reply:
@@ -182,6 +188,15 @@ class StoreRecorder:
         if self._exchange is not None and self._exchange.reply is reply:
             self._exchange.take(end)
             self._writer.put(self._exchange.grow)
+
+    def checked(self, reply: Reply) -> None:
+        """Have what the check took written beside the reply."""
+
+        def write() -> None:
+            if reply.key is not None:
+                self.store.conversations.checked(reply.key, reply.stats.plain.checked_ms)
+
+        self._writer.put(write)
 
     def went_back(self, conversation: Conversation) -> None:
         """Let the path shown end where the conversation now ends, under its system prompt."""
@@ -221,7 +236,7 @@ class StoreRecorder:
             self._targets[name] = loaded.target
             return
         self._models = list(dict.fromkeys([command.model, *self._models]))
-        self._targets[name or PurePath(loaded.target.path).stem] = loaded.target
+        self._targets[loaded.target.title] = loaded.target
         self._writer.put(
             lambda: self.store.history.used_model(command.model, command.support, command.lookup, name)
         )
@@ -341,7 +356,7 @@ def read_conversation(store: Store, key: int, number: Callable[[], int]) -> Conv
 
 def _reply(store: Store, message: Message, number: int) -> Reply:
     model = message.model
-    name = (model.name or PurePath(model.path).stem) if model else ""
+    name = one_line(model.name or PurePath(model.path).stem) if model else ""
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:
@@ -351,6 +366,9 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         # Its records cannot be read: the text alone is better than nothing.
         reply = Reply(number, name, key=message.id)
         trouble = str(error)
+    thinking_tail = message.thinking.removeprefix("".join(t.text for t in reply.tokens if t.thinking))
+    reply.stats.plain.load_ms = message.load_plain_ms
+    reply.stats.plain.checked_ms = message.check_plain_ms
     if not reply.tokens:
         tail = message.text
     end = message.ended(number)
@@ -358,7 +376,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
         reply.end(end)
     else:
         reply.state = "stopped" if message.state in ("stopped", "complete") else "crashed"
-    reply.tail = tail
+    reply.tail, reply.thinking_tail = tail, thinking_tail
     reply.trouble = trouble
     if message.state == "streaming":
         reply.trouble = "This reply is still being written by another ds4chat."

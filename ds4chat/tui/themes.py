@@ -9,6 +9,7 @@ one notice can show them all; a file with a problem yields no theme.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,10 @@ from typing import Any
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
+from textual.timer import Timer
+
+from ds4chat.files import read_regular, within
+from ds4chat.text import one_line
 
 DEFAULT_THEME = "ds4-dark"
 
@@ -138,18 +143,27 @@ class ThemeFolder:
     """Registers all themes with an app and takes up changes of the user's files while it runs."""
 
     POLL_SECONDS = 1.0
+    LOAD_SECONDS = 2.0
+    """How long the start waits for the user's folder."""
+    LOOK_SECONDS = 0.5
 
     def __init__(self, app: App[Any], user_dir: Path, report: Callable[[list[str]], None]) -> None:
         """``report`` is called with the problems whenever files were read and there are some."""
         self._app = app
         self._user_dir = user_dir
         self._report = report
-        self._seen = _stamps(user_dir)
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._timer: Timer | None = None
         self.themes: list[Theme] = []
 
     def load(self) -> None:
         """Read every file, register its theme, and draw the current theme anew if it is one of them."""
-        self.themes, problems = load_themes(self._user_dir)
+        try:
+            self._seen = within(self.LOOK_SECONDS, lambda: _stamps(self._user_dir))
+            self.themes, problems = within(self.LOAD_SECONDS, lambda: load_themes(self._user_dir))
+        except TimeoutError as error:
+            self.themes, problems = load_themes(None)
+            problems.append(f"The theme folder {self._user_dir} cannot be read: {error.strerror}.")
         before = self._app.get_theme(self._app.theme)
         for theme in self.themes:
             self._app.register_theme(theme)
@@ -159,14 +173,19 @@ class ThemeFolder:
             self._report(problems)
 
     def follow(self) -> None:
-        """Look for changed files once a second: a few stat calls, nothing more while none changed."""
-        self._app.set_interval(self.POLL_SECONDS, self.poll)
+        """Look for changed files once a second: a few stat calls, nothing more while none changed. A folder
+        that does not answer is not looked at again."""
+        self._timer = self._app.set_interval(self.POLL_SECONDS, self.poll)
 
     def poll(self) -> None:
         """Load again if a file of the user's folder came, went or changed since the last look."""
-        stamps = _stamps(self._user_dir)
+        try:
+            stamps = within(self.LOOK_SECONDS, lambda: _stamps(self._user_dir))
+        except TimeoutError:
+            if self._timer is not None:
+                self._timer.stop()
+            return
         if stamps != self._seen:
-            self._seen = stamps
             self.load()
 
 
@@ -190,14 +209,13 @@ def _user_files(user_dir: Path | None, problems: list[str]) -> list[Traversable]
 
 
 def _read_file(file: Traversable) -> tuple[Theme | None, list[str]]:
-    name = file.name.removesuffix(".toml")
+    name = one_line(file.name.removesuffix(".toml"))
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_regular(file, MAX_BYTES) if isinstance(file, Path) else file.read_bytes()
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            return None, [f"Theme {name}: {file} has more than {MAX_BYTES >> 10} KiB, so it is no theme."]
         return None, [f"Theme {name}: {file} cannot be read: {error.strerror}."]
-    if len(data) > MAX_BYTES:
-        return None, [f"Theme {name}: {file} has more than {MAX_BYTES >> 10} KiB, so it is no theme."]
     try:
         return parse_theme(name, data.decode())
     except UnicodeDecodeError as error:

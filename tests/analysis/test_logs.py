@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ STEPS = [
         drafter="lookup",
     ),
     step(3, [], depth=3, outcome="gated", tuning=Tuning(depth=3, gate=4.0), ms=Phases(1, 9, 0, 0, 0, 10)),
-    step(4, [], depth=0, ms=Phases(0, 9, 0, 0, 0, 9), drafter=""),
+    replace(step(4, [], depth=0, ms=Phases(0, 9, 0, 0, 0, 9), drafter=""), baseline=True),
     step(5, [judged(1, True, ratio=0.75, by_ratio=True)], depth=1, tuning=Tuning(depth=1, margin=0.25)),
     step(6, [], depth=3, outcome="fallback"),
 ]
@@ -65,7 +66,7 @@ def folded() -> Stats:
     ("name", "lines"),
     [
         ("steps.log", log_lines()),
-        ("summary.log", summary_lines(folded(), 12.5)),
+        ("summary.log", summary_lines(folded())),
         ("probe.log", [probe_line(5, 5, 1, 1), probe_line(6, 9, 1, 2)]),
     ],
 )
@@ -132,7 +133,7 @@ def test_foreign_lines_are_passed_over() -> None:
 
 def test_a_line_cut_off_anywhere_is_no_error() -> None:
     """Every prefix of every line: counted as foreign or broken, or read as what it still says."""
-    for line in {*log_lines(), *summary_lines(folded(), 12.5), probe_line(5, 5, 1, 1)}:
+    for line in {*log_lines(), *summary_lines(folded()), probe_line(5, 5, 1, 1)}:
         for length in range(len(line)):
             log = parse_log([line[:length]])
             log.rows()
@@ -149,13 +150,14 @@ def test_logs_of_several_processes_stay_apart() -> None:
 
 
 def test_the_summary_and_the_probe_are_read() -> None:
-    """7 steps; 8 judged drafts of which 5 accepted; 12.5 ms a plain token are 80 tokens/s."""
-    log = parse_log([*summary_lines(folded(), 12.5), probe_line(5, 5, 1, 1), probe_line(6, 9, 1, 2)])
+    """7 steps; 8 judged drafts of which 5 accepted; 9 ms a plain token are 111 tokens/s."""
+    log = parse_log([*summary_lines(folded()), probe_line(5, 5, 1, 1), probe_line(6, 9, 1, 2)])
     assert log.summary["steps"] == 7
     assert log.summary["judged"] == 7
     assert log.summary["accepted"] == 5
     assert log.summary["acceptance"] == pytest.approx(5 / 7, abs=1e-4)
-    assert log.summary["plain_tokens_per_s"] == pytest.approx(80)
+    assert log.summary["plain_tokens_per_s"] == pytest.approx(1000 / 9, abs=0.01)
+    assert log.summary["plain_passes"] == 1
     assert log.summary["decode_tokens_per_s"] == pytest.approx(12 / 0.09, abs=0.01)
     assert log.probes == [Probe(5, 5, 1, 1), Probe(6, 9, 1, 2)]
 

@@ -10,14 +10,14 @@ import pytest
 from kits.recorded import draft, judged, step
 
 from ds4chat.analysis.rows import rows_from_steps
-from ds4chat.analysis.whatif import costs_from_rows, what_if
-from ds4chat.engine.events import Judged, Phases, Step, Tuning
+from ds4chat.analysis.whatif import what_if
+from ds4chat.engine.events import Judged, Step, Tuning
 
 
 class Times:
     """A step costs 10 ms and 2 ms more for each draft."""
 
-    def step_ms(self, drafts: int, calls: int | None = None) -> float:
+    def step_ms(self, drafts: int) -> float:
         return 10.0 + 2.0 * drafts
 
 
@@ -171,17 +171,6 @@ def test_settings_out_of_range_are_refused(setting: dict[str, float]) -> None:
     """The sentence names the range."""
     with pytest.raises(ValueError, match="out of range"):
         what_if(rows_from_steps(THREE), **setting)  # type: ignore[arg-type]
-
-
-def test_the_step_times_come_from_the_rows_themselves() -> None:
-    """A plain step of 10 ms; 3 drafts: 1.5 draft, 16 verify, 0.5 the rest."""
-    plain = Phases(0, 10, 0, 0, 0, 10)
-    drafting = Phases(1.5, 16, 0.25, 0.25, 0, 18)
-    steps = [step(i, draft("+++"), depth=3, ms=drafting) for i in range(3)]
-    steps += [step(3 + i, [], depth=0, ms=plain) for i in range(3)]
-    costs = costs_from_rows(rows_from_steps(steps))
-    assert costs.step_ms(0) == pytest.approx(10)
-    assert costs.step_ms(3) == pytest.approx(18)
 
 
 def record_run(right: list[float], depth: int, gate: float, seed: int) -> list[Step]:

@@ -451,7 +451,7 @@ def test_a_user_without_a_home_is_told_the_way_out(
     assert cli.main(["config", "defaults"]) == 0
 
 
-@pytest.mark.parametrize("where", ["command line", "file"])
+@pytest.mark.parametrize("where", ["command line", "words", "file"])
 def test_an_empty_mtp_leaves_the_demos_support_model_out(
     home: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -461,7 +461,8 @@ def test_an_empty_mtp_leaves_the_demos_support_model_out(
     monkeypatch.setattr("ds4chat.models.demo.demo_model", lambda: Path("/demo.gguf"))
     if where == "file":
         (home / "config.toml").write_text('demo = true\nmtp = ""\n')
-    assert cli.main(["-p", "hi", *(["--demo", "--mtp", ""] if where == "command line" else [])]) == 7
+    argv = ["--demo", "--mtp", "none"] if where == "words" else ["--demo", "--mtp", ""]
+    assert cli.main(["-p", "hi", *(argv if where != "file" else [])]) == 7
     assert cli.main(["-p", "hi", "--demo"]) == 7
     assert [(call[0].demo, call[0].model, call[0].mtp) for call in calls] == [
         (False, "/demo.gguf", ""),
@@ -503,3 +504,11 @@ def test_a_home_of_a_user_who_does_not_exist_is_told(
         "ds4chat: DS4CHAT_HOME=~no-such-user/x names the home folder of a user who has none. Set it to a "
         "whole path, such as /tmp/ds4chat.\n"
     )
+
+
+@pytest.mark.parametrize("word", ["off", "on", "lookup"])
+def test_a_word_of_the_chats_mtp_command_is_told_what_it_is_here(
+    home: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert cli.main(["-m", "a.gguf", "--mtp", word, "-p", "hi"]) == 2
+    assert f"--mtp {word} names no file: " in capsys.readouterr().err

@@ -14,7 +14,6 @@ from kits.stored_replies import ROOT, ended, step, text
 from ds4chat.commands.main import main
 from ds4chat.engine.events import refused
 from ds4chat.store import FILE_NAME, ModelIdentity, open_store
-from ds4chat.store.harmless import harmless, json_harmless, one_line
 from ds4chat.store.recording import Request
 
 EVIL = "\x1b]0;owned\x07\x1b[2J \u202eevil\u202c \u200bhidden \x9b31m 👩\u200d🔬"
@@ -92,12 +91,15 @@ def test_a_reply_cut_short_says_why(home: Path, tmp_path: Path, capsys: pytest.C
     store.record(Request("broken")).take(refused(1, "It broke.\x1b[2J"))
     store.close()
     shown = run(capsys, "show", "3")[1].splitlines()
-    assert shown[-3].startswith("assistant [cut at its limit], ") and shown[-1] == f"-- {why}"
+    assert (
+        shown[-3].startswith("assistant [the prompt does not fit into the context], ")
+        and shown[-1] == f"-- {why}"
+    )
     assert "assistant [cut at its limit], " in run(capsys, "show", "4")[1]
     shown = run(capsys, "show", "5")[1].splitlines()
     assert shown[-3].startswith("assistant [failed], ") and shown[-1] == "-- It broke.\\x1b[2J"
     assert run(capsys, "export", "3", "--format", "md")[1].endswith(
-        f"\n## Assistant\n\n\n*(cut at its limit: {why})*\n"
+        f"\n## Assistant\n\n\n*(the prompt does not fit into the context: {why})*\n"
     )
     assert run(capsys, "export", "4", "--format", "md")[1].endswith("\n*(cut at its limit)*\n")
     assert "*(" not in run(capsys, "export", "1", "--format", "md")[1]
@@ -249,28 +251,3 @@ def test_a_listing_loads_neither_numpy_nor_the_engine(home: Path) -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "ds4chat.commands.logs" in loaded
     assert not loaded & {"numpy", "textual", "llama_cpp", "ds4chat.engine.session"}
-
-
-@pytest.mark.parametrize(
-    ("raw", "shown"),
-    [
-        ("plain é 解 🙂\n\tx", "plain é 解 🙂\n\tx"),
-        ("a\r\nb\rc", "a\nb\\rc"),
-        ("\x00\x07\x1b\x7f\x9b", "\\x00\\x07\\x1b\\x7f\\x9b"),
-        ("\u202e\u2066\u200b\ufeff\u2028\u00ad", "\\u202e\\u2066\\u200b\\ufeff\\u2028\\xad"),
-        ("\U000e0041", "\\U000e0041"),
-        ("👩\u200d🔬 ❤\ufe0f", "👩\u200d🔬 ❤\ufe0f"),
-        ("pass\u200dword", "pass\\u200dword"),
-        ("\ud800", "\\ud800"),
-    ],
-)
-def test_text_made_harmless(raw: str, shown: str) -> None:
-    assert harmless(raw) == shown
-    assert one_line(raw) == shown.replace("\n", " ").replace("\t", " ")
-
-
-def test_harmless_json_is_the_same_json() -> None:
-    value = {"k\u202e": ["\x1b\x7f\x9b\u200b", "\U000e0041🙂é"]}
-    document = json_harmless(json.dumps(value, ensure_ascii=False))
-    assert plain(document)
-    assert json.loads(document) == value

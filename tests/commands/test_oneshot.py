@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -73,17 +74,47 @@ def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
     jsonschema.validate(answer, schema)
     assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
     assert answer["finish_reason"] == "length"
-    stats = answer["stats"]
-    assert [stats[k] for k in ("steps", "drafted", "judged", "accepted", "emitted")] == [
-        51,
-        152,
-        150,
-        149,
-        200,
-    ]
-    assert stats["acceptance"] == pytest.approx(149 / 150, abs=1e-4)
+    stats, origins = answer["stats"], Counter(token["origin"] for token in answer["tokens"])
+    assert stats["emitted"] == 200
+    assert stats["accepted"] == origins["accepted"] and not stats["accepted_ends"]
+    # The reply begins with two plain steps, the second of them a pass; few drafts are wrong.
+    assert origins["accepted"] > 140
+    assert stats["judged"] == stats["accepted"] + origins["corrected"]
+    assert stats["outcomes"]["plain"] == origins["plain"] >= 2
+    assert stats["plain_passes"] >= 1 and stats["speedup"] > 0
+    assert stats["acceptance"] == pytest.approx(stats["accepted"] / stats["judged"], abs=1e-4)
     assert answer["settings"]["drafter"] == "nextn-support"
     assert (answer["settings"]["draft"], answer["settings"]["mode"]) == (3, "exact")
+
+
+def thinking_model(folder: Path) -> list[str]:
+    """Opens a thought itself, whatever is asked."""
+    says = ("<think>", " let", " me", " see", "</think>", " it", " is", " five")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    path = tiny.build("llama-speaker", folder, says=says, special=("<think>", "</think>"), template=template)
+    return ["-m", str(path), "-c", "256", "-t", "1", "-p", "hi"]
+
+
+def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(tiny_dir: Path) -> None:
+    model = thinking_model(tiny_dir)
+    done = ds4chat(*model)
+    assert (done.returncode, done.stdout, done.stderr) == (0, " it is five\n", "")
+    done = ds4chat(*model, "--show-thinking")
+    assert (done.stdout, done.stderr) == (" it is five\n", " let me see\n")
+    done = ds4chat(*model, "-n", "3")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "ended within its thinking" in done.stderr and "--nothink" in done.stderr
+
+
+def test_json_has_the_thinking_beside_the_answer(tiny_dir: Path) -> None:
+    model = thinking_model(tiny_dir)
+    answer = json.loads(ds4chat(*model, "--json").stdout)
+    schema = json.loads(files("ds4chat.commands").joinpath("oneshot.schema.json").read_text())
+    jsonschema.validate(answer, schema)
+    assert (answer["text"], answer["thinking"]) == (" it is five", " let me see")
+    assert [t.get("thinking") for t in answer["tokens"]] == [True] * 5 + [None] * 3
+    cut = json.loads(ds4chat(*model, "--json", "-n", "3").stdout)
+    assert (cut["text"], cut["thinking"], cut["finish_reason"]) == ("", " let me", "length")
 
 
 @pytest.mark.parametrize("depth", ["1", "3", "16", "auto"])
@@ -111,13 +142,15 @@ def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
     assert done.stdout == plain_text(20) + "\n"
     lines = done.stderr.splitlines()
     assert all(line.startswith("ds4chat: mtp ") for line in lines)
-    hand = tiny.simulate(tiny.encode(END_NOW), 20, 3)
-    assert sum(" timing " in line for line in lines) == hand.steps
-    assert sum(" spec " in line for line in lines) == hand.steps
+    # Two plain steps for the baseline, and the rest of the text with drafts.
+    hand = tiny.simulate([*tiny.encode(END_NOW), *tiny.reply(tiny.encode(END_NOW)[-1], 2)], 18, 3)
+    assert sum(" timing " in line for line in lines) == hand.steps + 2
+    assert sum(" spec " in line for line in lines) == hand.steps + 2
     assert sum(" conf " in line for line in lines) == hand.judged
     summary = next(line for line in lines if " summary steps=" in line)
     assert (
-        f"steps={hand.steps} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}" in summary
+        f"steps={hand.steps + 2} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}"
+        in summary
     )
 
 
@@ -160,6 +193,43 @@ def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case
     assert len(lines) == 1
     assert path.name in lines[0]
     assert "Traceback" not in done.stderr
+
+
+def prompt_tokens(*args: str | Path) -> int:
+    done = ds4chat(*args, "-n", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    return int(json.loads(done.stdout)["prompt_tokens"])
+
+
+def test_a_conversation_is_written_as_the_options_say(pair: list[str], tmp_path: Path) -> None:
+    """In the model's template, in one of llama.cpp's by name, in a file's, or in none."""
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[-1].content }} sea", encoding="utf-8")
+    written: dict[tuple[str, ...], str] = {
+        (): "<｜User｜> log<｜Assistant｜></think>",
+        ("--chat-template", "chatml"): "<|im_start|>user\n log<|im_end|>\n<|im_start|>assistant\n",
+        ("--chat-template", str(file)): " log sea",
+        ("--no-template",): "User:  log\nAssistant:",
+    }
+    for options, text in written.items():
+        assert prompt_tokens(*pair, *options, "--nothink", "-p", " log") == len(tiny.encode(text)), options
+
+
+def test_a_typed_special_token_is_told_of_on_stderr_alone(pair: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("a<｜User｜>b\n c<｜User｜>\n", encoding="utf-8")
+    for prompt in (("-p", "a<｜User｜>b"), ("--prompts-file", str(file))):
+        done = ds4chat(*pair, *prompt, "-n", "2")
+        assert done.stderr.count("holds <｜User｜>: the model gets that as text") == 1
+        assert "holds" not in done.stdout
+
+
+def test_a_template_that_does_not_exist_is_said_with_the_names_there_are(pair: list[str]) -> None:
+    for command in (("-p", "hi"), ("--prompts-file", __file__)):
+        done = ds4chat(*pair, *command, "--chat-template", "chatlm")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "There is no chat template chatlm: name a file with a Jinja template, or one of" in done.stderr
+        assert "chatml" in done.stderr
 
 
 def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -> None:
@@ -240,3 +310,16 @@ def test_json_holds_every_text_whatever_the_character_set(command: list[str]) ->
     assert "é" in wide.stdout
     texts = [json.dumps(json.loads(done.stdout), ensure_ascii=False) for done in (narrow, wide)]
     assert [text.count("é") for text in texts] == [wide.stdout.count("é")] * 2
+
+
+def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(tmp_path: Path) -> None:
+    target, support = tiny.build("llama", tmp_path), tiny.build("llama-draft", tmp_path, wrong_every=1)
+    args = ["-m", target, "--mtp", support, "-c", "512", "-t", "1", "--raw", "-p", END_NOW, "-n", "100"]
+    ran = ds4chat(*args, "--json")
+    answer = json.loads(ran.stdout)
+    assert answer["text"] == plain_text(100)
+    assert answer["settings"]["drafter"] is None
+    reason = answer["settings"]["off_reason"]
+    assert "none of the first 64 drafts was accepted" in reason
+    assert ran.stderr.count("MTP is off") == 1
+    assert f"ds4chat: MTP is off: {reason}." in ran.stderr

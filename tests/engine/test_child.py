@@ -25,6 +25,7 @@ from ds4chat.engine.events import (
     Load,
     Loaded,
     LoadFailed,
+    Prefill,
     Replay,
     Replayed,
     Retune,
@@ -97,6 +98,63 @@ def test_cancel_and_retune_reach_a_running_reply(client: EngineClient, tiny_dir:
     client.send(Generate(2, prompt=END_NOW, tuning=Tuning(), max_tokens=5))
     _, seen = expect(client, Ended)
     assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+
+
+@pytest.mark.parametrize("busy", ["reply", "check"])
+def test_a_retune_reaches_what_still_waits(client: EngineClient, tiny_dir: Path, busy: str) -> None:
+    """The reply was asked for before the setting changed, and begins after it."""
+    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
+    expect(client, Loaded)
+    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=2000))
+    if busy == "check":
+        expect(client, Ended)
+        client.send(Replay(1))
+    else:
+        expect(client, Step)
+    client.send(Generate(2, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=60))
+    client.send(Retune(Tuning(depth=4)))
+    client.send(Cancel(1))
+    _, seen = expect(client, Ended)
+    if busy == "reply":
+        _, seen = expect(client, Ended)
+    depths = {e.tuning.depth for e in seen if isinstance(e, Step) and e.reply == 2}
+    assert depths == {4}
+    # It held for what was asked for before, not for what comes.
+    client.send(Generate(3, prompt=END_NOW, tuning=Tuning(depth=2), max_tokens=20))
+    _, seen = expect(client, Ended)
+    assert {e.tuning.depth for e in seen if isinstance(e, Step)} == {2}
+
+
+def test_a_check_is_stopped_and_ends_once(client: EngineClient, tiny_dir: Path) -> None:
+    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
+    expect(client, Loaded)
+    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=3000))
+    expect(client, Ended)
+    client.send(Replay(1))
+    expect(client, Prefill)
+    client.send(Cancel(1))
+    client.send(Generate(2, prompt=END_NOW, max_tokens=5))
+    _, seen = expect(client, Ended)
+    (replayed,) = [e for e in seen if isinstance(e, Replayed)]
+    assert (replayed.reply, replayed.equal, replayed.detail) == (1, None, "The check was stopped.")
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+    # Cancels of what is over are nothing to the next.
+    client.send(Cancel(1))
+    client.send(Replay(2))
+    replayed, _ = expect(client, Replayed)
+    assert isinstance(replayed, Replayed) and replayed.equal
+
+
+def test_a_check_that_cannot_be_made_says_why(client: EngineClient, tiny_dir: Path) -> None:
+    client.send(Replay(1))
+    replayed, _ = expect(client, Replayed)
+    assert isinstance(replayed, Replayed)
+    assert replayed.equal is None and "No model is loaded" in replayed.detail
+    client.send(load_of(tiny_dir, "llama-draft"))
+    client.send(Replay(7))
+    replayed, _ = expect(client, Replayed)
+    assert isinstance(replayed, Replayed)
+    assert replayed.equal is None and "Only the last reply" in replayed.detail
 
 
 def test_a_cancel_that_comes_before_its_reply_begins_still_counts(

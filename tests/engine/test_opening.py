@@ -9,11 +9,11 @@ import pytest
 import tiny
 from kits.engine import END_NOW, load_of, opened
 
+from ds4chat.engine import opening
 from ds4chat.engine.batched import BatchedSession
-from ds4chat.engine.events import Event, Load, Loading, Notice
-from ds4chat.engine.llama import LlamaError, _context_advice
-from ds4chat.engine.opening import open_session
-from ds4chat.engine.sessions import LoadError
+from ds4chat.engine.events import Depth, Event, Load, Loading, Notice
+from ds4chat.engine.llama import LlamaError, _context_advice, memory
+from ds4chat.engine.opening import LoadError, depth_of_copies, open_session
 
 
 def quiet(event: Event) -> None:
@@ -136,7 +136,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
         ),
         (
             "failed to initialize the context: std::bad_alloc",
-            "Lower the context length (-c), or free memory.",
+            "Lower the context length (-c, or /ctx in the chat), or free memory.",
         ),
     ],
 )
@@ -151,5 +151,71 @@ def test_more_cells_than_llama_cpp_counts_are_never_asked_of_it(tiny_dir: Path) 
         BatchedSession(load, 256)
     assert str(failed.value) == (
         "A context of 549755813632 tokens in all is longer than the 2147483647 that llama.cpp counts. "
-        "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+        "Lower the context length (-c, or /ctx in the chat), or answer fewer prompts at once (--parallel)."
     )
+
+
+# -- copies of a recurrent state
+
+
+@pytest.mark.parametrize(
+    ("asked", "copy", "available", "depth", "said"),
+    [
+        (2, 75 << 20, 32 << 30, 2, ""),  # 150 MiB of 32 GiB
+        (16, 75 << 20, 32 << 30, 16, ""),  # 1,200 MiB are 3.7 %
+        (16, 75 << 20, 16 << 30, 16, "16 copies of this model's recurrent state are kept: 1,200 MiB, 7% of"),
+        ("auto", 75 << 20, 16 << 30, 10, ""),  # 5 % are 819 MiB
+        ("auto", 75 << 20, 1 << 30, 1, "1 copies"),  # 5 % are 51 MiB: one is kept all the same
+        ("auto", 1000, 32 << 30, 16, ""),
+        (0, 1000, 32 << 30, 1, ""),  # paused: one, so that it can go on
+        (4, 1000, 0, 4, ""),  # memory unknown
+    ],
+)
+def test_the_arithmetic_of_copies(asked: Depth, copy: int, available: int, depth: int, said: str) -> None:
+    got, sentence = depth_of_copies(asked, copy, available)
+    assert got == depth
+    assert (said in sentence) if said else not sentence
+
+
+@pytest.mark.parametrize("name", ["qwen35-nextn", "deepseek4-support"])
+@pytest.mark.parametrize("lookup", [False, True])
+def test_a_recurrent_target_keeps_as_many_copies_as_the_depth_needs(
+    tiny_dir: Path, name: str, lookup: bool
+) -> None:
+    with opened(load_of(tiny_dir, name, wrong_every=3, depth=2, lookup=lookup)) as bench:
+        assert bench.session.target.rollback == 2
+        assert bench.loaded.drafter is not None
+        assert bench.loaded.drafter.max_depth == 2
+        assert "copies of the recurrent state" in bench.loaded.drafter.note
+        for depth in (1, 2, 8, "auto"):
+            got = bench.ask(n=60, depth=depth)
+            assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
+            assert max(step.depth for step in got.steps) <= 2
+
+
+def test_copies_that_take_much_memory_are_said_and_auto_takes_few(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a memory of a million bytes, 5 % are two copies of 17 kB."""
+    monkeypatch.setattr(opening, "memory", lambda: 1_000_000)
+    for asked, kept in ((4, 4), ("auto", 2)):
+        events: list[Event] = []
+        session, loaded = open_session(
+            load_of(tiny_dir, "qwen35-nextn", depth=asked), events.append, forgiving=False
+        )
+        session.close()
+        assert loaded.drafter is not None and loaded.drafter.max_depth == session.target.rollback == kept
+        said = [e.message for e in events if isinstance(e, Notice)]
+        assert bool(said) is (asked == 4)
+        assert all("4 copies" in message and "7% of the memory" in message for message in said)
+
+
+def test_other_targets_draft_as_deep_as_ever(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft", depth=2)) as bench:
+        assert bench.loaded.drafter is not None
+        assert (bench.loaded.drafter.max_depth, bench.loaded.drafter.note) == (16, "")
+        assert bench.session.target.rollback == 0
+
+
+def test_the_memory_of_the_device_is_known() -> None:
+    assert memory() > 1 << 28

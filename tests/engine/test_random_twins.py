@@ -13,8 +13,8 @@ import pytest
 import tiny
 from kits.engine import opened
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Load, Replayed, Tuning
-from ds4chat.engine.sessions import Control
 
 TIE = 1e-3
 """Logits. Random twins have gaps of about 0.1; batches differ from single decodes by about 1e-5."""

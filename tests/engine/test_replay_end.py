@@ -11,8 +11,8 @@ from kits.engine import END_NOW, Bench, load_of, opened
 from pitfalls.scripted import Scripted
 
 from ds4chat.engine import replay
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Replayed, Tuning
-from ds4chat.engine.sessions import Control
 
 CYCLE = tiny.reply(tiny.encode(END_NOW)[-1], 40)
 """What plain decoding answers to END_NOW; it never ends by itself."""

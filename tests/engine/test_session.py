@@ -9,9 +9,19 @@ import tiny
 from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
 from tiny.tensors import GAIN
 
-from ds4chat.engine.events import Event, Message, Prefill, Step, Tuning
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    Generate,
+    Message,
+    Prefill,
+    Replayed,
+    SpeculationOff,
+    Step,
+    Tuning,
+)
 from ds4chat.engine.llama import Context
-from ds4chat.engine.sessions import Control
 
 DEPTHS = (1, 2, 3, 4, 8)
 
@@ -87,7 +97,7 @@ def test_thinking_is_told_from_the_answer_inside_accepted_blocks(tiny_dir: Path)
             got = bench.ask("so ponder", depth=depth)
             thought = "".join(t.text for t in got.tokens if t.thinking)
             answer = "".join(t.text for t in got.tokens if not t.thinking)
-            assert thought == "<think> let me see this</think>"
+            assert thought == " let me see this"
             assert answer == " yes it is fine."
 
 
@@ -337,6 +347,35 @@ def test_a_retune_applies_from_the_next_step_and_is_stamped(tiny_dir: Path) -> N
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
 
 
+def test_a_retune_before_the_reply_begins_counts_from_its_start_and_is_what_a_check_repeats(
+    tiny_dir: Path,
+) -> None:
+    """The request waited while the sampling was changed."""
+    sampling = Tuning(depth=3, temp=GAIN / 0.8, top_k=0, top_p=1.0, min_p=0.0, seed=7)
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        wanted = bench.ask(n=60, tuning=sampling)
+        assert wanted.ids != tiny.reply(tiny.encode(END_NOW)[-1], 60)
+        events: list[Event] = []
+        request = Generate(1, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=60)
+        bench.session.generate(request, Control(sampling), events.append)
+        ended = events[-1]
+        assert isinstance(ended, Ended) and ended.seed == 7
+        assert [t.id for e in events if isinstance(e, Step) for t in e.tokens] == wanted.ids
+        bench.session.replay(1, Control(Tuning()), events.append)
+        replayed = events[-1]
+        assert isinstance(replayed, Replayed) and replayed.equal
+
+
+def test_a_check_shows_how_far_it_is_of_prompt_and_reply(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft", ctx=2048)) as bench:
+        bench.ask(" end" * 300 + " now", 300, depth=3)
+        events: list[Event] = []
+        bench.session.replay(1, Control(Tuning()), events.append)
+        seen = [e for e in events if isinstance(e, Prefill)]
+        assert {e.total for e in seen} == {301 + 300}
+        assert [e.done for e in seen] == [0, 128, 256, 301, 301 + 128, 301 + 256]
+
+
 def test_a_refused_rollback_is_made_good_by_decoding_again(
     tiny_dir: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,8 +403,10 @@ def test_drafts_that_never_hit_switch_speculation_off(tiny_dir: Path) -> None:
         got = bench.ask(n=120, depth=1)
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 120)
         assert got.stats.judged == 64
-        assert any("made for another model" in note for note in got.notices)
+        (off,) = [e for e in got.events if isinstance(e, SpeculationOff)]
+        assert "made for another model" in off.reason
         assert bench.session.drafter is None
+        assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
 def test_temperature_0_never_draws(tiny_dir: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ds4chat.engine.events import Ended, Judged, Origin, Outcome, Phases, Prefill, Step, Token, Tuning
@@ -85,12 +87,34 @@ def test_tokens_accepted_by_ratio_are_counted_as_lossy() -> None:
     assert stats.lossy == 1
 
 
+def test_an_accepted_end_token_is_accepted_and_not_emitted() -> None:
+    """Two drafts accepted, the second of which ends the reply."""
+    stats = Stats()
+    last = step(0, ["accepted"], [judged(1, True), judged(2, True)], "full", 2)
+    assert (last.accepted, last.accepted_end) == (2, True)
+    stats.fold(last)
+    assert (stats.accepted, stats.accepted_ends, stats.emitted) == (2, 1, 1)
+
+
+def test_plain_decoding_is_timed_by_the_passes_alone() -> None:
+    """A pass of 12 ms, 1 of which went to a draft: 9 tokens at 11 ms against 60 ms; before, 9 at the load."""
+    stats = folded()
+    assert stats.plain.speedup is None
+    stats.plain.load_ms = 8.0
+    assert stats.as_json()["plain_tokens_per_s"] == 125.0
+    assert (stats.as_json()["plain_passes"], stats.as_json()["speedup"]) == (0, round(8 * 8 / 48, 4))
+    stats.fold(dataclasses.replace(step(4, ["plain"], [], "plain", 0), baseline=True))
+    assert stats.as_json()["plain_tokens_per_s"] == round(1000 / 11, 4)
+    assert (stats.as_json()["plain_passes"], stats.as_json()["speedup"]) == (1, round(9 * 11 / 60, 4))
+
+
 def test_json_has_the_documented_keys() -> None:
     assert list(folded().as_json()) == [
         "steps",
         "drafted",
         "judged",
         "accepted",
+        "accepted_ends",
         "emitted",
         "acceptance",
         "by_position",
@@ -99,6 +123,9 @@ def test_json_has_the_documented_keys() -> None:
         "outcomes",
         "prefill_tokens_per_s",
         "decode_tokens_per_s",
+        "plain_tokens_per_s",
+        "plain_passes",
+        "speedup",
         "ms",
     ]
     assert folded().as_json()["ms"] == {

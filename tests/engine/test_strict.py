@@ -6,8 +6,8 @@ import pytest
 from kits.engine import opened
 from kits.requantise import requantise
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Load, Replayed, Tuning
-from ds4chat.engine.sessions import Control
 from ds4chat.models.demo import demo_model, demo_support
 
 TEXT = (

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny
-from kits.engine import END_NOW, opened
-from tiny import vocab
+from kits.engine import END_NOW
+from kits.templates import with_template
 
 from ds4chat.engine import templates
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Ended, Generate, Load, Loaded, Message
-from ds4chat.engine.prompting import PromptError
-from ds4chat.engine.templates import TemplateError, TemplateProcess
+from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, TemplateError
 
 TURNS = [{"role": "user", "content": "hi"}]
 GOOD = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -71,205 +65,147 @@ ENDLESS = {
 }
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[TemplateProcess]:
-    process = TemplateProcess()
-    yield process
-    process.close()
-
-
-def rendered(process: TemplateProcess, template: str) -> str:
-    process.open(template, "<s>", "</s>")
-    return process.render(TURNS, {"enable_thinking": False})
+def rendered(template: str) -> str:
+    variables = {"enable_thinking": False, "bos_token": "<s>", "eos_token": "</s>"}
+    return JinjaTemplate(template).render(TURNS, variables, open_turn=True)
 
 
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
-def test_no_way_out_of_the_sandbox(process: TemplateProcess, template: str) -> None:
+def test_no_way_out_of_the_sandbox(template: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        rendered(process, template)
+        rendered(template)
     assert str(caught.value)
-    assert rendered(process, GOOD) == "<user>hi"
 
 
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
-def test_no_more_memory_output_or_depth_than_a_prompt_needs(process: TemplateProcess, template: str) -> None:
+def test_no_more_memory_output_or_depth_than_a_prompt_needs(template: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        rendered(process, template)
+        rendered(template)
     assert "did not end" not in str(caught.value)  # refused for what it takes, not for its time
-    assert rendered(process, GOOD) == "<user>hi"
+    assert not caught.value.retry
+    assert rendered(GOOD) == "<user>hi"
 
 
 @pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
-def test_no_more_time_than_a_prompt_needs(
-    process: TemplateProcess, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where one operation takes the time, which no signal interrupts."""
-    monkeypatch.setattr(templates, "TEMPLATE_SECONDS", 1.0)
-    with pytest.raises(TemplateError, match="did not end within 1 seconds"):
-        rendered(process, template)
-    monkeypatch.undo()
-    assert rendered(process, GOOD) == "<user>hi"
+def test_no_more_time_than_a_prompt_needs(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one operation of the interpreter takes the time."""
+    monkeypatch.setattr(templates, "TEMPLATE_SECONDS", 0.3)
+    before = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(TemplateError, match=r"did not end within 0\.3 seconds|nests lists"):
+        rendered(template)
+    assert signal.getsignal(signal.SIGVTALRM) is before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
-def test_what_honest_templates_use_works(process: TemplateProcess) -> None:
+def test_no_limit_outlives_a_rendering() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    assert rendered(GOOD) == "<user>hi"
+    with pytest.raises(TemplateError):
+        rendered("{{ 'a'.ljust(10**9) }}")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert len(bytearray(templates.MAX_MEMORY + 1)) > templates.MAX_MEMORY
+
+
+def test_what_answers_to_no_limit_ends_the_process() -> None:
+    """Lists nested by filters, compared inside the interpreter, which takes no signal there."""
+    endless = """{% set a = namespace(t=[1]) %}{% set b = namespace(t=[1]) %}
+{% for i in range(60) %}{% set a.t = (a.t + a.t)|batch(9)|list %}{% set b.t = (b.t + b.t)|batch(9)|list %}
+{% endfor %}{{ a.t == b.t }}"""
+    script = f"""
+from ds4chat.engine import templates
+templates.TEMPLATE_SECONDS = templates.BACKSTOP_SECONDS = 0.5
+templates.JinjaTemplate({endless!r}).render([], {{}}, open_turn=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr and "<template>" in ended.stderr
+
+
+def test_what_honest_templates_use_works() -> None:
     template = """
-{%- if tools is not none %}{{ raise_exception('no') }}{% endif -%}
+{%- if tools %}{{ raise_exception('no') }}{% endif -%}
 {{ bos_token }}{% generation %}{{ '-' * 3 }}{% endgeneration %}
 {%- for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor -%}
 {{ messages|tojson }}{{ strftime_now('%Y')|length }}{{ messages[0].content.strip().title() }}
 {%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}
+{%- set d = dict(a=messages) %}{% for m in messages %}{% set m.seen = [m.role, d] %}{% endfor -%}
+{{ messages[0].seen[0] }}{{ functions + 'f' + functions }}{{ date_string|length }} {{ datetime|length }}
 {%- if add_generation_prompt %}{{ eos_token }}{% endif %}{{ enable_thinking }}"""
-    wanted = '<s>---01[{"role": "user", "content": "hi"}]4Hi1</s>False'
-    assert rendered(process, template) == wanted
+    wanted = '<s>---01[{"role": "user", "content": "hi"}]4Hi1userf11 11</s>False'
+    assert rendered(template) == wanted
 
 
-def test_a_text_that_utf8_cannot_say_comes_back(process: TemplateProcess) -> None:
-    process.open(GOOD, "", "")
-    assert process.render([{"role": "user", "content": "a\udc80ü\0"}], {}) == "<user>a\udc80ü\0"
+def test_a_template_changes_its_own_copy_of_the_conversation() -> None:
+    template = JinjaTemplate("{% for m in messages %}{{ m.seen }}{% set m.seen = 1 %}{% endfor %}")
+    for _ in range(2):
+        assert template.render(TURNS, {}, open_turn=True) == ""
 
 
-def test_a_long_conversation_is_rendered(process: TemplateProcess) -> None:
-    process.open(GOOD, "", "")
+def test_a_text_that_utf8_cannot_say_comes_back() -> None:
+    template = JinjaTemplate(GOOD)
+    turns = [{"role": "user", "content": "a\udc80ü\0"}]
+    assert template.render(turns, {}, open_turn=True) == "<user>a\udc80ü\0"
+
+
+def test_a_long_conversation_is_rendered() -> None:
     turns = [{"role": "user", "content": "word " * 200_000}] * 20  # 20 MB, more than MAX_OUTPUT
-    assert len(process.render(turns, {})) == 20 * 1_000_006
+    assert len(JinjaTemplate(GOOD).render(turns, {}, open_turn=True)) == 20 * 1_000_006
 
 
-def test_a_process_that_was_killed_is_replaced(process: TemplateProcess) -> None:
-    assert rendered(process, GOOD) == "<user>hi"
-    assert process._process is not None
-    process._process.kill()
-    with pytest.raises(TemplateError, match="SIGKILL"):
-        process.render(TURNS, {})
-    assert process.render(TURNS, {}) == "<user>hi"
+def test_llama_cpps_own_templates_by_name() -> None:
+    turns = [{"role": "system", "content": "sü"}, {"role": "user", "content": "hi" * 2000}]
+    chatml = f"<|im_start|>system\nsü<|im_end|>\n<|im_start|>user\n{'hi' * 2000}<|im_end|>\n"
+    template = BuiltinTemplate("chatml")
+    assert template.render(turns, {}, open_turn=False) == chatml
+    assert template.render(turns, {}, open_turn=True) == chatml + "<|im_start|>assistant\n"
+    with pytest.raises(TemplateError, match="NUL"):
+        template.render([{"role": "user", "content": "a\0b"}], {}, open_turn=True)
+    with pytest.raises(TemplateError, match="as text only"):
+        template.render([{"role": "user", "content": [{"type": "text", "text": "a"}]}], {}, open_turn=True)
 
 
-def test_the_process_leaves_with_whoever_started_it(tmp_path: Path) -> None:
-    """Also when that one is killed."""
-    script = f"""
-from ds4chat.engine.templates import TemplateProcess
-p = TemplateProcess()
-p.open({GOOD!r}, "", "")
-print(p._process.pid, flush=True)
-input()
-"""
-    owner = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    pid = int(owner.stdout.readline())
-    os.kill(pid, 0)
-    owner.send_signal(signal.SIGKILL)
-    owner.wait()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and _runs(pid):
-        time.sleep(0.02)
-    assert not _runs(pid)
+HOSTILE = [
+    pytest.param("{{ 'a'.ljust(10**9) }}", "it takes more than 512 MiB of memory", id="memory"),
+    pytest.param(
+        "{{ 7 ** (10 ** 9 * messages|length) }}",
+        "it did not end within 5 seconds",
+        id="time",
+        marks=pytest.mark.slow,
+    ),
+]
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def with_template(template: str, path: Path, folder: Path) -> Path:
-    """The constructed target with another chat template."""
-    good, old, new = tiny.build("llama", folder).read_bytes(), vocab.CHAT_TEMPLATE.encode(), template.encode()
-    assert good.count(old) == 1
-    assert len(new) <= len(old)
-    path.write_bytes(good.replace(old, new + b" " * (len(old) - len(new))))
-    return path
-
-
-@pytest.fixture
-def hostile(tiny_dir: Path, tmp_path: Path) -> Path:
-    """A model file whose template never ends."""
-    return with_template("{{ 7 ** (10 ** 9 * messages|length) }}", tmp_path / "hostile.gguf", tiny_dir)
-
-
-def test_a_one_shot_says_that_the_template_does_not_end(hostile: Path) -> None:
-    command = [sys.executable, "-m", "ds4chat", "-m", str(hostile), "-p", "hi", "-c", "256", "-t", "1"]
+@pytest.mark.parametrize(("template", "why"), HOSTILE)
+def test_a_one_shot_says_what_is_wrong_with_a_hostile_template(
+    template: str, why: str, tiny_dir: Path, tmp_path: Path
+) -> None:
+    path = with_template(template, tmp_path / "hostile.gguf", tiny_dir)
+    command = [sys.executable, "-m", "ds4chat", "-m", str(path), "-p", "hi", "-c", "256", "-t", "1"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert "template failed on this conversation: it did not end within 5 seconds" in ended.stderr
-    assert "--raw" in ended.stderr
+    assert f"The chat template failed on this conversation: {why}." in ended.stderr
+    assert "--chat-template FILE or NAME" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_the_engine_process_says_so_too_and_goes_on(hostile: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("template", "why"), HOSTILE)
+def test_the_engine_process_says_so_too_and_goes_on(
+    template: str, why: str, tiny_dir: Path, tmp_path: Path
+) -> None:
+    path = with_template(template, tmp_path / "hostile.gguf", tiny_dir)
     client = EngineClient(tmp_path / "engine.log")
     client.start()
     try:
-        client.send(Load(str(hostile), ctx=256, threads=1))
+        client.send(Load(str(path), ctx=256, threads=1))
         assert client.wait_for(Loaded, 60)[0]
         client.send(Generate(1, messages=(Message("user", "hi"),)))
         ended, _ = client.wait_for(Ended, 60)
         assert isinstance(ended, Ended)
-        assert "did not end within 5 seconds" in ended.detail
+        assert why in ended.detail
         client.send(Generate(2, prompt=END_NOW, max_tokens=3))
         ended, _ = client.wait_for(Ended, 60)
         assert isinstance(ended, Ended)
         assert ended.finish_reason == "length"
     finally:
         client.close()
-
-
-def test_a_template_that_refuses_the_system_turn_gets_it_in_the_users(tiny_dir: Path, tmp_path: Path) -> None:
-    template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
-    path = with_template(template + "{{ m.content }}{% endfor %}", tmp_path / "strict.gguf", tiny_dir)
-    with opened(Load(str(path), ctx=256, threads=1)) as bench:
-        turns = [Message("system", " sun"), Message("user", " sea")]
-        prompt = bench.session.prompter.chat(turns, think=True)
-        model = bench.session.target.model
-        text = b"".join(model.piece(t) for t in prompt.tokens).decode()
-        assert text.split() == ["sun", "sea"]
-
-
-def test_a_template_that_cannot_be_read_says_so_and_what_to_do(tiny_dir: Path, tmp_path: Path) -> None:
-    """The conversation becomes plain lines, and the note names both ways out."""
-    path = with_template("{% for m in messages %}", tmp_path / "broken.gguf", tiny_dir)
-    with opened(Load(str(path), ctx=256, threads=1)) as bench:
-        note = bench.session.prompter.note
-    assert "The model's chat template cannot be used (" in note
-    assert "'User:' and 'Assistant:' lines" in note
-    assert note.endswith(
-        "get a newer file of the model, which most often has a mended template, or choose another model."
-    )
-
-
-def test_a_renderer_that_cannot_be_started_is_not_blamed_on_the_model(
-    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A newer file of the model would help nothing here: the system does not let Python run."""
-    python = tmp_path / "python"
-    python.write_text("")
-    python.chmod(0o600)
-    path = with_template("{% for m in messages %}{{ m.content }}{% endfor %}", tmp_path / "m.gguf", tiny_dir)
-    monkeypatch.setattr(sys, "executable", str(python))
-    with opened(Load(str(path), ctx=256, threads=1)) as bench:
-        note = bench.session.prompter.note
-    assert note == (
-        f"The process that renders the model's chat template did not start ({python}: Permission denied), so "
-        "the conversation is written as 'User:' and 'Assistant:' lines. Its replies "
-        "may be the worse for it: free memory or processes, let this user run Python, and start "
-        "ds4chat again."
-    )
-
-
-def test_a_renderer_that_does_not_come_up_is_not_blamed_on_the_conversation(
-    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was there when the model was loaded, was ended since, and its successor leaves at once."""
-    path = with_template("{% for m in messages %}{{ m.content }}{% endfor %}", tmp_path / "m.gguf", tiny_dir)
-    with opened(Load(str(path), ctx=256, threads=1)) as bench:
-        prompter = bench.session.prompter
-        assert prompter.note == "" and prompter._templates is not None
-        prompter._templates.close()
-        monkeypatch.setattr(sys, "executable", shutil.which("false"))
-        with pytest.raises(PromptError) as failed:
-            prompter.chat([Message("user", " sun")], think=True)
-    assert str(failed.value) == (
-        "The process that renders the model's chat template did not start (its process left with exit code "
-        "1): free memory or processes, let this user run Python, and start ds4chat again."
-    )

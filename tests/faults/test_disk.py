@@ -106,10 +106,10 @@ def test_a_state_that_does_not_fit_on_the_disk_costs_the_file_alone(
         bench = Bench(session, loaded)
         fill(home)
         os.truncate(home / "filler", (home / "filler").stat().st_size - room)
-        first = bench.ask(" sun sea fog hut" * 600 + " end now", 5)
+        first = bench.ask(" sun sea fog hut" * 600 + " end now", 5, conversation=1)
         assert session.target.state_size() > room
         session.keep()
-        again = bench.ask(" sun sea fog hut" * 600 + " end now", 5)
+        again = bench.ask(" sun sea fog hut" * 600 + " end now", 5, conversation=1)
         session.keep()
     finally:
         session.close()

@@ -10,10 +10,10 @@ from typing import Any
 
 import tiny
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Step, Token, Tuning
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Control
 from ds4chat.engine.stats import Stats
 
 END_NOW = " end now"

@@ -40,8 +40,8 @@ def judged(number: int, position: int, accepted: bool, by_ratio: bool = False) -
 
 
 def steps_from(verdicts: Sequence[str], tuning: Tuning | None = None, reply: int = 1) -> list[Step]:
-    """Steps of depth 2 from strings such as "+-" (one accepted, one rejected), "" a plain one. A step takes
-    20 ms and 10 for each draft."""
+    """Steps of depth 2 from strings such as "+-" (one accepted, one rejected), "" a plain one, which is a
+    pass. A step takes 20 ms and 10 for each draft."""
     tuning = tuning or Tuning(depth=2)
     steps, number = [], 0
     for index, marks in enumerate(verdicts):
@@ -57,7 +57,20 @@ def steps_from(verdicts: Sequence[str], tuning: Tuning | None = None, reply: int
         ms = Phases(2.0 * drafted, 18.0 + 8.0 * drafted, 1.0, 0.5, 0.5, 20.0 + 10.0 * drafted)
         tokens = tuple(Token(n, " x", "plain") for n in range(accepted + 1))
         steps.append(
-            Step(reply, index, tokens, drafted, tuple(rows), outcome, ms, tuning, drafted, "eagle3", 100)
+            Step(
+                reply,
+                index,
+                tokens,
+                drafted,
+                tuple(rows),
+                outcome,
+                ms,
+                tuning,
+                drafted,
+                "eagle3",
+                100,
+                baseline=not rows,
+            )
         )
     return steps
 

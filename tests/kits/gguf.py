@@ -59,9 +59,8 @@ def write(
     """A GGUF made by the gguf package. ``own`` keys get the architecture's prefix; a value of None leaves a
     default key out. ``tensors`` are zeros of ggml dimensions, or arrays."""
     writer = gguf.GGUFWriter(path, architecture)
-    defaults = {"block_count": 2, "embedding_length": WIDTH, "context_length": 256}
-    if architecture == "deepseek4":
-        defaults["attention.head_count_kv"] = 1
+    defaults: dict[str, Any] = {"block_count": 2, "embedding_length": WIDTH, "context_length": 256}
+    defaults |= _ALWAYS.get(architecture, {})
     for key, value in (defaults | dict(own or {})).items():
         _add(writer, f"{architecture}.{key}", value)
     vocabulary = {}
@@ -88,6 +87,15 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+_ALWAYS: dict[str, dict[str, Any]] = {
+    "deepseek4": {"attention.head_count_kv": 1},
+    "bailingmoe3": {"attention.head_count_kv": [0, 1]},
+    "nemotron_h_moe": {"attention.head_count_kv": [0, 1]},
+    **{name: {"full_attention_interval": 2} for name in ("qwen35", "qwen35moe", "qwen3next")},
+}
+"""What a file of an architecture must say for ds4chat to let it pass, whatever else is wrong with it."""
 
 
 def whole(path: Path, architecture: str = "llama", n_layer: int = 2, **more: Any) -> Path:

@@ -20,14 +20,17 @@ PATIENCE = 90.0
 class Terminal:
     """One run of ds4chat on a screen of ``columns`` by ``rows``."""
 
-    def __init__(self, *args: str | Path, columns: int = 100, rows: int = 32, **env: str) -> None:
+    def __init__(
+        self, *args: str | Path, columns: int = 100, rows: int = 32, script: str = "", **env: str
+    ) -> None:
+        """``script``: Python code that is run in the place of ds4chat's command."""
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         """Every byte that came, for what a screen does not keep (modes, sequences)."""
         self.child: Any = pexpect.spawn(
             sys.executable,
-            ["-m", "ds4chat", *map(str, args)],
+            [*(["-c", script] if script else ["-m", "ds4chat"]), *map(str, args)],
             dimensions=(rows, columns),
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
             timeout=PATIENCE,

@@ -1,7 +1,7 @@
 """A process that loads what it is told on stdin and says on stdout what came of it, one line a case.
 
-A line in: the target's path, a tab, the support file's path or "embedded". A line out: "loaded", or "refused"
-and the sentence. A case that ends this process is a finding of whoever started it.
+A line in: the target's path, a tab, the support file's path, "embedded" or nothing. A line out: "loaded", or
+"refused" and the sentence. A case that ends this process is a finding of whoever started it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import resource
 import sys
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, Tuning, decode_event, encode
-from ds4chat.engine.opening import open_session
+from ds4chat.engine.opening import LoadError, open_session
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Control, LoadError
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.pairing import check_pair, check_target
 
@@ -28,7 +28,9 @@ def outcome(target: str, support: str) -> str:
     """What the engine says to a pair of files, a short reply included."""
     try:
         # First alone: most are refused here, and then nothing needs to be brought up.
-        check_pair(check_target(target), support)
+        header = check_target(target)
+        if support:
+            check_pair(header, support)
         load = Load(target, support, ctx=256, threads=1)
         session, _ = open_session(load, lambda event: None, forgiving=False)
     except (LoadError, ModelFileError) as error:

@@ -17,10 +17,10 @@ from kits import gguf as kit
 from models.refusals import reason
 
 from ds4chat.models import convert
-from ds4chat.models.classify import classify
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
+from ds4chat.models.kinds import classify
 
 
 @pytest.fixture

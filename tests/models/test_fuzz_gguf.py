@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from kits import gguf as kit
 
 from ds4chat.commands.inspect import as_json, inspect_files, render
-from ds4chat.models.classify import classify, describe, quantisation
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
+from ds4chat.models.kinds import classify, describe
 from ds4chat.models.pairing import check_pair, check_target, rollback_class
+from ds4chat.models.summary import quantisation
 
 CASES = int(os.environ.get("DS4CHAT_FUZZ_CASES", "2000"))
 SEED = int(os.environ.get("DS4CHAT_FUZZ_SEED", "1"))

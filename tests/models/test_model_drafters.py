@@ -13,7 +13,7 @@ from models.refusals import misfit, reason
 
 from ds4chat.models.architectures import EAGLE3_TARGETS
 from ds4chat.models.demo import demo_model, demo_support
-from ds4chat.models.gguf_file import Header
+from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.pairing import check_pair, check_target
 
 # -- EAGLE-3
@@ -53,8 +53,23 @@ def test_eagle3_that_borrows_both_tables(llama: Header, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", sorted(EAGLE3_TARGETS))
 def test_eagle3_targets(architecture: str, tmp_path: Path) -> None:
-    target = check_target(kit.whole(tmp_path / "t.gguf", architecture))
+    target = read_header(kit.whole(tmp_path / "t.gguf", architecture))
     assert check_pair(target, eagle3(tmp_path / "e.gguf")).kind == "eagle3"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "own", "end"),
+    [("mimo2", {}, 2), ("nemotron_h", {}, 2), ("nanbeige", {"num_loops": 2}, 3), ("qwen3", {}, 1)],
+)
+def test_eagle3_reads_layers_as_llama_cpp_counts_them(
+    architecture: str, own: dict[str, Any], end: int, tmp_path: Path
+) -> None:
+    """What the last layer makes counts as one more where it is given out; looped layers count each time."""
+    target = read_header(kit.whole(tmp_path / "t.gguf", architecture, 2, own=own))
+    last = eagle3(tmp_path / "e.gguf", own={"target_layers": [0, 1, end]})
+    assert check_pair(target, last).kind == "eagle3"
+    beyond = eagle3(tmp_path / "f.gguf", own={"target_layers": [0, 1, end + 1]})
+    assert f"layers 0, 1, {end + 1}, and the target has" in misfit(target, beyond)
 
 
 @pytest.mark.parametrize("architecture", ["gemma3", "qwen2", "phi3", "glm4"])
@@ -293,7 +308,7 @@ READS: dict[str, tuple[dict[str, Any], str]] = {
         "its window layers read 2 heads 32 and 64 wide, the target's keep 2 heads 32 and 32 wide",
     ),
     "heads layer by layer": (
-        {"attention.head_count_kv": [2, 4]},
+        {"attention.head_count_kv": [2, 4], "attention.head_count": 4},
         "its full layers read 4 heads 64 and 64 wide, the target's keep 2 heads 64 and 64 wide",
     ),
     "as many key heads as heads": (
@@ -309,9 +324,11 @@ def test_an_assistant_reads_what_the_target_keeps(case: str, gemma: Header, tmp_
     assert misfit(gemma, assistant(tmp_path / "a.gguf", **own)) == what
 
 
-def test_an_assistant_of_full_layers_asks_nothing_of_the_window(gemma: Header, tmp_path: Path) -> None:
-    own = {"attention.key_length_swa": 999, "attention.sliding_window_pattern": [False, False]}
-    assert check_pair(gemma, assistant(tmp_path / "a.gguf", **own)).kind == "gemma4-assistant"
+def test_an_assistant_of_full_layers_has_no_window_that_llama_cpp_asks_for(
+    gemma: Header, tmp_path: Path
+) -> None:
+    path = assistant(tmp_path / "a.gguf", **{"attention.sliding_window_pattern": [False, False]})
+    assert "it has a sliding window, and no layer that sees it" in reason(lambda: check_pair(gemma, path))
 
 
 @pytest.mark.parametrize(("pattern", "missing"), [([False, True], "window"), ([True, True], "full")])

@@ -10,17 +10,10 @@ import tiny
 from gguf import GGMLQuantizationType, LlamaFileType
 from kits import gguf as kit
 
-from ds4chat.models.classify import (
-    DESCRIPTIONS,
-    classify,
-    describe,
-    dominant_type,
-    nextn_layers,
-    quantisation,
-    trunk_layers,
-)
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.gguf_file import read_header
+from ds4chat.models.kinds import KINDS, classify, describe
+from ds4chat.models.summary import dominant_type, nextn_layers, quantisation, trunk_layers
 
 TINY = {
     "deepseek4": "target",
@@ -104,7 +97,13 @@ def test_no_architecture_at_all(tmp_path: Path) -> None:
 
 def test_every_kind_has_its_words() -> None:
     """As many descriptions as kinds, each fit to stand after "is"."""
-    assert all(words.startswith(("a ", "an ", "no ")) for words in DESCRIPTIONS.values())
+    assert all(kind.description.startswith(("a ", "an ", "no ")) for kind in KINDS.values())
+
+
+def test_every_kind_drafts_or_says_what_to_do_with_it() -> None:
+    for kind in KINDS.values():
+        assert bool(kind.drafts) == (kind.check is not None) == (not kind.as_support), kind.name
+        assert kind.as_target or kind.drafts == "draft-model", kind.name
 
 
 def test_nextn_blocks_are_those_after_the_trunk(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ BAD_OF_ONE: dict[str, tuple[str, dict[str, Any], str]] = {
     "values": (
         "deepseek4",
         {"attention.key_length": 8, "attention.value_length": 16},
-        "its attention keys are 8 wide, its values 16",
+        "its attention.value_length is 16, where llama.cpp wants it equal to attention.key_length, 8",
     ),
     "interval": ("qwen35", {"full_attention_interval": 0}, "its full_attention_interval is 0"),
     "shared layers": ("gemma4", {"attention.shared_kv_layers": 1}, "its attention.shared_kv_layers is 1"),
@@ -102,6 +102,17 @@ def test_refused_of_one_architecture(case: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as caught:
         check_metadata(read_header(path))
     assert str(caught.value) == f"{path} is corrupt: {what}. Download it again, or convert it again."
+
+
+def test_an_empty_tensor_is_refused(tmp_path: Path) -> None:
+    path = kit.whole(tmp_path / "f.gguf", tensors={"blk.1.ffn_up.weight": (32, 0)})
+    with pytest.raises(ModelFileError, match=r"its tensor blk\.1\.ffn_up\.weight is empty"):
+        check_target(path)
+
+
+def test_a_model_that_rotates_nothing_passes(tmp_path: Path) -> None:
+    own = {"rope.dimension_count": 0, "attention.head_count_kv": [0, 1]}
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "glm5-next", own=own)))
 
 
 def test_recurrent_width_is_that_of_the_tensors(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from kits.engine import Answer, Bench
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Event, Replayed, Tuning
-from ds4chat.engine.sessions import Control
 
 TIE = 1e-3
 """Logits. Random twins have gaps of about 0.1; batches differ from single decodes by about 1e-5."""

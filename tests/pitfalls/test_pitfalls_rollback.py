@@ -9,11 +9,11 @@ import tiny
 from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
 from pitfalls.scripted import accepted_lengths, assert_plain, every_length
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import MAX_DEPTH, Event, Load
 from ds4chat.engine.llama import Context
 from ds4chat.engine.reply import Reply
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Control
 
 PROMPT = " the old mill turns and the old mill turns and the"
 RANDOM = ("llama-random", "deepseek4-random", "qwen35-random")

@@ -13,7 +13,7 @@ from tiny.vocab import byte, word
 import ds4chat.engine.llama as llama
 from ds4chat.engine.events import Load
 
-THINKING = "<think> let me see this</think> yes it is fine."
+THOUGHT, ANSWER = " let me see this", " yes it is fine."
 
 
 def test_temperature_0_has_no_generator_at_all(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +62,11 @@ def test_a_draft_ends_with_its_first_control_or_end_token(tiny_dir: Path, name: 
 
 def test_a_copied_draft_ends_with_its_first_control_token(tiny_dir: Path) -> None:
     """Pitfall 14: lookup copies from text that was said, role marks and end tokens among it."""
-    said = f"so ponder{THINKING}<｜end▁of▁sentence｜><｜User｜>so ponder"
+    said = f"so ponder<think>{THOUGHT}</think>{ANSWER}<｜end▁of▁sentence｜><｜User｜>so ponder"
     load = Load(str(tiny.build("llama", tiny_dir)), lookup=True, ctx=512, threads=1)
     with opened(load) as bench:
         got = bench.ask(said, depth=16)
-        assert got.text == THINKING
+        assert got.text == THOUGHT + ANSWER
         drafts = [[row.draft for row in s.judged] for s in got.steps if s.drafted == len(s.judged) > 0]
         assert any(draft[-1] <= tiny.END_THINK for draft in drafts)
         assert not [t for draft in drafts for t in draft[:-1] if t <= tiny.END_THINK]
@@ -108,7 +108,9 @@ def test_a_stop_string_at_any_place_of_a_block(tiny_dir: Path, stop: str, depth:
     """Pitfall 22: tested token by token, as an end of a tool call would be; text and cache end there."""
     with opened(load_of(tiny_dir, "deepseek4-support", wrong_every=0)) as bench:
         got = bench.ask("so ponder", depth=depth, stop=(stop,))
-        assert got.text == THINKING[: THINKING.find(stop)]
+        whole = f"<think>{THOUGHT}</think>{ANSWER}"
+        before = whole[: whole.find(stop)]
+        assert got.text == before.removeprefix("<think>").replace("</think>", "")
         assert got.ended.finish_reason == "stop"
         assert bench.session.target.used == len(bench.session.tokens)
         assert bench.session.target.used <= len(tiny.encode("so ponder")) + len(got.ids)

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from ds4chat.engine.events import Token
-from ds4chat.engine.text import Thinking
 from ds4chat.servers.dialect import Block, End, Piece, Progress, Reader, Revision
 from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.servers.reading import Reading
@@ -27,7 +26,7 @@ def recorded(stem: str) -> bytes:
 
 def llama_reader(stem: str) -> Reader:
     """The reader that fits the path of a recorded answer."""
-    return LlamaReader(None if ".chat" in stem else Thinking(open_at_start=False))
+    return LlamaReader()
 
 
 def pieces(reader: Reader, parts: Iterable[bytes]) -> list[Piece]:

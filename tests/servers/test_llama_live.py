@@ -8,8 +8,9 @@ import pytest
 from kits.engine import END_NOW, Answer, load_of, opened
 from servers.live import Server, origins, serve
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Generate, Load, ServerAddress, Tuning
-from ds4chat.engine.sessions import Control, open_session
+from ds4chat.engine.sessions import open_session
 
 pytest.importorskip("xllamacpp")
 

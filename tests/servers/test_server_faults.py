@@ -13,6 +13,7 @@ from kits.engine import Answer
 from servers.replay import recorded
 from servers.scripted import MODELS, Asked, Connection, Handler, openai, says, scripted
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     Alive,
     Ended,
@@ -23,7 +24,7 @@ from ds4chat.engine.events import (
     Message,
     ServerAddress,
 )
-from ds4chat.engine.sessions import AnySession, Control, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, LoadError, open_session
 from ds4chat.servers import http, session
 
 TLS = Path(__file__).parent / "tls"

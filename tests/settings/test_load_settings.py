@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ds4chat.settings import toml_lines
 from ds4chat.settings.load import Loaded, load, merge, parse
 from ds4chat.settings.schema import OPTIONS, Settings
-from ds4chat.settings.toml_lines import line_of, statements
+from ds4chat.settings.toml_lines import Lines, statements
 from ds4chat.settings.validate import SettingError
 
 
@@ -209,6 +210,22 @@ def test_relative_paths_of_a_file_are_meant_from_its_folder(tmp_path: Path) -> N
     assert loaded(tmp_path, 'mtp = "embedded"').settings.mtp == "embedded"
 
 
+@pytest.mark.parametrize(
+    ("value", "is_file"),
+    [
+        ("chatml", False),
+        ("granite-4.0", False),
+        ("mistral-v3-tekken", False),
+        ("chatml.jinja", True),
+        ("templates/chatml", True),
+        ("notes.txt", True),
+    ],
+)
+def test_a_template_is_a_name_or_a_file(tmp_path: Path, value: str, is_file: bool) -> None:
+    settings = loaded(tmp_path, f'chat-template = "{value}"').settings
+    assert settings.chat_template == (str(tmp_path / value) if is_file else value)
+
+
 def test_the_demo_brings_depth_2_unless_a_depth_is_set(tmp_path: Path) -> None:
     assert loaded(tmp_path, demo=True).settings.mtp_draft == 2
     assert loaded(tmp_path, demo=True, mtp_draft=1).settings.mtp_draft == 1
@@ -253,6 +270,25 @@ LINES = st.one_of(
 )
 
 
+def test_a_document_is_gone_through_once_for_all_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the time grows with its length and not with its square; a long array is one statement."""
+    parsed: list[str] = []
+    loads = tomllib.loads
+
+    def counted(text: str) -> dict[str, object]:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(toml_lines.tomllib, "loads", counted)
+    array = "long = [\n" + "\n".join(f"  {n}, # ]" for n in range(500)) + "\n]"
+    text = "\n".join([*(f"unknown{n} = {n}" for n in range(800)), array, "last = 1"])
+    read = parse(text.encode(), Path("/"))
+    assert [problem.line for problem in read.problems] == [*range(1, 802), 1303]
+    # Once as a whole, which goes through the same module, and once for each of 802 statements.
+    assert len(parsed) == 803
+    assert sum(map(len, parsed)) < 3 * len(text)
+
+
 @given(st.lists(LINES, max_size=8))
 def test_every_key_of_a_valid_document_has_the_line_on_which_it_is_written(lines: list[str]) -> None:
     text = "\n".join(lines)
@@ -262,7 +298,7 @@ def test_every_key_of_a_valid_document_has_the_line_on_which_it_is_written(lines
         return
     physical = text.split("\n")
     for key in document:
-        line = line_of(text, (key,))
+        line = Lines(text).of((key,))
         assert line is not None
         assert key in physical[line - 1]
     for statement in statements(text):

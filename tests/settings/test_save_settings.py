@@ -144,10 +144,12 @@ def test_a_link_stays_a_link_to_the_file_that_was_changed(tmp_path: Path) -> Non
 def test_relative_paths_are_saved_as_what_they_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    save(Settings(model="a.gguf", mtp="embedded"), tmp_path / "config.toml")
+    settings = Settings(model="a.gguf", mtp="embedded", chat_template="granite-4.0")
+    save(settings, tmp_path / "config.toml")
     assert tomllib.loads((tmp_path / "config.toml").read_text()) == {
         "model": str(tmp_path / "here" / "a.gguf"),
         "mtp": "embedded",
+        "chat-template": "granite-4.0",
     }
 
 

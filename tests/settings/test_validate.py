@@ -33,6 +33,8 @@ from ds4chat.settings.validate import SettingError, check, range_of
         ("panels", ["confidence"], "confidence"),
         ("panels", "", ""),
         ("mtp", "embedded", "embedded"),
+        ("mtp", "none", ""),
+        ("mtp", "./none", "./none"),
         ("system-prompt", "é\n", "é\n"),
     ],
 )

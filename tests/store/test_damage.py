@@ -30,8 +30,9 @@ TABLES = {
     "messages": (
         *("parent", "role", "state", "text", "created_ms", "updated_ms", "owner", "model", "drafter"),
         *("finish_reason", "detail", "tail", "tokens", "judged", "prefill_ms", "context_used", "seed"),
+        "thinking",
     ),
-    "pieces": ("number", "text"),
+    "pieces": ("number", "text", "thinking"),
     "tunings": ("body",),
     "batches": ("number", "tokens", "steps", "judged", "full", "strings"),
     "prompts": ("text",),

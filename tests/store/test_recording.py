@@ -89,7 +89,8 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
     tokens = store.records.tokens(recorder.message)
     assert tokens == [token for one in steps for token in one.tokens]
     message = store.conversations.message(recorder.message)
-    assert message.text == "".join(token.text for token in tokens) + "\ufffd"
+    assert message.text == "".join(token.text for token in tokens if not token.thinking) + "\ufffd"
+    assert message.thinking == "".join(token.text for token in tokens if token.thinking)
     assert message.ended() == ended(tail="\ufffd")
     store.close()
 

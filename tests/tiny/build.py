@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tiny import deepseek4, gemma4, llama, mimo2, qwen3next, qwen35
+from tiny import deepseek4, gemma4, llama, mamba, mimo2, qwen3next, qwen35
 
 KINDS: dict[str, Callable[..., None]] = {
     "deepseek4": deepseek4.write_target,
@@ -20,10 +20,13 @@ KINDS: dict[str, Callable[..., None]] = {
     "qwen35-nextn": qwen35.write_nextn,
     "qwen35-random": qwen35.write_random,
     "qwen3next-nextn": qwen3next.write_nextn,
+    "mamba-random": mamba.write_random,
     "mimo2-nextn": mimo2.write_nextn,
+    "mimo2-random": mimo2.write_random,
     "gemma4": gemma4.write_target,
     "gemma4-assistant": gemma4.write_assistant,
     "llama": llama.write_target,
+    "llama-speaker": llama.write_speaker,
     "llama-draft": llama.write_draft,
     "llama-random": llama.write_random,
     "eagle3": llama.write_eagle3,

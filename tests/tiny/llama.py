@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from tiny import chain, raw, vocab
@@ -60,7 +61,16 @@ def _silent_block(i: int, width: int, ff: int = _FF) -> Tensors:
     }
 
 
-def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, name: str) -> None:
+def _write_bigram(
+    path: Path,
+    n_layer: int,
+    head: np.ndarray,
+    variant: Variant,
+    name: str,
+    *,
+    pre: str = "gpt-2",
+    nan_token: int = -1,
+) -> None:
     width = chain.N_CLASSES
     n_vocab = len(vocab.vocabulary(variant).texts)
     tensors: Tensors = {
@@ -68,18 +78,81 @@ def _write_bigram(path: Path, n_layer: int, head: np.ndarray, variant: Variant, 
         "output_norm.weight": ones(width),
         "output.weight": head,
     }
+    if nan_token >= 0:
+        tensors["token_embd.weight"][nan_token] = np.nan
     for i in range(n_layer):
         tensors |= _silent_block(i, width)
     metadata = _metadata(width, n_layer) | {"vocab_size": n_vocab}
-    write(path, "llama", metadata, tensors, name=name, variant=variant)
+    write(path, "llama", metadata, tensors, name=name, variant=variant, pre=pre)
 
 
 def write_target(
-    path: Path, *, gain: float = GAIN, runner_ratio: float = 0.0, vocabulary: Variant = "standard"
+    path: Path,
+    *,
+    gain: float = GAIN,
+    runner_ratio: float = 0.0,
+    vocabulary: Variant = "standard",
+    pre: str = "gpt-2",
+    name: str = "tiny llama",
+    nan_token: int = -1,
+    flat: bool = False,
 ) -> None:
-    """Four silent layers under the target's head."""
+    """Four silent layers under the target's head.
+
+    ``nan_token``: its embedding is no number, nor is any row from there on. ``flat``: every logit is 0.
+    """
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
-    _write_bigram(path, 4, target_output(n_vocab, gain, runner_ratio), vocabulary, "tiny llama")
+    head = target_output(n_vocab, gain, runner_ratio) * (not flat)
+    _write_bigram(path, 4, head, vocabulary, name, pre=pre, nan_token=nan_token)
+
+
+def write_speaker(
+    path: Path,
+    *,
+    says: tuple[str, ...],
+    special: tuple[str, ...],
+    template: str,
+    eos: str = "",
+    user_defined: bool = False,
+) -> None:
+    """A model with tokens and a template of its own that answers everything with the texts of ``says``, one
+    token each and none of them twice; then it goes on from the one that the last text repeats, or ends.
+
+    ``special`` are its control tokens (or user-defined ones), of which ``eos`` ends a reply.
+    """
+    chain_ = list(dict.fromkeys(says))
+    texts = ["<eos>", *special, *vocab.BYTE_CHARACTERS]
+    texts += [text for text in map(vocab.stored, (t for t in chain_ if t not in texts)) if text not in texts]
+    index = {text: i for i, text in enumerate(texts)}
+    ids = [index.get(text, index.get(vocab.stored(text), 0)) for text in says]
+    shared = chain.N_CLASSES - 1
+    assert len(chain_) <= shared
+    table, head = zeros(len(texts), chain.N_CLASSES), zeros(len(texts), chain.N_CLASSES)
+    table[:, shared] = 1
+    head[ids[0], shared] = GAIN
+    for class_, token in enumerate(dict.fromkeys(ids)):
+        table[token] = 0
+        table[token, class_] = 1
+        follows = ids[ids.index(token) + 1 : ids.index(token) + 2] or [index[eos or "<eos>"]]
+        head[follows[0], class_] = GAIN
+
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        kind = gguf.TokenType.USER_DEFINED if user_defined else gguf.TokenType.CONTROL
+        kinds = [gguf.TokenType.CONTROL, *[kind] * len(special)]
+        kinds += [gguf.TokenType.NORMAL] * (len(texts) - len(kinds))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(texts)
+        writer.add_token_types([int(kind) for kind in kinds])
+        writer.add_token_merges([" ".join(vocab.BYTE_CHARACTERS[:2])])  # of bytes that nobody writes
+        writer.add_eos_token_id(index[eos or "<eos>"])
+        writer.add_add_bos_token(False)
+        writer.add_chat_template(template)
+
+    tensors: Tensors = {"token_embd.weight": table, "output_norm.weight": ones(64), "output.weight": head}
+    tensors |= _silent_block(0, chain.N_CLASSES)
+    metadata = _metadata(chain.N_CLASSES, 1) | {"vocab_size": len(texts)}
+    write(path, "llama", metadata, tensors, name="tiny speaker", variant=None, tokenizer=tokenizer)
 
 
 def write_draft(
@@ -128,6 +201,7 @@ def write_eagle3(
     own_output: bool = True,
     target_width: int = chain.N_CLASSES,
     layers: tuple[int, int, int] = (0, 2, 3),
+    height: float = 1.0,
     vocabulary: Variant = "standard",
 ) -> None:
     """An EAGLE-3 head for the llama target (width 64).
@@ -137,7 +211,7 @@ def write_eagle3(
     0.4 * class(token) + 0.6 * successor(class of the hidden row) - that row: its residual is swapped for
     the mixture of tiny.tensors. ``reduced`` scores the chains' tokens only and maps them with d2t. Without
     ``own_embeddings`` or ``own_output`` it borrows the target's table; the target's head is never wrong, so
-    ``wrong_every`` says nothing then.
+    ``wrong_every`` says nothing then. ``height``: of the one in the target's layer inputs.
     """
     width, n_layer = chain.N_CLASSES, 1
     n_vocab = len(vocab.vocabulary(vocabulary).texts)
@@ -147,7 +221,7 @@ def write_eagle3(
     # in the exponent for all distances up to 4096 (tests/tiny works it out).
     constant = np.zeros((width, 2 * width), np.float32)
     constant[:, :width] = 1.5
-    thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / 3] * 3)
+    thirds = np.hstack([np.eye(width, target_width, dtype=np.float32) / (3 * height)] * 3)
     tensors: Tensors = {
         "fc.weight": thirds.astype(np.float32),
         "output_norm.weight": ones(width),

@@ -7,6 +7,7 @@ acceptance proves which head made which draft.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from tiny.tensors import (
     draft_output,
     embedding,
     mixing_matrix,
+    noise,
     ones,
+    random_table,
     target_output,
     write,
     zeros,
@@ -74,7 +77,23 @@ def write_nextn(
             p + "shared_head_norm.weight": ones(_WIDTH),
             p + "shared_head_head.weight": draft_output(n_vocab, wrong_every, gain, head=head),
         }
-    metadata = {
+    write(path, "mimo2", _metadata(blocks, heads), tensors, name="tiny MiMo 2", variant=vocabulary)
+
+
+def write_random(path: Path, *, n_layer: int = 4, seed: int = 1) -> None:
+    """Random weights: every token depends on what the windows hold."""
+    rng = np.random.default_rng(seed)
+    tensors = random_table(rng, _WIDTH) | {"output_norm.weight": ones(_WIDTH)}
+    for i in range(n_layer):
+        tensors |= {
+            name: values if values.ndim == 1 else noise(rng, values.shape)
+            for name, values in _block(f"blk.{i}.").items()
+        }
+    write(path, "mimo2", _metadata(n_layer, 0), tensors, name="tiny random MiMo 2")
+
+
+def _metadata(blocks: int, heads: int) -> dict[str, Any]:
+    return {
         "context_length": 4096,
         "embedding_length": _WIDTH,
         "block_count": blocks,
@@ -90,4 +109,3 @@ def write_nextn(
         "attention.sliding_window_pattern": [i % 2 == 0 for i in range(blocks)],
         "rope.dimension_count": _HEAD,
     }
-    write(path, "mimo2", metadata, tensors, name="tiny MiMo 2", variant=vocabulary)

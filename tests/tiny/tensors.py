@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +121,11 @@ def write(
     variant: Variant | None = "standard",
     pre: str = "gpt-2",
     prefix: str | None = None,
+    tokenizer: Callable[[gguf.GGUFWriter], None] | None = None,
     raw_types: Mapping[str, GGMLQuantizationType] | None = None,
 ) -> None:
-    """Write a GGUF. Keys get ``prefix`` (the architecture's by default); ``variant`` None: no tokenizer.
+    """Write a GGUF. Keys get ``prefix`` (the architecture's by default); ``variant`` None: no tokenizer,
+    or the one that ``tokenizer`` writes.
 
     ``raw_types`` stores some tensors quantised; those whose rows are no whole number of blocks, and
     vectors, stay F32.
@@ -134,6 +136,8 @@ def write(
         _add(writer, f"{prefix or arch}.{key}", value)
     if variant is not None:
         vocab.add_tokenizer(writer, variant, pre)
+    elif tokenizer is not None:
+        tokenizer(writer)
     for tensor_name, values in tensors.items():
         kind = (raw_types or {}).get(tensor_name, GGMLQuantizationType.F32)
         quantised = kind is not GGMLQuantizationType.F32 and values.ndim > 1

@@ -13,8 +13,9 @@ from typing import Literal
 
 import gguf
 
-Variant = Literal["standard", "changed", "longer"]
-"""``changed``: one word has another text. ``longer``: 32 more unused tokens."""
+Variant = Literal["standard", "changed", "longer", "hostile"]
+"""``changed``: one word has another text. ``longer``: 32 more unused tokens. ``hostile``: a word of the
+endless cycle is a sequence that drives a terminal."""
 
 CONTROL = (
     "<｜begin▁of▁sentence｜>",
@@ -39,6 +40,7 @@ TOPICS = ("loop", "emoji", "broken", "stop", "cut", "ponder")
 """Words that open a reply of their own; see tiny.chain."""
 OTHER_WORDS = ("look", "wow", "ok", "all", "done", "off", "here")
 _CHANGED = {"log": "lot"}
+HOSTILE_WORD = "\x1bc\x07"
 
 FIRST_BYTE = len(CONTROL)
 FIRST_WORD = FIRST_BYTE + 256
@@ -75,6 +77,11 @@ BYTE_CHARACTERS = _byte_characters()
 _SPACE = BYTE_CHARACTERS[32]
 
 
+def stored(text: str) -> str:
+    """A text as the GGUF stores it in a byte-pair token."""
+    return "".join(BYTE_CHARACTERS[byte] for byte in text.encode())
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts as the GGUF stores them, their types, and the merges in order of rank."""
@@ -100,6 +107,8 @@ def vocabulary(variant: Variant = "standard") -> Vocabulary:
     for word in _words():
         if variant == "changed":
             word = _CHANGED.get(word, word)
+        elif variant == "hostile" and word == "red":
+            word = "".join(BYTE_CHARACTERS[byte] for byte in HOSTILE_WORD.encode())
         stored = _SPACE + word
         for end in range(2, len(stored) + 1):
             if stored[:end] not in texts[FIRST_WORD:]:
@@ -151,12 +160,12 @@ def encode(text: str, *, bos: bool = True) -> list[int]:
 
 
 def _encode_piece(piece: str) -> list[int]:
-    stored = "".join(BYTE_CHARACTERS[b] for b in piece.encode())
+    text = stored(piece)
     # Merges grow from a leading space alone: the longest known prefix is one token, bytes follow.
     longest = 1
-    while longest < len(stored) and stored[: longest + 1] in _INDEX:
+    while longest < len(text) and text[: longest + 1] in _INDEX:
         longest += 1
-    return [_INDEX[stored[:longest]]] + [_INDEX[c] for c in stored[longest:]] if stored else []
+    return [_INDEX[text[:longest]]] + [_INDEX[c] for c in text[longest:]] if text else []
 
 
 def piece(token: int) -> bytes:

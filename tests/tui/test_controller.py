@@ -77,14 +77,14 @@ def test_a_frame_without_events_is_empty() -> None:
     assert chat.frame().empty
 
 
-def test_the_next_request_carries_the_answer_without_its_thinking() -> None:
+def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
     chat, engine, _ = ready(answer=False)
     chat.submit("Hi")
-    thought = steps_of(1, [("<think>", "plain"), ("hm", "accepted"), ("</think>", "bonus")], thinking=True)
-    engine.push(*thought, *steps_of(1, [("\n\nYes", "plain")], first=2), ended(1))
+    thought = steps_of(1, [("", "plain"), ("hm", "accepted"), ("", "bonus")], thinking=True)
+    engine.push(*thought, *steps_of(1, [("Yes", "plain")], first=2), ended(1))
     chat.frame()
     chat.submit("And?")
-    assert engine.generates[1].messages[2] == Message("assistant", "Yes")
+    assert engine.generates[1].messages[2] == Message("assistant", "Yes", "hm")
 
 
 def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
@@ -154,8 +154,22 @@ def test_the_engines_death_keeps_the_reply_and_a_reload_starts_another() -> None
     assert engine.starts == 2
     chat.frame()
     assert [g.messages[-1].content for g in engine.generates] == ["one", "two"]
-    # The answer that was cut off is part of what the engine is told.
-    assert engine.generates[1].messages[-2].content == "Speculative decoding lets"
+    # What the engine died of may be in that turn: it is not sent again unasked.
+    assert [m.content for m in engine.generates[1].messages] == ["Be brief.", "two"]
+
+
+def test_a_turn_at_which_the_engine_died_is_asked_again_by_a_retry_alone() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.submit("fatal")
+    engine.push(died(1))
+    engine.alive = False
+    chat.frame()
+    assert chat.reload()
+    chat.frame()
+    assert [len(engine.generates), chat.state] == [1, "ready"]
+    assert chat.retry()
+    chat.frame()
+    assert [m.content for m in engine.generates[1].messages] == ["Be brief.", "fatal"]
 
 
 def test_a_failed_load_says_why_and_prompts_wait() -> None:

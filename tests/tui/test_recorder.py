@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from kits.chat import PIECES, ReplayEngine, ended, steps_of
 from kits.faults import PATIENCE, frames_until, until
 from kits.stored import TEXT
 
-from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Tuning
+from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Replayed, Tuning
 from ds4chat.store import Store, open_store
+from ds4chat.store.export import export
 from ds4chat.store.importing import import_file
 from ds4chat.store.recording import INTERVAL
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.explorer.source import conversation_source, stored_source
 from ds4chat.tui.history.rows import branches
 from ds4chat.tui.recorder import RECOVERED, STALLED, StoreRecorder
 
@@ -124,6 +127,38 @@ def test_a_reply_comes_back_with_tokens_origins_steps_and_model(store: Store, pa
     assert stored.model.path == "/models/tiny.gguf"
     assert stored.support is not None
     assert stored.support.path == "/models/eagle3.gguf"
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_stored_reply_has_the_speed_against_plain_decoding_that_it_had_live(
+    store: Store, path: Path, passes: int, checked: bool
+) -> None:
+    """Told by passes, a check, or the load of its own run: in the chat, the explorer and an imported copy."""
+    chat = chat_on(store, path)
+    chat.submit("How?")
+    reply = asked(chat)
+    engine = chat.engine
+    assert isinstance(engine, Probe)
+    steps = steps_of(reply.number, PIECES)
+    engine.push(*(replace(step, baseline=at < passes) for at, step in enumerate(steps)), ended(reply.number))
+    if checked:
+        engine.push(Replayed(reply.number, True, 22, -1, -1, -1, "", "", 0.0, "All are.", 700.0))
+    chat.frame()
+    settle(chat)
+    live = reply.stats.plain
+    assert (live.passes, live.checked_ms, live.load_ms) == (passes, 700.0 * checked, 20.0)
+    assert live.at_load == (not passes and not checked)
+    assert live.speedup
+    key = chat.conversation.key
+    assert key is not None
+    export(store, key, path.with_suffix(".json"))
+    for conversation in (key, import_file(store, path.with_suffix(".json"))):
+        _, again = StoreRecorder(store).opened(conversation, count(70).__next__).turns
+        assert isinstance(again, Reply)
+        assert (again.stats.plain.speedup, again.stats.plain.at_load) == (live.speedup, live.at_load)
+        assert stored_source(store, conversation).times.plain.speedup == live.speedup
+    assert conversation_source(reply.steps, [live]).times.plain.speedup == live.speedup
 
 
 def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store, path: Path) -> None:
@@ -504,6 +539,23 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     assert found[2].model is not None
     assert found[2].model.path == "/models/tiny.gguf"
     assert other.records.steps(found[2].id, reply.number) == reply.steps
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_engine_is_told_the_number_of_a_conversation_that_is_on_disk(store: Store, on_disk: bool) -> None:
+    """The saved state is named by it. Numbers of a store in memory are those of other conversations there."""
+    engine = ReplayEngine()
+    chat = Chat(engine, StoreRecorder(store if on_disk else Store.in_memory()), Tuning(depth=2))
+    chat.load(Load("/models/tiny.gguf"))
+    frames_until(chat, lambda: chat.state == "ready", "the model")
+    for _ in range(2):
+        for prompt in ("One", "Two"):
+            chat.submit(prompt)
+            frames_until(chat, lambda: chat.state == "ready", "the reply")
+        assert chat.conversation.key
+        asked = {generate.conversation for generate in engine.generates[-2:]}
+        assert asked == {chat.conversation.key if on_disk else 0}
+        chat.new()
 
 
 def test_a_database_that_is_moved_away_is_said_and_nothing_is_lost_once_it_is_back(

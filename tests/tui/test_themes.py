@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from itertools import combinations
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from textual.color import Color
 from textual.widgets import Static
 
 from ds4chat.tui import themes
-from ds4chat.tui.themes import OWN_COLORS, TOKEN_STYLES, ThemeFolder, load_themes, parse_theme
+from ds4chat.tui.themes import DEFAULT_THEME, OWN_COLORS, TOKEN_STYLES, ThemeFolder, load_themes, parse_theme
 
 SHIPPED, SHIPPED_PROBLEMS = load_themes(None)
 BY_NAME = {theme.name: theme for theme in SHIPPED}
@@ -275,3 +276,29 @@ async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(tmp_path: Path)
         folder.poll()
         assert len(reported) == 1 and "not TOML" in reported[0][0]
         assert app.theme == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_among_the_themes_is_told_and_hinders_no_other(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    themes_found, problems = load_themes(tmp_path)
+    assert len(themes_found) >= 6
+    assert problems == [
+        f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe and no regular file."
+    ]
+
+
+async def test_a_folder_that_does_not_answer_is_told_once(tmp_path: Path, monkeypatch) -> None:
+    """The shipped themes are there all the same."""
+    answers = threading.Event()
+    monkeypatch.setattr(themes, "_stamps", lambda folder: answers.wait() and {})
+    monkeypatch.setattr(ThemeFolder, "LOOK_SECONDS", 0.05)
+    reported: list[list[str]] = []
+    async with Words().run_test(size=(40, 10)) as pilot:
+        folder = ThemeFolder(pilot.app, tmp_path, reported.append)
+        folder.load()
+        folder.poll()
+        assert DEFAULT_THEME in [theme.name for theme in folder.themes]
+    answers.set()
+    assert len(reported) == 1
+    assert "did not answer within 0.05 seconds" in reported[0][0]

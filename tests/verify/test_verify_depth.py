@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.events import Event, Load, Prefill, Step
-from ds4chat.engine.sessions import Control
 
 WORST_GAP = 2.0
 """Largest distance in logits between the best token and the emitted one that rounding can explain."""

@@ -40,7 +40,7 @@ def advise(
 ) -> Advice:
     """The advice for these figures.
 
-    drafter: its kind, empty without one. verify_cost: v by rows, 1 for one row. given_up: the sentence with
+    drafter: its kind, empty without one. verify_cost: v by rows, 1 for one row. given_up: the reason with
     which the engine gave the drafter up meanwhile.
     """
     if given_up:

@@ -18,7 +18,7 @@ from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
-from ds4chat.engine.events import Event, Loaded, Loading, Notice
+from ds4chat.engine.events import Event, Load, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
@@ -49,7 +49,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
                 notices.append(event.message)
 
         before = load_average()
-        session, loaded = open_session(load_of(settings), loading, forgiving=False)
+        session, loaded = open_session(load_for(options, settings), loading, forgiving=False)
         if server:
             _check(server, session, loaded)
     except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
@@ -111,9 +111,10 @@ def _measure(
         code = RUN_ERROR
     progress.clear()
     measured = measurement.measured
-    given_up = ""
-    if loaded.drafter and session.drafter is None:
-        given_up = measured.notices[-1] if measured.notices else "the engine gave the drafter up"
+    had = loaded.drafter.kind if loaded.drafter else ""
+    given_up = measured.off.reason if measured.off else ""
+    if measured.off:
+        loaded = loaded.without_drafter(measured.off)
     for notice in measured.notices:
         print(f"ds4chat: {notice}", file=sys.stderr)
     found = figures(measured, [text.name for text in texts])
@@ -125,7 +126,7 @@ def _measure(
         verify_ms=tuple(measured.verify_ms),
         switch_ms=measured.switch_ms,
         texts=tuple(found),
-        advice=advise(found, loaded.drafter.kind if loaded.drafter else "", cost, given_up=given_up),
+        advice=advise(found, had, cost, given_up=given_up),
         peak_rss=peak_rss(),
         quick=options.quick,
         complete=len(found) == len(texts) and not measurement.stopped and not code,
@@ -159,6 +160,12 @@ def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float, predict: 
     if options.quick:
         plan = replace(plan, budget_s=plan.budget_s - spent_s, deadline_s=plan.deadline_s - spent_s)
     return replace(plan, depths=depths)
+
+
+def load_for(options: BenchOptions, settings: Settings) -> Load:
+    """What to load: the settings' pair, for drafts as deep as the deepest that is measured. Raises
+    ModelFileError."""
+    return replace(load_of(settings), depth=max((QUICK if options.quick else FULL).depths))
 
 
 def _show(result: Result, options: BenchOptions) -> None:

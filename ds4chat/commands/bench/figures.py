@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ds4chat.analysis.rows import rows_from_steps
+from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import what_if
 from ds4chat.commands.bench.runs import Measured, Run, ServerRun, pooled
-from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.events import Depth, Step
+from ds4chat.engine.events import Depth
 from ds4chat.engine.stats import Stats
 
 
@@ -88,33 +88,6 @@ class TextFigures:
         return max(known, key=lambda s: s.ratio.median if s.ratio else 0.0, default=None)
 
 
-def step_times(steps: Iterable[Step]) -> CostTable:
-    """Median milliseconds of the steps' parts: verification by rows, drafting by drafts, the rest.
-
-    A median, because a step that the machine interrupted says nothing of the depth.
-    """
-    verify: dict[int, list[float]] = defaultdict(list)
-    draft: dict[int, list[float]] = defaultdict(list)
-    plain_rest: list[float] = []
-    drafting_rest: list[float] = []
-    for step in steps:
-        verify[step.drafted + 1].append(step.ms.verify)
-        rest = max(0.0, step.ms.total - step.ms.verify)
-        if not step.depth:
-            plain_rest.append(rest)
-        elif step.drafted:
-            draft[step.drafted].append(step.ms.draft)
-            drafting_rest.append(max(0.0, rest - step.ms.draft))
-    table = CostTable()
-    for curve, measured in ((table.verify, verify), (table.draft, draft)):
-        for x, ms in measured.items():
-            curve.restore(x, statistics.median(ms), len(ms))
-    for samples, taken in ((table.plain_overhead, plain_rest), (table.drafting_overhead, drafting_rest)):
-        if taken:
-            samples.restore(statistics.median(taken), len(taken))
-    return table
-
-
 @dataclass(frozen=True, slots=True)
 class _Plain:
     """Plain decoding of one prompt, the runs before and after the others taken together."""
@@ -132,7 +105,7 @@ class _Plain:
 
 def figures(measured: Measured, names: Sequence[str]) -> list[TextFigures]:
     """The figures of every kind of text that was measured, in the order of ``names``."""
-    times = step_times(step for run in measured.runs for step in run.steps)
+    times = StepTimes(rows_from_steps(step for run in measured.runs for step in run.steps))
     found = []
     for name in names:
         by_depth: dict[Depth, list[Run]] = defaultdict(list)
@@ -197,7 +170,7 @@ def _setting(
     )
 
 
-def _predicted(deepest: Sequence[Run], depth: Depth, times: CostTable) -> float | None:
+def _predicted(deepest: Sequence[Run], depth: Depth, times: StepTimes) -> float | None:
     """Tokens per second that the recorded drafts and the step times predict; None where they do not tell."""
     assert depth != "auto"
     rows = rows_from_steps(step for run in deepest for step in run.steps)

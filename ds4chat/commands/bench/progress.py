@@ -6,6 +6,9 @@ import shutil
 import time
 from typing import TextIO
 
+from ds4chat.terminal import takes_escapes
+from ds4chat.text import redraw_line
+
 BAR = 24
 
 
@@ -14,7 +17,7 @@ class Progress:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._on = out.isatty()
+        self._on = takes_escapes(out)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
@@ -25,11 +28,9 @@ class Progress:
         seconds = int(time.monotonic() - self._started)
         line = f"bench [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}  {seconds} s  {what}"
         width = shutil.get_terminal_size().columns
-        self._out.write(f"\r\x1b[K{line[: max(width - 1, 1)]}")
-        self._out.flush()
+        redraw_line(self._out, line[: max(width - 1, 1)])
 
     def clear(self) -> None:
         """Take the line away."""
         if self._on:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+            redraw_line(self._out)

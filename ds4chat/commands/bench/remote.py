@@ -22,9 +22,10 @@ from ds4chat.commands.bench.running import check_length, save, save_path, stoppe
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Loaded, Message, Notice, Revised, Step
 from ds4chat.engine.from_settings import load_of, tuning_of
-from ds4chat.engine.sessions import AnySession, Control, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, LoadError, open_session
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths

@@ -18,9 +18,9 @@ from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.running import FEWEST_TOKENS
 from ds4chat.commands.bench.server import Reply
 from ds4chat.commands.bench.workloads import Workload
-from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, Step, Tuning
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, SpeculationOff, Step, Tuning
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Control
 from ds4chat.engine.stats import Stats
 
 VERIFY_ROWS = 9
@@ -122,6 +122,8 @@ class Measured:
     server: list[ServerRun] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     """What the engine said meanwhile, each sentence once."""
+    off: SpeculationOff | None = None
+    """The session gave its drafter up meanwhile: nothing but plain decoding is left to measure."""
 
 
 class Measurement:
@@ -155,7 +157,6 @@ class Measurement:
         self._started = clock()
         self._control = Control(self._tuning)
         self._replies = 0
-        self._had_drafter = session.drafter is not None
         self._token_ms = 0.0
         """Milliseconds that a further token of each reply adds to a block."""
         self._block_ms = 0.0
@@ -185,7 +186,7 @@ class Measurement:
             must = number < len(self._workloads)
             tokens = self._tokens_for(len(self._workloads) - number if must else 1)
             too_late = tokens < self._plan.tokens // 2  # so short a reply would only blur the others
-            if (not must and too_late) or self._lost_drafter:
+            if (not must and too_late) or self.measured.off:
                 break
             self._block(number, len(blocks), workload, prompt, tokens)
         return self.measured
@@ -226,11 +227,6 @@ class Measurement:
 
     # -- runs
 
-    @property
-    def _lost_drafter(self) -> bool:
-        """The session gave its drafter up meanwhile: nothing but plain decoding is left to measure."""
-        return self._had_drafter and self._session.drafter is None
-
     def _blocks(self) -> Iterator[tuple[Workload, int]]:
         for prompt in range(self._plan.rounds):
             for workload in self._workloads:
@@ -256,7 +252,7 @@ class Measurement:
                 break
             if len(run.ids) >= 2 and run.decode_ms > 0:
                 runs.append(run)
-            if self._lost_drafter:
+            if self.measured.off:
                 break
         # What was broken off counts as far as something can be compared in it.
         if any(run.depth == 0 for run in runs) and (len(runs) == len(settings) or any(r.depth for r in runs)):
@@ -310,6 +306,8 @@ class Measurement:
                 steps.append(event)
             elif isinstance(event, Ended):
                 ended.append(event)
+            elif isinstance(event, SpeculationOff):
+                self.measured.off = event
             elif isinstance(event, Notice) and event.message not in self.measured.notices:
                 self.measured.notices.append(event.message)
 

@@ -11,7 +11,7 @@ from ds4chat.commands.bench.errors import BenchError
 from ds4chat.servers import http
 from ds4chat.servers.dialect import refusal
 from ds4chat.servers.http import Address, Endpoint, ServerError
-from ds4chat.settings.validate import printable
+from ds4chat.text import one_line
 
 SAME_SIZE = 0.03
 """Share by which two counts of one model's bytes may differ: versions of llama.cpp count layers differently
@@ -69,7 +69,7 @@ class LlamaServer:
             )
         path = props.get("model_path")
         model = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
-        self.name = f"{printable(model)[:200]} at {self.url}" if model else self.url
+        self.name = f"{one_line(model)[:200]} at {self.url}" if model else self.url
         """What the server says it runs; its address where it does not say."""
 
     def check(self, name: str, n_vocab: int, size_bytes: int) -> None:
@@ -84,7 +84,7 @@ class LlamaServer:
         if vocabulary != n_vocab or abs(size - size_bytes) > SAME_SIZE * size_bytes:
             raise BenchError(
                 f"The server runs another model: {self.name} has {size / 2**20:.0f} MiB and a vocabulary of "
-                f"{vocabulary:,}, {printable(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
+                f"{vocabulary:,}, {one_line(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
                 "llama-server with the same file."
             )
 

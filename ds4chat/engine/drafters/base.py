@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,11 +94,18 @@ class Drafter(Protocol):
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         """Up to ``depth`` tokens after ``last``, which stands at position len(committed), not decoded."""
 
-    def state(self) -> DrafterState:
-        """What restore() needs to go on from here, with the same tokens committed."""
+    def close(self) -> None:
+        """Free the drafter's context and model; the target keeps nothing for it from then on."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a drafter has besides if it knows more of the conversation than its tokens tell. One without it
+    goes on from the committed tokens alone, which draft() is given."""
+
+    def state(self) -> DrafterState | None:
+        """What restore() needs to go on from here, with the same tokens committed; None where that is nothing
+        but the tokens."""
 
     def restore(self, state: DrafterState) -> bool:
         """Take up a state instead of what is known, which must be nothing; False leaves nothing known."""
-
-    def close(self) -> None:
-        """Free the drafter's context and model; the target keeps nothing for it from then on."""

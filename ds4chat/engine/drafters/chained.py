@@ -40,6 +40,8 @@ class ChainedNextN(NextN):
             threads=threads,
             cache=cache,
         )
+        if self._heads <= max_depth:
+            self.note = "one for each of its NextN blocks"
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)

@@ -25,11 +25,6 @@ class Eagle3(HiddenDrafter):
                 "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
             )
         self._layers = model.eagle3_layers
-        if not self._layers or max(self._layers) >= target.model.n_layer:
-            raise LlamaError(
-                f"The EAGLE-3 model reads the layers {self._layers} of its target, which has "
-                f"{target.model.n_layer}: it was made for another model."
-            )
         context = Context(
             model,
             n_ctx=target.n_ctx,

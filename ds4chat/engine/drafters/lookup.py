@@ -6,9 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ds4chat.engine.drafters.base import Draft, Drafter, DrafterState, Policy
+from ds4chat.engine.drafters.base import Draft, Drafter, DrafterState, Policy, Stateful
 
 SIZES = (5, 4, 3)
 """N-gram lengths that are looked up, longest first: a longer match is a better reason to copy."""
@@ -127,14 +125,6 @@ class Lookup:
             break
         return draft
 
-    def state(self) -> DrafterState:
-        """Nothing: it reads the committed tokens when it drafts."""
-        return DrafterState(0, 0, [], np.zeros((0, 0), np.float32), b"")
-
-    def restore(self, state: DrafterState) -> bool:
-        self.rewind(0)
-        return True
-
     def close(self) -> None:
         """Nothing is held."""
 
@@ -168,9 +158,9 @@ class Lookup:
 
 
 class Either:
-    """Two drafters: the first one's draft where it has one, else the second's."""
+    """Two drafters: the draft of the first, a lookup, where it has one, else the second's."""
 
-    def __init__(self, first: Drafter, second: Drafter) -> None:
+    def __init__(self, first: Lookup, second: Drafter) -> None:
         self.first, self.second = first, second
         self.kind = f"{first.kind}+{second.kind}"
         self.path = second.path
@@ -191,12 +181,12 @@ class Either:
             return draft
         return self.second.draft(committed, last, min(depth, self.second.max_depth), policy)
 
-    def state(self) -> DrafterState:
-        return self.second.state()
+    def state(self) -> DrafterState | None:
+        """The second's: the first is one that needs the tokens alone."""
+        return self.second.state() if isinstance(self.second, Stateful) else None
 
     def restore(self, state: DrafterState) -> bool:
-        self.first.rewind(0)
-        return self.second.restore(state)
+        return isinstance(self.second, Stateful) and self.second.restore(state)
 
     def close(self) -> None:
         self.first.close()

@@ -42,8 +42,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came, or stop the load of a model", action="chat.back"),
+    Command("stop", "Stop the reply and keep what came, or a check or a load", action="chat.back"),
     Command("model", "Choose the model; with a file, load it", "[FILE]", completes="model"),
+    Command("reload", "Load the model again, for drafts as deep as is set now"),
     Command(
         "mtp",
         "Speculation on, off (paused); or load another drafter: FILE, embedded, lookup, none",

@@ -13,12 +13,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Level, Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.command_table import is_command
 from ds4chat.tui.chat.legend import FollowChip
+from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.pace import APART, Pace
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
@@ -27,14 +28,13 @@ from ds4chat.tui.chat.tuning_keys import TuningScreen
 from ds4chat.tui.chat.welcome import Welcome
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
 from ds4chat.tui.panels.tuning_steps import with_model
 from ds4chat.tui.prompt import PromptArea
-from ds4chat.tui.prompt.files import FileError, with_mentions
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
-from ds4chat.tui.transcript.summary import replay_sentence
 
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
@@ -47,6 +47,7 @@ BUSY: dict[str, str] = {
     "loading": "A model is loading: Esc stops that.",
     "none": "No model is loaded: /model chooses one.",
     **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
+    "checking": "A reply is being checked: Esc stops that.",
     "stopping": "The reply is being stopped.",
 }
 
@@ -58,7 +59,11 @@ class ChatScreen(TuningScreen):
     AUTO_FOCUS = "#prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "escape", "back", "Close what is open; stop a reply or a load", id="chat.back", priority=True
+            "escape",
+            "back",
+            "Close what is open; stop a reply, check or load",
+            id="chat.back",
+            priority=True,
         ),
         Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
         Binding("f2", "toggle_panels", "Panels", id="chat.panels"),
@@ -90,6 +95,7 @@ class ChatScreen(TuningScreen):
         self._looks: set[str] = set()
         """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
+        self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
         """The settings that each load was asked for with."""
 
@@ -110,7 +116,8 @@ class ChatScreen(TuningScreen):
         self.transcript.show_markdown(self._markdown)
         self.dock_view.begin_with(self.chat.tuning)
         self.dock_view.show_presets(self.chat_app.settings.presets)
-        self.prompt.text_field.put(self.chat.recorder.draft())
+        if draft := self.chat.recorder.draft():
+            self.prompt.put_back([draft])
         self.prompt.themes = lambda: self.chat_app.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
@@ -142,7 +149,8 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            self.transcript.add_note(replay_sentence(replayed), "info" if replayed.equal else "warning")
+            level: Level = "warning" if replayed.equal is False else "info"
+            self.transcript.add_note(replayed.detail, level)
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -195,7 +203,6 @@ class ChatScreen(TuningScreen):
         if not frame.engine:
             return
         chat = self.chat
-        self.transcript.set_loaded(chat.loaded)
         self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
         if chat.state in ("died", "failed"):
             model = "the model again" if chat.state == "died" else chat.model_name
@@ -223,7 +230,8 @@ class ChatScreen(TuningScreen):
 
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
-        waiting = "sent when the reply ends" if self.chat.reply else "sent when a model is loaded"
+        what = "the reply ends" if self.chat.reply else "the check ends"
+        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
         self.prompt.show_queue(tuple(self.chat.queue), waiting)
 
     def show_conversation(self) -> None:
@@ -287,17 +295,8 @@ class ChatScreen(TuningScreen):
         if is_command(text := event.text):
             self.run_command(text, typed=True)
             return
-        try:
-            full = with_mentions(text)
-        except FileError as error:
-            self.notify(str(error), severity="warning", markup=False)
-            self.prompt.put_back([text])
-            return
         self.prompt.taken(text)
-        self.chat.submit(full.strip("\n"))
-        self.show_queue()
-        self.show_status()
-        self.wake()
+        self._outbox.put(text)
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
@@ -332,12 +331,26 @@ class ChatScreen(TuningScreen):
         else:
             self.transcript.action_follow()
 
+    def _forward_event(self, event: events.Event) -> None:
+        """While nothing has the focus, keys and pastes are the prompt's, also before it is on the screen."""
+        if isinstance(event, events.Key | events.Paste) and self.focused is None:
+            if self.is_mounted:
+                self.set_focus(self.prompt.text_field)
+            self.prompt.text_field._forward_event(event)
+        else:
+            super()._forward_event(event)
+
     def on_key(self, event: events.Key) -> None:
-        """What is typed while the transcript has the focus goes to the prompt."""
-        if self.focused is self.transcript and event.is_printable and event.character:
+        """What is typed reaches the prompt wherever the focus is, except a key that a control there takes."""
+        taken = isinstance(self.focused, Control) and event.key in self.active_bindings
+        if event.is_printable and not taken:
             event.stop()
-            self.prompt.text_field.focus()
-            self.prompt.text_field.insert(event.character)
+            self.set_focus(self.prompt.text_field)
+            self.prompt.text_field._forward_event(event.copy())
+
+    def on_paste(self, event: events.Paste) -> None:
+        """What is pasted does, too."""
+        self.prompt.text_field.paste(event.text)
 
     # -- the engine
 
@@ -357,14 +370,14 @@ class ChatScreen(TuningScreen):
         self.wake()
 
     def stop_reply(self) -> bool:
-        """Stop the running reply, or a load; prompts that wait for a reply's end come back into the prompt.
-        False when neither runs."""
-        loading = self.chat.state == "loading"
+        """Stop the running reply, a check or a load; prompts that wait for a reply's end come back into the
+        prompt. False when none runs."""
+        loading, replying = self.chat.state == "loading", self.chat.reply is not None
         if not self.chat.stop():
             return False
         if loading:
             self._offer_last_model()
-        elif self.chat.queue:
+        elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
@@ -492,7 +505,7 @@ class ChatScreen(TuningScreen):
             self.app.copy_to_clipboard(selected)
             self.clear_selection()
             self.notify("Copied.")
-        elif self.chat.reply is not None:
+        elif self.chat.working:
             self.stop_reply()
         elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
             self.app.exit()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from ds4chat.files import open_regular, user_path
 from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.command_table import CommandError, parse
@@ -16,6 +17,8 @@ from ds4chat.tui.themes import unknown_theme
 
 if TYPE_CHECKING:
     from ds4chat.tui.chat.screen import ChatScreen
+
+T = TypeVar("T")
 
 
 class ChatCommands:
@@ -62,7 +65,7 @@ class ChatCommands:
 
     def _stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply is running, and no model is loading.")
+            raise CommandError("No reply or check is running, and no model is loading.")
 
     def _system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -82,15 +85,17 @@ class ChatCommands:
         self._screen.set_thinking(False)
 
     def _read(self, argument: str) -> None:
-        text = read_text(argument)
-        lines = text.rstrip().count("\n") + 1
-        self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
+        def insert(text: str) -> None:
+            lines = text.rstrip().count("\n") + 1
+            self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
+
+        self._aside(f"/read {argument}", lambda: read_text(argument), insert)
 
     def _check(self, argument: str) -> None:
         reply = self._screen.chat.replay()
         if reply is None:
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
-        self._screen.notify("Decoding the last reply again without speculation.")
+        self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def _explore(self, argument: str) -> None:
         self._screen.chat_app.action_explore(argument)
@@ -108,18 +113,28 @@ class ChatCommands:
 
     def _export(self, argument: str) -> None:
         chat, screen = self._screen.chat, self._screen
-        conversation, path = chat.conversation, Path(argument).expanduser()
+        conversation, path = chat.conversation, user_path(argument)
+        self._aside(
+            f"/export {argument}",
+            lambda: chat.recorder.export(conversation, path),
+            lambda _: screen.notify(f"Written to {path}.", markup=False),
+        )
 
-        def write() -> None:
+    def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
+        """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives.
+        Where it fails, that is said, and the line stands in the prompt again."""
+        screen = self._screen
+
+        def run() -> None:
             try:
-                chat.recorder.export(conversation, path)
-            except StoreError as error:
+                result = work()
+            except (CommandError, FileError, StoreError) as error:
                 screen.notify(str(error), severity="warning", markup=False)
-                screen.app.call_from_thread(screen.prompt.put_back, [f"/export {argument}"])
+                screen.app.call_from_thread(screen.prompt.put_back, [line])
             else:
-                screen.notify(f"Written to {path}.", markup=False)
+                screen.app.call_from_thread(then, result)
 
-        screen.run_worker(write, thread=True, group="export", exit_on_error=False)
+        screen.run_worker(run, thread=True, group="files", exit_on_error=False)
 
     # -- models and speculation
 
@@ -127,11 +142,14 @@ class ChatCommands:
         if not argument:
             self._screen.chat_app.action_models()
             return
-        path = Path(argument).expanduser()
-        if not path.is_file():
-            raise CommandError(f"{argument} is no file. Give the path of a .gguf model, or /model alone.")
-        settings = self._screen.chat_app.settings
-        self._screen.load(replace(settings, model=str(path), mtp="", demo=False))
+        path = user_path(argument)
+        self._aside(
+            f"/model {argument}",
+            lambda: _try_to_open(path, argument, "Give the path of a .gguf model, or /model alone."),
+            lambda _: self._screen.load(
+                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False)
+            ),
+        )
 
     def _mtp(self, argument: str) -> None:
         tuning = self._screen.chat.tuning
@@ -147,13 +165,21 @@ class ChatCommands:
         elif argument == "embedded":
             settings = replace(settings, mtp="embedded", demo=False, model=self._loaded_path())
         else:
-            path = Path(argument).expanduser()
-            if not path.is_file():
-                raise CommandError(
-                    f"{argument} is no file. /mtp takes on, off, embedded, lookup, none or a file."
-                )
-            settings = replace(settings, mtp=str(path), demo=False, model=self._loaded_path())
+            path = user_path(argument)
+            self._aside(
+                f"/mtp {argument}",
+                lambda: _try_to_open(path, argument, "/mtp takes on, off, embedded, lookup, none or a file."),
+                lambda _: self._screen.load(
+                    replace(
+                        self._screen.chat_app.settings, mtp=str(path), demo=False, model=self._loaded_path()
+                    )
+                ),
+            )
+            return
         self._screen.load(settings)
+
+    def _reload(self, argument: str) -> None:
+        self._screen.load(replace(self._screen.chat_app.settings, model=self._loaded_path()))
 
     def _loaded_path(self) -> str:
         command = self._screen.chat.load_command
@@ -183,7 +209,8 @@ class ChatCommands:
             self._screen.say_tuning()
             return
         self._screen.retune(set_value(tuning, key, raw))
-        self._screen.say_tuning()
+        if key != "mtp-draft" or not self._screen.say_depth_bound():
+            self._screen.say_tuning()
 
     def _ctx(self, argument: str) -> None:
         chat = self._screen.chat
@@ -237,3 +264,13 @@ class ChatCommands:
 
     def _quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def _try_to_open(path: Path, name: str, advice: str) -> None:
+    """Raise CommandError where no file can be read at ``path``, before a loaded model is given up for it."""
+    try:
+        open_regular(path).close()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise CommandError(f"{name} is no file. {advice}") from None
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}. {advice}") from None

@@ -13,7 +13,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import EngineState, Progress
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
-from ds4chat.tui.panels.acceptance import speedup
+from ds4chat.tui.panels.acceptance import speedup_role
 
 STATES: dict[EngineState, tuple[str, str]] = {
     "none": ("○ no model", "muted"),
@@ -22,6 +22,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "saving": ("◐ saving", "mark"),
     "reading": ("◐ reading", "mark"),
     "writing": ("▶ writing", "mark"),
+    "checking": ("◐ checking", "mark"),
     "stopping": ("■ stopping", "warning"),
     "failed": ("✕ not loaded", "bad"),
     "died": ("✕ engine died", "bad"),
@@ -129,7 +130,7 @@ def _parts(status: Status, width: int) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
         parts.append(_Part(2, [(progress.stage, "muted")]))
         parts.append(_Part(1, [("Esc stops", "muted")]))
-    elif status.state == "reading" and progress.total:
+    elif status.state in ("reading", "checking") and progress.total:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
@@ -148,13 +149,19 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         parts = [_Part(0, [("MTP off", "warning")])]
     else:
         probe = " probe" if tuning.probe else ""
-        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (f"{tuning.depth}{probe}", "strong")])]
+        most, depth = loaded.drafter.max_depth, tuning.depth
+        beyond = f" of {depth} asked" if isinstance(depth, int) and depth > most else ""
+        shown = f"{most if beyond else depth}{probe}"
+        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")])]
+        if beyond:
+            parts[0].spans.append((beyond, "warning"))
     if loaded.server is None:
         parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
-    factor = speedup(stats, loaded)
-    if factor is not None:
-        parts.append(_Part(3, [(f"{factor:4.2f}×", "good" if factor >= 1 else "bad"), (" plain", "muted")]))
+    plain = stats.plain
+    if plain.speedup is not None:
+        told = " plain at load" if plain.at_load else " plain"
+        parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
     if stats.acceptance is not None:
         parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
     full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used

@@ -86,7 +86,7 @@ def _what(reply: Reply, number: int, token: Token) -> Part:
         (f"id {token.id}" if token.id != UNKNOWN_ID else "id not told", "muted"),
     ]
     if not token.text:
-        spans.append(("a part of the next character", "muted"))
+        spans.append(("a part of the next character, or a mark", "muted"))
     last = str(len(reply.tokens))
     return f"{number + 1:>{len(last)}}/{last}", [*spans, (token.origin, "mark"), (why, "")]
 

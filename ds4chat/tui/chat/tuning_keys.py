@@ -82,6 +82,16 @@ class TuningScreen(Screen[None]):
         self.show_legend()
         if changed := changes(before, tuning):
             self.legend_row.say(changed)
+        if tuning.depth != before.depth:
+            self.say_depth_bound()
+
+    def say_depth_bound(self) -> bool:
+        """Say why drafts do not become as deep as is set; False where they do."""
+        drafter, depth = self.chat.loaded.drafter if self.chat.loaded else None, self.chat.tuning.depth
+        if drafter is None or not isinstance(depth, int) or depth <= drafter.max_depth:
+            return False
+        self.legend_row.say(f"at most {drafter.max_depth} tokens are drafted, {drafter.note}")
+        return True
 
     def say_tuning(self) -> None:
         """Say what is in force."""

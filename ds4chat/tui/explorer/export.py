@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
 from ds4chat.analysis.rows import Ints, Rows
+from ds4chat.files import user_path
 from ds4chat.store.files import whole_file
 
 WRITERS = {".csv": write_csv, ".jsonl": write_jsonl}
@@ -24,7 +25,7 @@ def export_rows(rows: Rows, indices: Ints, name: str, *, overwrite: bool = False
     Raises ExportError."""
     if not name.strip():
         raise ExportError("Give the name of a file that ends in .csv or .jsonl.")
-    path = Path(name.strip()).expanduser()
+    path = user_path(name.strip())
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise ExportError(f"{path.name} ends in neither .csv nor .jsonl. The ending decides the format.")

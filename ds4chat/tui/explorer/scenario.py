@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ds4chat.analysis.rows import Rows
+from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import WhatIf
-from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PHASES
 from ds4chat.settings.schema import TUNING, Option, Slider
@@ -53,15 +53,14 @@ class Recorded:
     tokens_per_step: float | None
     tokens_per_s: float | None
     speedup: float | None
-    """Over plain decoding; None where no plain step was measured."""
+    """Over plain decoding; None where the record does not tell."""
 
 
-def recorded(rows: Rows, times: CostTable) -> Recorded:
+def recorded(rows: Rows, times: StepTimes) -> Recorded:
     """The figures of the recorded steps."""
     tokens, steps = int(rows.step_emitted.sum()), rows.steps
     ms = float(np.nansum(rows.step_ms[:, PHASES.index("total")]))
     speed = tokens / ms * 1000 if ms > 0 else None
-    plain = times.plain_ms() if times.verify.count(1) else math.nan
     return Recorded(
         depth=int(_most(rows.step_depth, 1)),
         margin=float(_most(rows.step_margin, 1.0)),
@@ -69,7 +68,7 @@ def recorded(rows: Rows, times: CostTable) -> Recorded:
         acceptance=float(rows.accepted.mean()) if len(rows) else None,
         tokens_per_step=tokens / steps if steps else None,
         tokens_per_s=speed,
-        speedup=speed * plain / 1000 if speed is not None and plain > 0 else None,
+        speedup=times.plain.speedup,
     )
 
 
@@ -139,7 +138,7 @@ HANDLES: tuple[Handle, ...] = tuple(
 )
 
 
-def result_lines(base: Recorded, result: WhatIf | None, scenario: Scenario, times: CostTable) -> list[Line]:
+def result_lines(base: Recorded, result: WhatIf | None, scenario: Scenario, times: StepTimes) -> list[Line]:
     """A table of the recorded figures, the expected ones and what changes; then what they rest on.
 
     ``result`` None: it is being worked out. An ``≈`` stands before what the record does not determine.
@@ -148,7 +147,7 @@ def result_lines(base: Recorded, result: WhatIf | None, scenario: Scenario, time
     shown = result if asked else None
     unsure = bool(shown and shown.estimate)
     speed = shown.tokens_per_s if shown else None
-    speedup = shown.speedup if shown and times.verify.count(1) else None
+    speedup = shown.speedup if shown and base.speedup else None
     lines: list[Line] = [((f"{'':<12}{'recorded':>9}  {'what if':>9}  {'change':>8}", "muted"),)]
     lines.append(
         _row(
@@ -207,7 +206,7 @@ def _times(before: float | None, after: float | None) -> str:
     return f"{after / before:.2f}×" if before and after is not None else ""
 
 
-def _grounds(result: WhatIf | None, scenario: Scenario, times: CostTable) -> list[Line]:
+def _grounds(result: WhatIf | None, scenario: Scenario, times: StepTimes) -> list[Line]:
     """Two lines that say how far the figures are determined."""
     if scenario == Scenario():
         return [(("Change a value to see what it would do.", "muted"),), ((" ", ""),)]
@@ -225,7 +224,7 @@ def _grounds(result: WhatIf | None, scenario: Scenario, times: CostTable) -> lis
         return [first, ((f"{result.changed:,} {turned}: the text would part there", "warning"),)]
     if math.isnan(result.ms):
         return [first, (("No speed: the record has no step times.", "muted"),)]
-    unmeasured = scenario.depth is not None and not times.verify.count(scenario.depth + 1)
+    unmeasured = scenario.depth is not None and not times.timed(scenario.depth)
     if unmeasured:
         return [first, ((f"Speed: no step of depth {scenario.depth} was timed.", "muted"),)]
     return [first, (("Speed: from the step times on record.", "muted"),)]

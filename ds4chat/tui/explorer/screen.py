@@ -41,6 +41,7 @@ class ExplorerScreen(Sheet[None]):
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Confidence explorer"
+    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
     HELP_GROUP = "Confidence explorer"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
@@ -144,7 +145,7 @@ class ExplorerScreen(Sheet[None]):
         before = self.table.listing
         listing.narrow(before.filter)
         listing.sort(before.column, before.descending)
-        self.query_one(".sheet").border_title = f"{self.TITLE_TEXT}  {source.title}"
+        self.retitle(f"{self.TITLE_TEXT}  {source.title}")
         self.table.show(listing)
         self.what_if.show(source.rows, source.times)
         self._draw_charts()
@@ -314,7 +315,7 @@ class ExplorerScreen(Sheet[None]):
         for name in VIEWS:
             self.set_class(name == view, f"-{name}")
         self._bar.show(view)
-        self.query_one(".sheet-hint", Static).update(hint(view, wide=self.has_class("-wide")))
+        self.show_hint(hint(view, wide=self.has_class("-wide")))
 
     # -- export
 

@@ -5,21 +5,22 @@ Reading can take seconds for a long record: the screen calls it in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.log_parser import parse_log
 from ds4chat.analysis.rows import Rows, rows_from_steps
-from ds4chat.analysis.whatif import costs_from_rows
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.analysis.times import StepTimes, plain_times
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Step
+from ds4chat.files import is_regular, open_regular, user_path
 from ds4chat.tui.conversation import Reply
 
 if TYPE_CHECKING:
-    from ds4chat.store.records import Records
+    from ds4chat.store import Store
     from ds4chat.tui.controller import Chat
 
 
@@ -34,7 +35,7 @@ class Source:
     title: str
     rows: Rows
     texts: Texts
-    times: CostTable
+    times: StepTimes
     jumps: bool = False
     """The rows' tokens are in the text on the screen, under the same reply numbers."""
     note: str = ""
@@ -42,17 +43,21 @@ class Source:
 
     @classmethod
     def of(
-        cls, title: str, rows: Rows, *, plain_ms: float = 0, jumps: bool = False, note: str = ""
+        cls,
+        title: str,
+        rows: Rows,
+        plain: Iterable[PlainTime] | None = None,
+        *,
+        jumps: bool = False,
+        note: str = "",
     ) -> Source:
-        """The source of these rows. ``plain_ms``: what a plain step took where the rows hold none; 0 where
-        that is unknown."""
-        times = costs_from_rows(rows)
-        if plain_ms > 0 and not times.verify.count(1):
-            times.verify.add(1, plain_ms)
-        return cls(title, rows, Texts(rows), times, jumps, note)
+        """The source of these rows. ``plain``: plain decoding of their replies; None: what the rows tell."""
+        return cls(title, rows, Texts(rows), StepTimes(rows, plain), jumps, note)
 
 
-def conversation_source(steps: Sequence[Step], plain_ms: float, unread: int = 0) -> Source:
+def conversation_source(
+    steps: Sequence[Step], plain: Iterable[PlainTime] | None = None, unread: int = 0
+) -> Source:
     """The conversation on the screen. ``unread``: how many of its replies have no steps at hand. Raises
     SourceError."""
     if not any(step.judged for step in steps):
@@ -61,17 +66,17 @@ def conversation_source(steps: Sequence[Step], plain_ms: float, unread: int = 0)
         )
     replies = "reply has" if unread == 1 else "replies have"
     note = f"{unread} {replies} no steps on record." if unread else ""
-    return Source.of("this conversation", rows_from_steps(steps), plain_ms=plain_ms, jumps=True, note=note)
+    return Source.of("this conversation", rows_from_steps(steps), plain, jumps=True, note=note)
 
 
 def log_source(name: str) -> Source:
     """A log of --mtp-conf-log and its like. Raises SourceError."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            log = parse_log(lines)
+        with open_regular(path) as file:
+            log = parse_log(io.TextIOWrapper(file, encoding="utf-8", errors="replace"))
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SourceError(f"{path} cannot be read: {error.strerror}. Give a log file.") from None
     rows = log.rows()
     if not len(rows):
         raise SourceError(
@@ -82,18 +87,24 @@ def log_source(name: str) -> Source:
     return Source.of(path.name, rows, note=f"{log.broken} {broken} incomplete." if log.broken else "")
 
 
-def stored_source(records: Records, conversation: int, title: str = "") -> Source:
+def stored_source(store: Store, conversation: int, title: str = "") -> Source:
     """Every reply of a stored conversation, all branches. Raises SourceError."""
     from ds4chat.store.errors import StoreError
 
     try:
-        found = records.judged_rows(conversation=conversation)
+        found = store.records.judged_rows(conversation=conversation)
+        messages = store.conversations.messages(conversation)
     except StoreError as error:
         raise SourceError(str(error)) from None
     if not len(found):
         raise SourceError(f"The stored conversation {conversation} has no judged drafts, or there is none.")
     rows = Rows(**{field.name: getattr(found, field.name) for field in fields(Rows)})
-    return Source.of(title or f"conversation {conversation}", rows)
+    plain = plain_times(rows)
+    for message in messages:
+        if message.id in plain:
+            plain[message.id].load_ms = message.load_plain_ms
+            plain[message.id].checked_ms = message.check_plain_ms
+    return Source.of(title or f"conversation {conversation}", rows, plain.values())
 
 
 def opener(chat: Chat, name: str) -> Callable[[], Source]:
@@ -102,9 +113,17 @@ def opener(chat: Chat, name: str) -> Callable[[], Source]:
     if not name:
         return lambda: _chat_source(chat)
     store = getattr(chat.recorder, "store", None)
-    if name.isdecimal() and store is not None and not Path(name).exists():
-        return lambda: stored_source(store.records, int(name))
-    return lambda: log_source(name)
+
+    def named() -> Source:
+        if name.isdecimal() and store is not None:
+            try:
+                if not is_regular(name):
+                    return stored_source(store, int(name))
+            except TimeoutError as error:
+                raise SourceError(f"{name} cannot be read: {error.strerror}. Give a log file.") from None
+        return log_source(name)
+
+    return named
 
 
 def _chat_source(chat: Chat) -> Source:
@@ -112,4 +131,4 @@ def _chat_source(chat: Chat) -> Source:
     replies = [turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)]
     steps = [step for reply in replies for step in list(reply.steps)]
     unread = sum(bool(reply.text) and not reply.steps for reply in replies)
-    return conversation_source(steps, chat.loaded.plain_ms if chat.loaded else 0, unread)
+    return conversation_source(steps, [reply.stats.plain for reply in replies if reply.steps], unread)

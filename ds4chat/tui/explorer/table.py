@@ -329,8 +329,9 @@ def detail_line(rows: Rows, row: int) -> Line:
     """What the row's step did, for the line below the table."""
     step = int(rows.step[row])
     total = float(rows.step_ms[step, -1])
+    end = ", the last one the end token" if rows.step_accepted[step] > rows.step_emitted[step] else ""
     parts = [
-        f"{rows.step_accepted[step]} of {rows.step_drafted[step]} drafts accepted",
+        f"{rows.step_accepted[step]} of {rows.step_drafted[step]} drafts accepted{end}",
         f"depth {rows.step_depth[step]}",
         f"margin {rows.step_margin[step]:.2f}",
         f"gate {rows.step_gate[step]:g}",

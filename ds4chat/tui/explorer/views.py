@@ -44,8 +44,9 @@ class ViewBar(LinesView):
     def _line(self, view: str) -> Line:
         spans: list[Span] = []
         for number, name in enumerate(VIEWS, start=1):
-            here = name == view
-            spans += [(f"{number} {name.capitalize()}", "mark" if here else "muted"), (" " * _GAP, "")]
+            # The controls of the what-if take digits as values.
+            key = " " if view == "what-if" else str(number)
+            spans += [(f"{key} {name.capitalize()}", "mark" if name == view else "muted"), (" " * _GAP, "")]
         return (*spans, ("F2 next", "track"))
 
     def on_click(self, event: events.Click) -> None:

@@ -13,9 +13,9 @@ from textual.timer import Timer
 from textual.widgets import Button
 from textual.worker import Worker, WorkerState
 
-from ds4chat.analysis.rows import Rows
+from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import WhatIf, what_if
-from ds4chat.engine.auto.costs import CostTable
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.explorer.scenario import HANDLES, Handle, Recorded, Scenario, recorded, result_lines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
@@ -49,7 +49,7 @@ class WhatIfPanel(Vertical):
         self.result: WhatIf | None = None
         """The figures of ``scenario``; None while they are worked out, or where nothing is asked."""
         self._rows: Rows | None = None
-        self._times = CostTable()
+        self._times = StepTimes(rows_from_steps([]))
         self._base = Recorded(1, 1.0, 0.0, None, None, None, None)
         self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
         self._controls = {
@@ -81,7 +81,7 @@ class WhatIfPanel(Vertical):
         """A figure is still to come."""
         return self._due is not None or self._asked is not None
 
-    def show(self, rows: Rows, times: CostTable) -> None:
+    def show(self, rows: Rows, times: StepTimes) -> None:
         """Ask about these rows from now on, whose steps take these times."""
         self._rows, self._times = rows, times
         self._base = recorded(rows, times)
@@ -111,12 +111,17 @@ class WhatIfPanel(Vertical):
 
     def on_control_typed(self, event: Control.Typed) -> None:
         event.stop()
+        self._take_typed(event.source, event.text)
+
+    def _take_typed(self, control: Control, text: str) -> bool:
+        """Ask with what was typed; False where it is no value, which was then said."""
         try:
-            scenario = self._handles[_name(event.source)].typed(self.scenario, event.text)
+            scenario = self._handles[_name(control)].typed(self.scenario, text)
         except SettingError as error:
-            event.source.show_error(str(error))
-            return
+            control.show_error(str(error))
+            return False
         self._ask(scenario)
+        return True
 
     def action_as_recorded(self) -> None:
         """The control in focus back to the recorded value."""
@@ -136,7 +141,11 @@ class WhatIfPanel(Vertical):
         self.apply()
 
     def apply(self) -> None:
-        """Hand the values to the chat."""
+        """Hand the values to the chat, one that is still being typed too."""
+        for control in self._controls.values():
+            text = control.take_edit()
+            if text is not None and not self._take_typed(control, text):
+                return
         self.post_message(self.Applied(self.scenario))
 
     # -- figures
@@ -158,7 +167,7 @@ class WhatIfPanel(Vertical):
             self._walk(self._rows, self._times, self.scenario)
 
     @work(thread=True, exit_on_error=False, group="what-if")
-    def _walk(self, rows: Rows, times: CostTable, scenario: Scenario) -> WhatIf:
+    def _walk(self, rows: Rows, times: StepTimes, scenario: Scenario) -> WhatIf:
         return what_if(rows, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times)
 
     @on(Worker.StateChanged)

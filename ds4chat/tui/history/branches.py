@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from ds4chat.store import Node, Store, StoreError
-from ds4chat.store.harmless import one_line
+from ds4chat.text import one_line
 from ds4chat.tui.history import rows as rows
 from ds4chat.tui.kit.row_list import RowList
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds4chat.settings.files import remove_files
-from ds4chat.settings.paths import states_folder
+from ds4chat.settings.paths import FolderError, state_file
 from ds4chat.store import Store, StoreError
 from ds4chat.store.database import connect
-from ds4chat.store.errors import shown_path
-from ds4chat.store.harmless import one_line
+from ds4chat.store.errors import from_system
+from ds4chat.text import one_line
 
 UNTITLED = "Untitled"
 
@@ -77,14 +76,23 @@ def rename(store: Store, key: int, name: str) -> Change:
 
 
 def delete(store: Store, key: int) -> Change:
-    """Take it out of the list. The engine's saved states go too: which of them holds its text is not known
-    here, and each can be made again."""
-    # Before, so that a chat that dies in between leaves no text of a conversation that is deleted; and after,
-    # in case another chat was going on with it.
-    remove_files(states_folder())
+    """Take it out of the list. The state that an engine saved of it goes too."""
+    # Before, so that a chat that dies in between leaves no text of a conversation that is deleted.
+    _delete_state(store, key)
     store.conversations.delete(key)
-    remove_files(states_folder())
     return Change(f"Deleted “{title(store, key)}”. u brings it back.", deleted=key)
+
+
+def _delete_state(store: Store, key: int) -> None:
+    """Unlink the state of a conversation; one of a store in memory has none."""
+    if store.path is None:
+        return
+    try:
+        state_file(key).unlink(missing_ok=True)
+    except FolderError:
+        return  # without a cache folder no state was ever saved
+    except OSError as error:
+        raise from_system(error, f"The saved state {one_line(state_file(key))} cannot be deleted") from None
 
 
 def restore(store: Store, key: int) -> Change:
@@ -115,7 +123,7 @@ def write(store: Store, key: int, path: Path) -> Change:
     from ds4chat.store.export import export
 
     export(store, key, path)
-    return Change(f"Written to {shown_path(path)}.", select=key)
+    return Change(f"Written to {one_line(path)}.", select=key)
 
 
 def read(store: Store, path: Path) -> Change:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ds4chat.tui.conversation import Reply
@@ -28,6 +27,15 @@ def show_message(screen: ChatScreen, message: int, at: int) -> bool:
 
 
 def token_at(reply: Reply, at: int) -> int | None:
-    """Index of the token that holds character ``at`` of the reply's text; None where none does."""
-    ends = accumulate(len(token.text) for token in reply.tokens)
-    return next((index for index, end in enumerate(ends) if at < end), None)
+    """Index of the token that holds character ``at`` of the reply, its thinking counted first; None where
+    none does."""
+    for thinking in (True, False):
+        tokens = [(index, token) for index, token in enumerate(reply.tokens) if token.thinking is thinking]
+        for index, token in tokens:
+            if at < len(token.text):
+                return index
+            at -= len(token.text)
+        if thinking and at < len(reply.thinking_tail):
+            return tokens[-1][0] if tokens else None
+        at -= len(reply.thinking_tail) if thinking else 0
+    return None

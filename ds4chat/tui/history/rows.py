@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from ds4chat.store import Conversation, Hit, Message, Node
-from ds4chat.store.harmless import harmless, one_line
+from ds4chat.text import one_line, printable
 from ds4chat.tui.history.changes import UNTITLED
 from ds4chat.tui.kit.figures import whole_percent
 
@@ -93,8 +93,8 @@ def preview(found: Conversation, path: Sequence[Message], looks: Looks, focus: i
         state = STATES.get(message.state, message.state)
         text.append(f"\n{who}", looks.mark)
         text.append(f" {state}\n" if state else "\n", looks.muted)
-        body = message.text.strip()
-        text.append(harmless(body[:PREVIEW_CHARACTERS]) + ("…" if len(body) > PREVIEW_CHARACTERS else ""))
+        body = message.text.strip() or message.thinking.strip()
+        text.append(printable(body[:PREVIEW_CHARACTERS]) + ("…" if len(body) > PREVIEW_CHARACTERS else ""))
         text.append("\n")
     return text
 

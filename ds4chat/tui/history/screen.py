@@ -15,9 +15,10 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from ds4chat.files import user_path
 from ds4chat.store import Conversation, Hit, Store, StoreError
 from ds4chat.store import Message as StoredMessage
-from ds4chat.store.harmless import one_line
+from ds4chat.text import one_line
 from ds4chat.tui.history import changes as changes
 from ds4chat.tui.history import rows as rows
 from ds4chat.tui.history.branches import BranchScreen
@@ -49,6 +50,7 @@ class HistoryScreen(Sheet[Chosen | None]):
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "History"
     HINT = HINTS
+    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Back, then close", id="history.close"),
         Binding("slash,ctrl+f", "search", "Search", id="history.search"),
@@ -398,7 +400,7 @@ class HistoryScreen(Sheet[Chosen | None]):
         self._end_question()
         if not value:
             return
-        path = Path(value).expanduser()
+        path = user_path(value)
         if what == "import":
             self._change(lambda store: changes.read(store, path))
         elif key is not None and what == "rename":

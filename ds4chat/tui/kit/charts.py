@@ -9,8 +9,8 @@ from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount
 from ds4chat.settings.schema import TUNING, Option
 from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked
+from ds4chat.tui.kit.history import Group, History
 from ds4chat.tui.kit.lines import Line, Span
-from ds4chat.tui.panels.history import Group, History
 
 MARK = "▲"
 LABEL_WIDTH = 8

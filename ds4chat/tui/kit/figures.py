@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import isfinite
 
 from rich.cells import cell_len, set_cell_size
+
+from ds4chat.text import drawn
 
 NONE = "–"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -80,13 +83,12 @@ def stacked(parts: Sequence[float], width: int) -> list[int]:
 def token_text(text: str, width: int) -> str:
     """A token's text in exactly ``width`` cells, with blanks and control characters made visible.
 
-    A space is ``␣``, a newline ``⏎``, a tab ``⇥``; any other character that draws nothing or changes the
-    direction of writing becomes ``·``, so that a model's text can never move the screen.
+    A space is ``␣``, a newline ``⏎``, a tab ``⇥``, and any other blank or no text at all ``·``.
     """
-    shown = "".join(_VISIBLE.get(c) or (c if c.isprintable() else "·") for c in text) or "·"
+    shown = re.sub(r"\s", "·", drawn(text).translate(_VISIBLE)) or "·"
     if cell_len(shown) <= width:
         return set_cell_size(shown, width)
     return set_cell_size(shown, width - 1) + "…" if width > 0 else ""
 
 
-_VISIBLE = {" ": "␣", "\n": "⏎", "\r": "⏎", "\t": "⇥", "\u00ad": "·"}
+_VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})

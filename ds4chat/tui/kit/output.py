@@ -10,6 +10,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ds4chat.text import printable
+
 LOOK_SECONDS = 0.2
 TAKE_SECONDS = 5.0
 """How long a terminal may need to take a few bytes, when much of what was drawn is still before it."""
@@ -60,4 +62,5 @@ def give_terminal_back(driver: Any, parting: str) -> None:
         output = driver._file.fileno()
         _, ready, _ = select.select([], [output], [], TAKE_SECONDS)
         if ready:
-            os.write(output, FIRST_STATE + (f"{parting}\n" if parting else "").encode(errors="replace"))
+            said = f"{printable(parting)}\n" if parting else ""
+            os.write(output, FIRST_STATE + said.encode(errors="replace"))

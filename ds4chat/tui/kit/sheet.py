@@ -8,8 +8,11 @@ from typing import ClassVar, TypeVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Input, Static
+
+from ds4chat.text import one_line
 
 Result = TypeVar("Result")
 StyleSheets = list[str | PurePath]
@@ -23,6 +26,12 @@ class Sheet(ModalScreen[Result]):
     TITLE_TEXT: ClassVar[str]
     HINT: ClassVar[str] = "[b]Esc[/b] closes"
     """Markup of the line at the foot: the keys that matter here."""
+    FIELD_HINT: ClassVar[str] = ""
+    """Markup of that line while a field has the focus and takes the keys that HINT names; empty: the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hint = self.HINT
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet") as box:
@@ -33,6 +42,26 @@ class Sheet(ModalScreen[Result]):
     def compose_sheet(self) -> ComposeResult:
         """The widgets between the title and the line of keys."""
         raise NotImplementedError
+
+    def retitle(self, title: str) -> None:
+        """Show this title, which may name a file, in the frame."""
+        self.query_one(".sheet").border_title = Content(one_line(title))
+
+    def show_hint(self, hint: str) -> None:
+        """Put this into the line at the foot, while no field has the focus."""
+        self._hint = hint
+        self._draw_hint()
+
+    def on_descendant_focus(self) -> None:
+        self._draw_hint()
+
+    def on_descendant_blur(self) -> None:
+        self._draw_hint()
+
+    def _draw_hint(self) -> None:
+        typing = self.FIELD_HINT and isinstance(self.focused, Input)
+        for line in self.query(".sheet-hint").results(Static):  # none while the screen is taken down
+            line.update(self.FIELD_HINT if typing else self._hint)
 
     def action_close(self) -> None:
         """Back to the chat, with nothing chosen."""

@@ -9,6 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -19,6 +20,8 @@ MINUS_AT = LABEL_WIDTH
 VALUE_AT = MINUS_AT + 2
 PLUS_AT = VALUE_AT + VALUE_WIDTH
 SAYS_AT = PLUS_AT + 3
+NUMBER = frozenset("0123456789.-")
+"""What numbers are written with."""
 
 
 def filled_cells(share: float) -> int:
@@ -94,12 +97,22 @@ class Control(Widget, can_focus=True):
             self.source = source
             self.text = text
 
-    def __init__(self, name: str, label: str, help: str, editable: bool, slides: bool = False) -> None:
-        """``slides``: the value is a number, and can be dragged and turned with the wheel."""
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        help: str,
+        editable: bool,
+        slides: bool = False,
+        words: tuple[str, ...] = (),
+    ) -> None:
+        """``editable``: a number, or one of these words, can be typed. ``slides``: the value is a number, and
+        can be dragged and turned with the wheel."""
         super().__init__(id=f"control-{name}", name=name)
         self._label = label
         self._editable = editable
         self._slides = slides
+        self._words = words
         self._filled = 0
         self._grip: int | None = None
         """Screen column at which a drag began; None while none goes on."""
@@ -146,7 +159,7 @@ class Control(Widget, can_focus=True):
     def show_error(self, sentence: str) -> None:
         """Say what was wrong with the typed value, until the next key; a notice has room for all of it."""
         self._error = sentence
-        self.tooltip = sentence
+        self.tooltip = Content(sentence)
         self.notify(sentence, severity="warning", markup=False)
         self.refresh()
 
@@ -167,20 +180,19 @@ class Control(Widget, can_focus=True):
 
     def on_key(self, event: events.Key) -> None:
         if self._edit is None:
-            starts = event.character and (event.character.isalnum() or event.character in ".-")
-            if not self._editable or not starts or event.key in ("minus", "u", "s"):
+            if not self._may_become_value(event.character) or event.key == "minus":
                 return
             self.begin_edit(event.character or "")
         elif event.key == "enter":
-            text, self._edit = self._edit, None
-            self.refresh()
-            self.post_message(self.Typed(self, text))
+            self.post_message(self.Typed(self, self.take_edit() or ""))
         elif event.key == "escape":
             self._edit = None
             self.refresh()
         elif event.key == "backspace":
             self.begin_edit(self._edit[:-1])
         elif event.is_printable and event.character:
+            if self._editable and not self._may_become_value(self._edit + event.character):
+                return
             self.begin_edit(self._edit + event.character)
         elif event.key in ("tab", "shift+tab", "up", "down"):
             self._edit = None
@@ -188,6 +200,19 @@ class Control(Widget, can_focus=True):
             return
         event.stop()
         event.prevent_default()
+
+    def _may_become_value(self, text: str | None) -> bool:
+        """Something that can be typed here begins with this. Other keys are not the control's: they go on to
+        whoever they are for."""
+        if not text or not self._editable:
+            return False
+        return NUMBER.issuperset(text) or any(word.startswith(text) for word in self._words)
+
+    def take_edit(self) -> str | None:
+        """End what is being typed, and give it; None while nothing is."""
+        text, self._edit = self._edit, None
+        self.refresh()
+        return text
 
     def on_blur(self) -> None:
         if self._edit is not None:

@@ -7,16 +7,12 @@ from collections.abc import Iterable
 
 from rich.cells import get_character_cell_size
 
+from ds4chat.text import drawn
+
 STAMPED = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d),\d{3} (?P<level>[A-Z]+) (?:ds4chat\.)?(?P<rest>.*)"
 )
 CLOCK = re.compile(r"\d\d:\d\d:\d\d ")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def harmless(line: str) -> str:
-    """A line with tabs expanded and every character that could move the screen shown as a sign."""
-    return _CONTROL.sub("·", line.expandtabs(8))
 
 
 class Shortener:
@@ -29,7 +25,7 @@ class Shortener:
     def shorten(self, lines: Iterable[str]) -> list[str]:
         """What is shown of the lines that follow the last ones."""
         shown = []
-        for line in map(harmless, lines):
+        for line in (drawn(line.expandtabs(8)).replace("\n", " ") for line in lines):
             found = STAMPED.fullmatch(line)
             if found is None:
                 shown.append(line)

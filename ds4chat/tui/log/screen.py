@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
+from ds4chat.files import open_regular
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.log.view import LogView
 
@@ -35,7 +36,7 @@ class LogTail:
     def read(self) -> tuple[list[str], bool]:
         """The new lines, and True if the file was begun anew and they replace the earlier ones."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return self._read_from(file)
         except OSError as error:
             self.problem = f"{self.path} cannot be read: {error.strerror}."
@@ -66,6 +67,7 @@ class LogScreen(Sheet[None]):
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Log"
+    FIELD_HINT = "[b]Enter[/b] searches · [b]Esc[/b] goes back"
     HINT = "[b]/[/b] search · [b]n N[/b] next, previous · [b]f[/b] follow · drag to copy · [b]Esc[/b] closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close the search, then the log", id="log.close"),
@@ -84,10 +86,10 @@ class LogScreen(Sheet[None]):
         yield self._view
         with Horizontal(id="log-foot"):
             yield Input(placeholder="search", id="log-search")
-            yield Static(id="log-state")
+            yield Static(id="log-state", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(".sheet").border_title = f"Log  {self._tail.path}"
+        self.retitle(f"Log  {self._tail.path}")
         self.query_one("#log-search").display = False
         self._view.focus()
         self.read_more()

@@ -17,7 +17,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
-from ds4chat.models.errors import ModelFileError, shown_path, shown_size
+from ds4chat.files import is_regular, user_path
+from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.search import (
     FoundModel,
     SupportChoice,
@@ -26,6 +27,7 @@ from ds4chat.models.search import (
     search_folders,
     support_choices,
 )
+from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import ModelChosen
 
@@ -74,7 +76,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         super().__init__()
         self._folders = search_folders(model_folders, current_model, os.environ, home or Path.home())
         self._current = current_model
-        self._recent = [path for path in recent if Path(path).is_file()]
+        self._recent = list(recent)
         self._found: list[FoundModel] = []
         self._searched = False
         self._shown: list[FoundModel] = []
@@ -98,7 +100,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _search(self) -> None:
         """Read the headers of all files, handing them over in batches."""
         worker = get_current_worker()
-        first = [Path(path) for path in [self._current, *self._recent] if path]
+        recent = [path for path in self._recent if _is_there(path)]
+        first = [Path(path) for path in [self._current, *recent] if path]
         batch: list[FoundModel] = []
         seen: set[Path] = set()
         for path in [*first, *gguf_files(self._folders, lambda: worker.is_cancelled)]:
@@ -161,7 +164,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
             # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
-            detail.update(Text(f"{used}{shown_path(model.path)}", overflow="fold", no_wrap=False))
+            detail.update(Text(f"{used}{one_line(model.path)}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
         elif self._shown:
@@ -173,7 +176,19 @@ class ModelPicker(Sheet[ModelChosen | None]):
     # -- what drafts for it
 
     @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
+    def _pair_typed(self, target: Path, found: Sequence[FoundModel]) -> None:
+        """Pair the file that was typed; where there is none, the text is a filter, and the highlighted model
+        is meant."""
+        if _is_there(target):
+            self._find_support(target, found)
+        else:
+            self.app.call_from_thread(self._take_highlighted)
+
+    @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
     def _pair(self, target: Path, found: Sequence[FoundModel]) -> None:
+        self._find_support(target, found)
+
+    def _find_support(self, target: Path, found: Sequence[FoundModel]) -> None:
         known = {model.path for model in found}
         beside = [path for path in gguf_files([(target.parent, 0)]) if path not in known]
         try:
@@ -190,7 +205,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             return
         self._target = event.target
         self._choices = sorted(event.choices, key=lambda choice: not choice.fits)
-        self.query_one(".sheet").border_title = f"What drafts for {event.target.name}"
+        self.retitle(f"What drafts for {event.target.name}")
         self.query_one(Input).display = False
         self._show_choices()
         options = self.query_one(OptionList)
@@ -219,10 +234,10 @@ class ModelPicker(Sheet[ModelChosen | None]):
         at = self.query_one(OptionList).highlighted
         if at is not None and at < len(self._choices):
             choice = self._choices[at]
-            where = f"{shown_path(choice.support)}\n" if choice.support not in ("", "embedded") else ""
+            where = f"{one_line(choice.support)}\n" if choice.support not in ("", "embedded") else ""
             self.query_one("#model-detail", Static).update(where + choice.note)
         hint = SUPPORT_HINT.format("on" if self._lookup_first else "off")
-        self.query_one(".sheet-hint", Static).update(hint)
+        self.show_hint(hint)
 
     # -- what the user does
 
@@ -234,9 +249,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
     @on(Input.Submitted, "#model-filter")
     def take_typed(self, event: Input.Submitted) -> None:
         """Take the path that stands in the field, or the highlighted model."""
-        typed = Path(event.value.strip()).expanduser()
-        if event.value.strip() and typed.is_file():
-            self._pair(typed.absolute(), list(self._found))
+        if event.value.strip():
+            self._pair_typed(user_path(event.value.strip()).absolute(), list(self._found))
         else:
             self._take_highlighted()
 
@@ -278,8 +292,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self.dismiss(None)
             return
         self._target = None
-        self.query_one(".sheet").border_title = self.TITLE_TEXT
-        self.query_one(".sheet-hint", Static).update(TARGET_HINT)
+        self.retitle(self.TITLE_TEXT)
+        self.show_hint(TARGET_HINT)
         field = self.query_one(Input)
         field.display = True
         self.set_focus(field)
@@ -306,9 +320,16 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._show_choices()
 
 
+def _is_there(path: str | Path) -> bool:
+    try:
+        return is_regular(path)
+    except TimeoutError:
+        return True  # reading it says what is wrong
+
+
 def _row(mark: str, name: str, right: str, width: int) -> Text:
     """A row of exactly ``width`` cells: mark, name, and the rest at the right."""
-    name = "".join(c if c.isprintable() else "·" for c in name)
+    name = one_line(name)
     room = max(8, width - cell_len(right) - 4)
     if cell_len(name) > room:
         name = set_cell_size(name, room - 1) + "…"

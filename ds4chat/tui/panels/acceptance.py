@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
+from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
-from ds4chat.tui.panels.history import History
 from ds4chat.tui.panels.panel import Panel
 
 OUTCOME_ROLES: dict[Outcome, str] = {
@@ -35,12 +36,11 @@ _TOLD: dict[Tells, str] = {
 }
 
 
-def speedup(stats: Stats, loaded: Loaded | None) -> float | None:
-    """Decoding speed over the plain baseline measured at load; None where one of them is not known."""
-    rate = stats.decode_tokens_per_s
-    if rate is None or loaded is None or loaded.plain_ms <= 0:
-        return None
-    return rate * loaded.plain_ms / 1000
+def accepted_count(stats: Stats) -> str:
+    """Accepted drafts in eight cells; one that was the end token, which is no token of the text, apart."""
+    if not stats.accepted_ends:
+        return count(stats.accepted, 8)
+    return f"{count(stats.accepted - stats.accepted_ends, 4)}+end"
 
 
 def counter_lines(stats: Stats, session: Stats) -> list[Line]:
@@ -79,22 +79,30 @@ def outcome_lines(stats: Stats) -> list[Line]:
     ]
 
 
-def speed_lines(stats: Stats, loaded: Loaded | None) -> list[Line]:
+def speedup_role(stats: Stats) -> str:
+    """The look of the speed against plain decoding: muted as long as only the load told of that."""
+    factor = stats.plain.speedup
+    if factor is None or stats.plain.at_load:
+        return "muted"
+    return "good" if factor >= 1 else "bad"
+
+
+def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
     """Speed and its ratio against plain decoding, and how that baseline was measured."""
-    factor = speedup(stats, loaded)
-    role = "strong" if factor is None else ("good" if factor >= 1 else "bad")
+    plain = stats.plain
     head: Line = (
         (decimal(stats.decode_tokens_per_s, 7), "strong"),
         (" tok/s  ", "muted"),
-        (ratio(factor), role),
+        (ratio(plain.speedup), speedup_role(stats)),
         (" plain decoding", "muted"),
     )
-    if loaded is not None and loaded.server is not None:
+    if plain.tokens_per_s is None and loaded is not None and loaded.server is not None:
         return [head, ((_TOLD[loaded.server.tells], "muted"),)]
-    if loaded is None or loaded.plain_ms <= 0:
+    if plain.tokens_per_s is None:
         return [head, (("plain speed was not measured here", "muted"),)]
-    how = f"{1000 / loaded.plain_ms:.1f} tok/s plain: median pass at load"
-    return [head, ((how, "muted"),)]
+    passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
+    how = "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
+    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {how}", "muted"),)]
 
 
 class AcceptancePanel(Panel):
@@ -126,6 +134,8 @@ class AcceptancePanel(Panel):
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
         """What is loaded, and the engine's state in words."""
         self._loaded, self._state = loaded, state
+        if not self._stats.steps:
+            self._stats = self._nothing_yet()
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Fold new steps into the curve; nothing is drawn before ``draw``."""
@@ -146,7 +156,10 @@ class AcceptancePanel(Panel):
         """A new reply: its counters and its curve begin at nothing."""
         self._history.clear()
         self._last_change = ""
-        self._stats = Stats()
+        self._stats = self._nothing_yet()
+
+    def _nothing_yet(self) -> Stats:
+        return Stats(plain=PlainTime(self._loaded.plain_ms if self._loaded else 0.0))
 
     def off_reason(self) -> str:
         """Why speculation is off, as a sentence; empty when it is on."""

@@ -290,7 +290,7 @@ class ConfidencePanel(Panel):
         super().__init__()
         self._head = LinesView(id="confidence-head")
         self.log_view = ConfidenceLog(capacity)
-        self._pending: list[Row] = []
+        self._pending: deque[Row] = deque(maxlen=capacity)
 
     def compose_body(self) -> ComposeResult:
         yield self._head
@@ -307,7 +307,7 @@ class ConfidencePanel(Panel):
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Keep the rows of new steps for the next ``draw``."""
-        self._pending += [Row(step.reply, step.index, judged) for step in steps for judged in step.judged]
+        self._pending.extend(Row(step.reply, step.index, judged) for step in steps for judged in step.judged)
 
     def has(self, reply: int) -> bool:
         """Rows of the reply with this number were taken and are still kept."""
@@ -318,8 +318,8 @@ class ConfidencePanel(Panel):
 
     def draw(self) -> None:
         """Show what was taken."""
-        pending, self._pending = self._pending, []
-        self.log_view.extend(pending)
+        self.log_view.extend(tuple(self._pending))
+        self._pending.clear()
         self._head.set_lines([head_line(columns(self.log_view.scrollable_content_region.width or 38))])
         self._show_headline()
 

@@ -10,8 +10,8 @@ from ds4chat.engine.events import Ended, Loaded, Phases, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.charts import curve_lines, stacked_line
 from ds4chat.tui.kit.figures import decimal, percent
+from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import Line, LinesView
-from ds4chat.tui.panels.history import History
 from ds4chat.tui.panels.panel import Panel
 
 PARTS = ("draft", "verify", "accept", "rollback", "other")

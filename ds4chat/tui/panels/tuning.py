@@ -69,7 +69,12 @@ class TuningPanel(Panel):
         self._knobs = {knob.name: knob for knob in KNOBS}
         self._controls = {
             knob.name: Control(
-                knob.name, knob.label, knob.option.help, knob.typed is not None, slides=knob.share is not None
+                knob.name,
+                knob.label,
+                knob.option.help,
+                knob.typed is not None,
+                slides=knob.share is not None,
+                words=("auto",) if knob.option.kind == "depth" else (),
             )
             for knob in KNOBS
         }

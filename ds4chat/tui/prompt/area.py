@@ -86,6 +86,7 @@ class PromptArea(Vertical):
         if self.text_field.text.strip():
             parts.append(self.text_field.text)
         self.text_field.put("\n\n".join(parts))
+        self.text_field.restored = self.text_field.text if len(parts) == len(texts) else ""
         self.text_field.focus()
 
     def close_menu(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ds4chat.files import user_path, within
 from ds4chat.settings.schema import OPTIONS
 from ds4chat.tui.chat.command_table import BY_NAME, COMMANDS, Completes
 
@@ -16,6 +17,10 @@ MOST = 200
 BEGUN_MENTION = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]*)|(?P<plain>[^\s"]*))$')
 MOST_ENTRIES = 5000
 """Entries of a folder that are looked at."""
+PATIENCE_SECONDS = 0.5
+"""How long a key may wait for a folder."""
+_SILENT: set[Path] = set()
+"""Folders that were asked and have not answered yet: until they do, no key waits for them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +114,38 @@ def _paths(typed: str, start: int, ending: str = "") -> list[Suggestion]:
     slash and go on completing."""
     folder, _, leaf = typed.rpartition("/")
     shown = f"{folder}/" if folder or typed.startswith("/") else ""
-    place = Path(shown or ".").expanduser()
-    found: list[Suggestion] = []
+    place = user_path(shown or ".")
+    if place in _SILENT:
+        return []
+
+    def look() -> list[Suggestion]:
+        _SILENT.add(place)
+        try:
+            return _entries(place, shown, leaf, start, ending)
+        finally:
+            _SILENT.discard(place)
+
     try:
-        with os.scandir(place) as entries:
-            for count, entry in enumerate(entries):
-                if count >= MOST_ENTRIES or len(found) >= MOST:
-                    break
-                name = entry.name
-                hidden = name.startswith(".") and not leaf.startswith(".")
-                if hidden or not name.lower().startswith(leaf.lower()) or not name.isprintable():
-                    continue
-                is_folder = entry.is_dir()
-                if not is_folder and not name.lower().endswith(ending):
-                    continue
-                insert = f"{shown}{name}" + ("/" if is_folder else "")
-                found.append(Suggestion(name + ("/" if is_folder else ""), "", insert, start, not is_folder))
+        found = within(PATIENCE_SECONDS, look)
     except OSError:
         return []
     return sorted(found, key=lambda s: (s.final, s.label.lower()))
+
+
+def _entries(place: Path, shown: str, leaf: str, start: int, ending: str) -> list[Suggestion]:
+    """Entries of a folder whose names begin with ``leaf``. Raises OSError."""
+    found: list[Suggestion] = []
+    with os.scandir(place) as entries:
+        for count, entry in enumerate(entries):
+            if count >= MOST_ENTRIES or len(found) >= MOST:
+                break
+            name = entry.name
+            hidden = name.startswith(".") and not leaf.startswith(".")
+            if hidden or not name.lower().startswith(leaf.lower()) or not name.isprintable():
+                continue
+            is_folder = entry.is_dir()
+            if not is_folder and not name.lower().endswith(ending):
+                continue
+            insert = f"{shown}{name}" + ("/" if is_folder else "")
+            found.append(Suggestion(name + ("/" if is_folder else ""), "", insert, start, not is_folder))
+    return found

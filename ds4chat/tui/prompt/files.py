@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from pathlib import Path
 
-from ds4chat.tui.transcript.safe import clean_input
+from ds4chat.files import ANSWER_SECONDS, read_regular, user_path, within
+from ds4chat.text import without_controls
 
 LARGEST = 1 << 20
 """Bytes of a file that is put into a prompt: more than any local model's context holds."""
@@ -21,23 +22,23 @@ class FileError(Exception):
 
 def read_text(name: str) -> str:
     """The text of a file as it may stand in a prompt. Raises FileError."""
-    path = Path(name).expanduser()
     try:
-        if not path.is_file():
-            kind = "a folder" if path.is_dir() else "no file" if path.exists() else "not there"
-            raise FileError(f"{name} is {kind}. Give the path of a text file.")
-        if path.stat().st_size > LARGEST:
-            raise FileError(f"{name} has more than {LARGEST >> 20} MiB. Give a part of it.")
-        data = path.read_bytes()
+        data = read_regular(user_path(name), LARGEST)
+    except FileNotFoundError:
+        raise FileError(f"{name} is not there. Give the path of a text file.") from None
+    except IsADirectoryError:
+        raise FileError(f"{name} is a folder. Give the path of a text file.") from None
     except OSError as error:
-        raise FileError(f"{name} cannot be read: {error.strerror}.") from None
+        if error.errno == errno.EFBIG:
+            raise FileError(f"{name} has more than {LARGEST >> 20} MiB. Give a part of it.") from None
+        raise FileError(f"{name} cannot be read: {error.strerror}. Give the path of a text file.") from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"{name} is not UTF-8 text: byte {error.start} is not. Convert it first.") from None
     if "\x00" in text:
         raise FileError(f"{name} is not text: it has NUL bytes.")
-    return clean_input(text)
+    return without_controls(text)
 
 
 def quoted(name: str, text: str) -> str:
@@ -87,10 +88,15 @@ _PLAIN = str.maketrans(dict.fromkeys("⟦⟧\n\t", " "))
 
 def with_mentions(text: str) -> str:
     """``text`` with each ``@path`` of an existing file as that file. Raises FileError for one that cannot be
-    read; an ``@word`` that is no file stays."""
+    read; an ``@word`` that names nothing, or a folder, stays."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1) or match.group(2)
-        return quoted(name, read_text(name)) if Path(name).expanduser().is_file() else match.group()
+        path = user_path(name)
+        try:
+            there = within(ANSWER_SECONDS, lambda: os.path.exists(path) and not os.path.isdir(path))
+        except TimeoutError as error:
+            raise FileError(f"{name} cannot be read: {error.strerror}.") from None
+        return quoted(name, read_text(name)) if there else match.group()
 
     return MENTION.sub(replace, text)

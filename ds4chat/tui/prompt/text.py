@@ -12,10 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
+from ds4chat.text import without_controls
 from ds4chat.tui.prompt.files import Folds
 from ds4chat.tui.prompt.history import PromptHistory
 from ds4chat.tui.prompt.menu import CompletionMenu
-from ds4chat.tui.transcript.safe import clean_input
 
 FOLD_LINES = 10
 """A paste of more lines is folded to one mark."""
@@ -81,6 +81,8 @@ class PromptText(TextArea):
         self.folds = Folds()
         self.last_sent = ("", "")
         """The prompt sent last: written out, and as it stood in the field."""
+        self.restored = ""
+        """The text that was put back, for as long as nothing else was in the field."""
         self.queued = 0
         """Prompts that wait; up in an empty prompt fetches the newest of them first."""
 
@@ -94,6 +96,7 @@ class PromptText(TextArea):
     def put(self, text: str) -> None:
         """Take this text in the place of what is there, the cursor at its end."""
         self.load_text(text)
+        self.restored = ""
         self.move_cursor(self.document.end)
 
     def insert_folded(self, text: str, name: str = "", lines: int = 0) -> None:
@@ -111,6 +114,10 @@ class PromptText(TextArea):
     # -- keys
 
     async def _on_key(self, event: events.Key) -> None:
+        if event.character == "/" and self.text and self.text == self.restored:
+            # A command is begun, such as a second /undo: it must not be sent as a part of the text.
+            self.history_list.add(self.folds.expand(self.text))
+            self.put("")
         if event.key in MENU_KEYS:
             self.look_again()
         if not (self._menu.is_open and self._menu_key(event.key)):
@@ -241,7 +248,11 @@ class PromptText(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        text = clean_input(event.text)
+        self.paste(event.text)
+
+    def paste(self, text: str) -> None:
+        """Insert a pasted text: a long one as one mark."""
+        text = without_controls(text)
         if text.count("\n") + 1 > FOLD_LINES or len(text) > FOLD_CHARACTERS:
             self.insert_folded(text)
         elif result := self._replace_via_keyboard(text, *self.selection):

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option as Row
 from ds4chat.settings.save import SaveError, save
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
+from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import SettingsSaved
 from ds4chat.tui.themes import unknown_theme
@@ -42,8 +43,7 @@ def shown_value(value: Any) -> str:
         return ", ".join(value) if value else "none"
     if isinstance(value, float):
         return f"{value:g}"
-    text = "".join(c if c.isprintable() else "·" for c in str(value))
-    return text or "–"
+    return one_line(value) or "–"
 
 
 def takes(option: Option) -> str:
@@ -51,7 +51,7 @@ def takes(option: Option) -> str:
     if option.kind == "table":
         return "edited in the settings file"
     if option.kind == "path":
-        return "a file"
+        return "a file, or a name" if option.names else "a file"
     return f"{range_of(option)} {option.unit}".strip()
 
 
@@ -118,7 +118,7 @@ class SettingsScreen(Sheet[Settings | None]):
         yield Static(id="settings-message", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(".sheet").border_title = f"Settings  {self._path}"
+        self.retitle(f"Settings  {self._path}")
         self.query_one("#settings-filter").display = bool(self._wanted)
         self.query_one("#settings-edit").display = False
         self._show_rows()
@@ -216,9 +216,6 @@ class SettingsScreen(Sheet[Settings | None]):
         line.set_class(error, "-error")
         line.update(message)
 
-    def _hint(self, hint: str) -> None:
-        self.query_one(".sheet-hint", Static).update(hint)
-
     # -- changing a value
 
     def _checked(self, option: Option, raw: Any) -> Any:
@@ -272,7 +269,7 @@ class SettingsScreen(Sheet[Settings | None]):
             field.value = f"{value:g}" if isinstance(value, float) else str(value)
             self.query_one("#settings-edit").display = True
             self.set_focus(field)
-            self._hint(EDIT_HINT)
+            self.show_hint(EDIT_HINT)
 
     @on(Input.Changed, "#settings-value")
     def check_as_typed(self, event: Input.Changed) -> None:
@@ -296,7 +293,7 @@ class SettingsScreen(Sheet[Settings | None]):
         self._editing = ""
         self.query_one("#settings-edit").display = False
         self.query_one(OptionList).focus()
-        self._hint(LIST_HINT)
+        self.show_hint(LIST_HINT)
 
     def action_cycle(self, by: int) -> None:
         """The next or previous of a few values."""
@@ -322,7 +319,7 @@ class SettingsScreen(Sheet[Settings | None]):
         field = self.query_one("#settings-filter", Input)
         field.display = True
         self.set_focus(field)
-        self._hint(FILTER_HINT)
+        self.show_hint(FILTER_HINT)
 
     @on(Input.Changed, "#settings-filter")
     def filter_rows(self) -> None:
@@ -333,7 +330,7 @@ class SettingsScreen(Sheet[Settings | None]):
     def leave_filter(self) -> None:
         """Back to the list, with the filter in force."""
         self.query_one(OptionList).focus()
-        self._hint(LIST_HINT)
+        self.show_hint(LIST_HINT)
 
     def action_save(self) -> None:
         """Write all settings to the file and tell the app."""
@@ -365,7 +362,7 @@ class SettingsScreen(Sheet[Settings | None]):
             field.value = ""
             field.display = False
             self.query_one(OptionList).focus()
-            self._hint(LIST_HINT)
+            self.show_hint(LIST_HINT)
             return
         unsaved = self._changed()
         if unsaved and not self._asked_to_leave:

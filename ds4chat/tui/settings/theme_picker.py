@@ -8,9 +8,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import ThemeChosen
 
@@ -48,7 +50,8 @@ class ThemePicker(Sheet[str | None]):
 
     def compose_sheet(self) -> ComposeResult:
         with Horizontal():
-            yield OptionList(*(Option(name, id=name) for name in self._names), id="theme-list")
+            names = (Option(Content(one_line(name)), id=name) for name in self._names)
+            yield OptionList(*names, id="theme-list")
             with Vertical(id="theme-sample"):
                 for variable, name, text in SAMPLE:
                     yield Static(f"{name:<11}{text}", classes=variable)

@@ -12,11 +12,11 @@ from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 
-from ds4chat.engine.events import Level, Loaded, Origin
+from ds4chat.engine.events import Level, Origin
+from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
-from ds4chat.tui.transcript.safe import safe_text
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
 
 Span = tuple[str, str | Style]
@@ -26,8 +26,8 @@ GUTTER = 3
 MARGIN = 1
 """Cells kept free at the right."""
 
-KINDS = ("plain", "accepted", "corrected", "bonus", "approximate", "thinking", "unknown")
-"""Role of a token by its kind in a Flow. Thinking is a kind of its own: its colour is not an origin's."""
+KINDS = ("plain", "accepted", "corrected", "bonus", "approximate", "unknown")
+"""Role of a token by its kind in a Flow."""
 
 FALLBACK = "corrected"
 """With two colours, how every token looks that is no accepted draft."""
@@ -133,7 +133,7 @@ class NoteBlock(Block):
     """Sentences of ds4chat itself, such as the answer to a command."""
 
     def __init__(self, text: str, level: Level, width: int) -> None:
-        self._text = safe_text(text)
+        self._text = drawn(text)
         self._role = {"info": "note", "warning": "warning", "error": "error"}[level]
         self._lines: list[str] = []
         self.resize(width)
@@ -162,11 +162,8 @@ Renderer = Callable[[str, int], Rendered]
 class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
 
-    def __init__(
-        self, reply: Reply, width: int, loaded: Loaded | None = None, *, two_colours: bool = False
-    ) -> None:
+    def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
         self.reply: Reply = reply
-        self._loaded = loaded
         self._width = width
         self._two = two_colours
         self.thinking_open = False
@@ -209,7 +206,7 @@ class ReplyBlock(Block):
             )
             self._where.append(flow.tokens + len(target))
             owners.append(number)
-            kind = "thinking" if token.thinking else _role(token.origin, number in judged_by)
+            kind = _role(token.origin, number in judged_by)
             target.append((token.text, KINDS.index(kind)))
         first = max(0, self._flow.height - 1)
         self._taken = len(reply.tokens)
@@ -221,9 +218,13 @@ class ReplyBlock(Block):
                 self._flow.append(text, number)
             for text, number in thought:
                 self._thought.append(text, number)
-        if reply.tail and not self._tail_taken:
+        if (reply.tail or reply.thinking_tail) and not self._tail_taken:
             self._tail_taken = True
-            self._flow.extend(reply.tail)
+            for flow, tail in ((self._flow, reply.tail), (self._thought, reply.thinking_tail)):
+                if flow.tokens:
+                    flow.extend(tail)
+                elif tail:
+                    flow.append(tail, KINDS.index("plain"))
         self._note_marks()
         self._measure()
         same_top = self._top_rows() == before and self._header == header
@@ -282,14 +283,18 @@ class ReplyBlock(Block):
 
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
-        self._rendered = render(safe_text(self.reply.answer).strip("\n"), text_width(self._width))
+        self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
         self._measure()
         self.version += 1
 
     # -- layout
 
+    @property
+    def _has_thought(self) -> bool:
+        return bool(self._thought.end)
+
     def _top_rows(self) -> int:
-        return 1 + bool(self._thought.tokens) + (self._thought.height if self.thinking_open else 0)
+        return 1 + self._has_thought + (self._thought.height if self.thinking_open else 0)
 
     def _body_rows(self) -> int:
         return len(self._rendered) if self._rendered is not None else self._flow.height
@@ -306,17 +311,17 @@ class ReplyBlock(Block):
             place = self.reply.place(token)
             at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
             rows.append((("   ", ""), (at[:room], "mark")))
-        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, self._loaded, room)]
+        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, room)]
         return rows
 
     def row(self, index: int) -> Row:
         top = self._top_rows()
         if index == 0:
             return ("   ", ""), *self._header
-        if index == 1 and self._thought.tokens:
+        if index == 1 and self._has_thought:
             mark = "▾" if self.thinking_open else "▸"
             unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
-            busy = " …" if self.reply.running and not self._flow.tokens else ""
+            busy = " …" if self.reply.running and not self._flow.end else ""
             return ("   ", ""), (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
         if index < top:
             return (" ┊ ", "thinking-bar"), *self._token_spans(self._thought, index - 2)
@@ -357,7 +362,7 @@ class ReplyBlock(Block):
 
     def hit(self, index: int, column: int) -> Hit:
         top = self._top_rows()
-        if index == 1 and self._thought.tokens:
+        if index == 1 and self._has_thought:
             return Hit("fold")
         if 2 <= index < top:
             return self._token_hit(self._thought, self._thought_tokens, index - 2, column)
@@ -370,7 +375,7 @@ class ReplyBlock(Block):
         if not 0 <= column < end - start:
             return NOTHING
         found = flow.token_at(start + column)
-        return NOTHING if found is None else Hit("token", owners[found])
+        return NOTHING if found is None or found >= len(owners) else Hit("token", owners[found])
 
     def locate(self, token: int) -> list[tuple[int, int, int]]:
         """Where a token is shown: (row, first character, end), the gutter left out. One entry at least while
@@ -397,7 +402,7 @@ class ReplyBlock(Block):
         return bool(self.locate(token))
 
     def toggle(self) -> bool:
-        if not self._thought.tokens:
+        if not self._has_thought:
             return False
         self.thinking_open = not self.thinking_open
         self._measure()

@@ -13,13 +13,32 @@ from dataclasses import dataclass
 
 from rich.cells import get_character_cell_size
 
-from ds4chat.tui.transcript.safe import expand_tabs, safe_text
+from ds4chat.text import drawn
+
+TAB = 4
+"""Columns between two tab stops."""
 
 WIDEST_ROW = 8
 """Most characters a cell in a row: a run of combining marks takes no width and would not end."""
 
 _NEVER_FIRST = frozenset("、。，．・：；？！）］｝」』】〕〉》”’ー々%,.;:!?)]}")
 """Characters that do not begin a row after a wide one."""
+
+
+def expand_tabs(text: str, column: int) -> str:
+    """``text`` with each tab as the blanks to its next stop; ``column`` is where in its line it begins."""
+    if "\t" not in text:
+        return text
+    parts: list[str] = []
+    for char in text:
+        if char == "\t":
+            blanks = TAB - column % TAB
+            parts.append(" " * blanks)
+            column += blanks
+        else:
+            parts.append(char)
+            column = 0 if char == "\n" else column + 1
+    return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +112,7 @@ class Flow:
 
         Newlines before the first visible character are left out.
         """
-        text = safe_text(text)
+        text = drawn(text)
         if not self.end:
             text = text.lstrip("\n")
         first = len(self._row_line) - 1

@@ -120,7 +120,7 @@ class _Answer(Markdown):
 def markdown_rows(text: str, width: int, styles: Mapping[str, Style]) -> Sequence[Row]:
     """The rows of a Markdown text, ``width`` cells wide at most. ``styles`` has a style for each of MD_ROLES.
 
-    ``text`` must be safe (safe_text). What cannot be rendered comes back as plain wrapped text.
+    ``text`` must have passed ds4chat.text.drawn. What cannot be rendered comes back as plain wrapped text.
     """
     if len(text) > LONGEST or width < 4:
         return _plain_rows(text, width)

@@ -9,7 +9,6 @@ ROLES = (
     "bonus",
     "unknown",
     "approximate",
-    "thinking",
     "user",
     "user-bar",
     "name",

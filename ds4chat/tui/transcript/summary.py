@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from ds4chat.engine.events import Loaded, Replayed
+from ds4chat.engine.events import limit_words
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.figures import whole_percent
-from ds4chat.tui.panels.acceptance import speedup
 
 Span = tuple[str, str]
 
-TIE = 0.05
-"""Logits. Kernels that decode several tokens at once round differently by about this much."""
-
 ENDINGS = {
     "complete": "",
-    "limited": "cut at its limit",
     "stopped": "stopped by you",
     "failed": "failed",
     "crashed": "cut off: the engine died",
@@ -35,10 +30,12 @@ def header_spans(reply: Reply, width: int) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def summary_lines(reply: Reply, loaded: Loaded | None, width: int) -> list[tuple[Span, ...]]:
+def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
     """One line of figures for a reply that is over, and the sentence that says why it is cut, if it is."""
     parts: list[Span] = []
     ending = ENDINGS.get(reply.state, "")
+    if reply.state == "limited" and reply.ended is not None:
+        ending = limit_words(reply.ended.finish_reason, any_text=bool(reply.tokens))
     if ending:
         parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
     count = len(reply.tokens)
@@ -47,9 +44,9 @@ def summary_lines(reply: Reply, loaded: Loaded | None, width: int) -> list[tuple
     stats = reply.stats
     if stats.decode_tokens_per_s:
         parts.append((f"{stats.decode_tokens_per_s:.1f} tok/s", "note"))
-    factor = speedup(stats, loaded)
-    if factor:
-        parts.append((f"{factor:.2f}× plain", "note"))
+    if stats.plain.speedup:
+        told = "plain at load" if stats.plain.at_load else "plain"
+        parts.append((f"{stats.plain.speedup:.2f}× {told}", "note"))
     if stats.acceptance is not None:
         parts.append((f"{whole_percent(stats.acceptance).strip()} accepted", "note"))
     if stats.lossy:
@@ -76,16 +73,3 @@ def _fit(parts: list[Span], width: int) -> tuple[Span, ...]:
         spans.append((text, role))
         used += len(dot) + len(text)
     return tuple(spans)
-
-
-def replay_sentence(replayed: Replayed) -> str:
-    """What the lossless check came to."""
-    if replayed.detail:
-        return replayed.detail
-    if replayed.equal:
-        return f"Lossless: plain decoding gives the same {replayed.compared:,} tokens."
-    tie = "a rounding tie" if replayed.gap < TIE else "more than rounding explains"
-    return (
-        f"Plain decoding differs at token {replayed.first_difference + 1}: {replayed.plain_text!r} "
-        f"in the place of {replayed.spec_text!r}. The target's gap there is {replayed.gap:.3f}: {tie}."
-    )

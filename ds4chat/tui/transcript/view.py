@@ -17,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from ds4chat.engine.events import Level, Loaded
+from ds4chat.engine.events import Level
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.role_styles import RoleStyles
@@ -76,7 +76,6 @@ class Transcript(ScrollView, can_focus=True):
         self._following = True
         self._markdown = False
         self._two_colours = False
-        self._loaded: Loaded | None = None
         self._cursor: Cursor | None = None
         self._width = 0
         self._strips: LRUCache[tuple[int, int, int], Strip] = LRUCache(2048)
@@ -128,14 +127,10 @@ class Transcript(ScrollView, can_focus=True):
             for block in reversed(list(self._stack))
         )
 
-    def set_loaded(self, loaded: Loaded | None) -> None:
-        """What later replies are compared with: the measured speed of plain decoding."""
-        self._loaded = loaded
-
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):
             return UserBlock(turn, self._layout_width)
-        block = ReplyBlock(turn, self._layout_width, self._loaded, two_colours=self._two_colours)
+        block = ReplyBlock(turn, self._layout_width, two_colours=self._two_colours)
         block.markdown = self._markdown
         return block
 
@@ -170,7 +165,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def toggle_thinking(self) -> bool:
         """Open all thinking if any is folded, else fold all; False where there is none."""
-        replies = [block for block in self._stack.replies if block.reply.thinking_tokens]
+        replies = [block for block in self._stack.replies if block.reply.thinking]
         opening = any(not block.thinking_open for block in replies)
         self._restyle(lambda block: block.toggle() if block.thinking_open != opening else None)
         return bool(replies)

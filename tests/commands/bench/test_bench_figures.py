@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ds4chat.commands.bench.advice import advise
-from ds4chat.commands.bench.figures import TextFigures, figures, overall, step_times, uncertainty
+from ds4chat.commands.bench.figures import TextFigures, figures, overall, uncertainty
 from ds4chat.commands.bench.report import plot
 from ds4chat.commands.bench.runs import Measured, Run, ServerRun, in_turn
 from ds4chat.engine.events import Depth, Judged, Phases, Step, Token, Tuning
@@ -81,15 +81,6 @@ def test_medians_and_quartiles_are_over_prompts() -> None:
     ratio = text.fixed[0].ratio
     assert ratio is not None
     assert (ratio.low, ratio.median, ratio.high) == (pytest.approx(1.5), pytest.approx(2), pytest.approx(3))
-
-
-def test_step_times_are_medians_so_one_stalled_step_says_nothing() -> None:
-    steps = [step(0, 0, 0, 10.0), step(1, 0, 0, 10.0), step(2, 0, 0, 500.0, rest=1.0)]
-    steps += [step(3, 2, 2, 15.0, 4.0, 3.0)]
-    table = step_times(steps)
-    assert table.plain_ms() == pytest.approx(11)
-    assert table.verify_ratio(2) == pytest.approx(1.5)
-    assert table.step_ms(2) == pytest.approx(15 + 4 + 3)
 
 
 def test_the_prediction_walks_the_deepest_run_at_the_measured_step_times() -> None:

@@ -18,7 +18,7 @@ from kits.engine import load_of, opened
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import command
-from ds4chat.commands.bench.command import plan_for
+from ds4chat.commands.bench.command import load_for, plan_for
 from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, Shot
@@ -233,7 +233,38 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
     assert {run.workload for run in measured.runs} == {"chat"}
 
 
+def hopeless(folder: Path, **more: Any) -> Settings:
+    """Every draft is wrong: the session gives the drafter up."""
+    settings = settings_for(folder, "llama-draft", **more)
+    return replace(settings, mtp=str(tiny.build("llama-draft", folder, wrong_every=1)))
+
+
+def test_a_drafter_given_up_on_the_way_is_the_reason_in_the_json_and_the_advice(
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run(hopeless(tiny_dir), BenchOptions(quick=True, json=True)) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["drafter"] is None
+    assert "none of the first" in result["off_reason"]
+    assert result["off_reason"] in result["advice"]
+    assert not result["advised"]["pays"]
+
+
+def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> None:
+    settings = settings_for(tiny_dir, "qwen35-nextn", mtp_draft=1)
+    assert load_for(BenchOptions(quick=True), settings).depth == 4
+    assert load_for(BenchOptions(), settings).depth == 8
+
+
 # ------------------------------------------------------------------------------------ check
+
+
+def test_check_says_when_the_drafter_was_given_up(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.run(hopeless(tiny_dir, predict=80), Shot("hello", json=True, raw=True)) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["drafter"] is None and "none of the first 64 drafts" in result["off_reason"]
+    assert f"MTP is off: {result['off_reason']}." in err
 
 
 def test_check_finds_exact_replies_equal(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,10 +42,10 @@ class Thinker(ReplayEngine):
             words = ANSWER.replace("\n", "\n\0").replace(" ", "\0 ").split("\0")
             pieces = [(word, origins[n % 4]) for n, word in enumerate(words)]
             thought = [
-                ("<think>\n", "plain"),
+                ("", "plain"),
                 ("Be", "accepted"),
                 (" brief.", "bonus"),
-                ("\n</think>\n\n", "plain"),
+                ("", "plain"),
             ]
             first = steps_of(command.reply, thought, thinking=True)  # type: ignore[arg-type]
             tuning = Tuning(depth=4, margin=0.8)

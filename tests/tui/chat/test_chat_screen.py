@@ -29,7 +29,7 @@ async def test_a_prompt_is_answered_and_its_figures_shown(opened: Open) -> None:
         assert "What is it?" in shown
         assert "Speculative decoding lets a small model" in shown
         # 22 tokens in 250 ms; 20 ms a token is plain: 88 tok/s, 1.76 times; 12 of 15 judged.
-        assert "22 tokens · 88.0 tok/s · 1.76× plain · 80% accepted" in shown
+        assert "22 tokens · 88.0 tok/s · 1.76× plain at load · 80% accepted" in shown
         assert "eagle3 depth 2  exact" in shown
         assert chat.prompt == ""
 
@@ -259,8 +259,12 @@ async def test_the_lossless_check_is_a_sentence(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("one", "enter")
         await chat.type("/check", "enter")
-        await chat.push(Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, ""))
-        assert "Lossless: plain decoding gives the same 22 tokens." in chat.shown()
+        await chat.push(
+            Replayed(
+                1, True, 22, -1, -1, -1, "", "", 0.0, "All 22 tokens are those of plain decoding.", 500.0
+            )
+        )
+        assert "All 22 tokens are those of plain decoding." in chat.shown()
 
 
 async def test_read_puts_a_file_into_the_prompt_as_one_mark(opened: Open, tmp_path: Path) -> None:

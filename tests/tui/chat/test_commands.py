@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from kits.chat_stage import Open
 
 from ds4chat.tui.chat.command_table import COMMANDS, CommandError, is_command, parse
 from ds4chat.tui.chat.slash_commands import ChatCommands
+from ds4chat.tui.messages import PromptSubmitted
 from ds4chat.tui.prompt.completion import suggest
 
 
@@ -111,3 +114,35 @@ def test_only_models_complete_where_a_model_is_wanted(
 
 def test_ordinary_text_completes_nothing() -> None:
     assert suggest("hello there") == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("line", ["/read {}", "/model {}", "/mtp {}", "say @{}", "/read ~no-such-user/{}"])
+async def test_a_pipe_or_an_unknown_home_is_refused_and_the_line_stays(
+    opened: Open, tmp_path: Path, line: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = line.format(pipe)
+    async with opened() as chat:
+        await chat.type(text, "enter")
+        await chat.app.workers.wait_for_complete()
+        await chat.settle()
+        asked = [g.messages[-1].content for g in chat.engine.generates]
+        assert (chat.prompt, asked) == (text, [])
+        assert len(chat.said()) == 1 and "pipe" in chat.said()[0]
+
+
+async def test_prompts_keep_their_order_while_files_are_read(opened: Open, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("inside")
+    async with opened() as chat:
+        for text in (f"one @{file}", "two", f"three @{file}"):
+            chat.screen.post_message(PromptSubmitted(text))
+        await chat.pilot.pause()
+        for _ in range(3):
+            await chat.app.workers.wait_for_complete()
+            await chat.settle()
+        quoted = "notes.txt:\n```\ninside\n```"
+        asked = [g.messages[-1].content for g in chat.engine.generates]
+        assert asked == [f"one {quoted}", "two", f"three {quoted}"]

@@ -8,7 +8,7 @@ import pytest
 from kits.chat import PIECES, ended, loaded, steps_of
 from kits.chat_stage import Open
 
-from ds4chat.engine.events import Tuning
+from ds4chat.engine.events import DrafterInfo, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.chat.legend import legend_line
 from ds4chat.tui.chat.status_line import Status, status_lines
@@ -17,7 +17,7 @@ from ds4chat.tui.controller import Progress
 
 def stats() -> Stats:
     found = Stats()
-    for event in (*steps_of(1, PIECES), ended(1)):
+    for event in (loaded(), *steps_of(1, PIECES), ended(1)):
         found.fold(event)
     return found
 
@@ -31,7 +31,8 @@ def lines(status: Status, width: int) -> list[str]:
 
 def test_a_wide_line_has_everything() -> None:
     assert lines(READY, 120) == [
-        " ● ready     Tiny Chat  eagle3 depth 2  exact   88.0 tok/s  1.76× plain   80% accepted  ctx 62/2,048"
+        " ● ready     Tiny Chat  eagle3 depth 2  exact   88.0 tok/s  1.76× plain at load   80% accepted"
+        "  ctx 62/2,048"
     ]
 
 
@@ -125,3 +126,12 @@ def test_the_legend_explains_what_is_shown() -> None:
     assert "by ratio alone" in text(approximate=True)
     assert text(two_colours=True).split()[:2] == ["accepted", "fallback"]
     assert "Markdown" in text(markdown=True)
+
+
+def test_a_depth_beyond_what_was_loaded_shows_the_one_that_runs() -> None:
+    drafter = DrafterInfo("nextn-embedded", "", 2, "as many as this load keeps copies of")
+    status = replace(READY, loaded=replace(loaded(), drafter=drafter), tuning=Tuning(depth=8))
+    assert "nextn-embedded depth 2 of 8 asked  exact" in lines(status, 140)[0]
+    for depth in (1, 2, "auto"):
+        shown = lines(replace(status, tuning=Tuning(depth=depth)), 140)[0]  # type: ignore[arg-type]
+        assert f"nextn-embedded depth {depth}  exact" in shown

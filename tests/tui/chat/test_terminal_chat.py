@@ -110,3 +110,38 @@ def test_the_mouse_of_a_terminal_drags_and_turns_a_number(tiny_dir: Path, tmp_pa
         chat.until("0.00   + off: drafts up to depth")
     finally:
         chat.close()
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_only_writes_lines_gets_no_screen(term: str, tiny_dir: Path, tmp_path: Path) -> None:
+    target = tiny.build("llama", tiny_dir)
+    chat = Terminal("-m", target, DS4CHAT_HOME=str(tmp_path), TERM=term)
+    assert chat.leave() == 2
+    assert b"-p TEXT" in chat.raw and b"\x1b" not in chat.raw
+    shot = Terminal("-m", target, "-n", "3", "-p", "hi", DS4CHAT_HOME=str(tmp_path), TERM=term)
+    assert shot.leave() == 0
+    assert b"\x1b" not in shot.raw
+
+
+def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path) -> None:
+    """A thread that hangs in a read is not waited for; a pipe that stays empty stands for a dead disk."""
+    script = (
+        "import os, sys\n"
+        "from ds4chat.settings.schema import Settings\n"
+        "from ds4chat.tui.app import ChatApp, run\n"
+        "ends = os.pipe()\n"
+        "show = ChatApp.on_ready\n"
+        "def hang(app):\n"
+        "    show(app)\n"
+        "    app.run_worker(lambda: os.read(ends[0], 1), thread=True, exit_on_error=False)\n"
+        "ChatApp.on_ready = hang\n"
+        "sys.exit(run(Settings()))\n"
+    )
+    chat = Terminal(DS4CHAT_HOME=str(tmp_path), script=script)
+    try:
+        chat.until("no model")
+        chat.enter("/quit")
+        assert chat.leave() == 0
+        assert b"\x1b[?1049l" in chat.raw, "the terminal was not given back"
+    finally:
+        chat.close()

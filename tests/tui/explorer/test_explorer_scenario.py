@@ -6,20 +6,20 @@ import pytest
 from kits.explorer_stage import steps_from
 
 from ds4chat.analysis.rows import rows_from_steps
-from ds4chat.analysis.whatif import costs_from_rows, what_if
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.analysis.times import StepTimes
+from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.explorer.scenario import HANDLES, Handle, Scenario, recorded, result_lines
 
 ROWS = rows_from_steps(steps_from(("++", "-", "", "+-")))
 """5 rows, 3 accepted; 3 + 1 + 1 + 2 = 7 tokens in 4 steps; 40 + 40 + 20 + 40 = 140 ms."""
-TIMES = costs_from_rows(ROWS)
+TIMES = StepTimes(ROWS)
 BASE = recorded(ROWS, TIMES)
 BY_NAME: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
 
 
-def lines_of(scenario: Scenario, times: CostTable = TIMES) -> list[str]:
+def lines_of(scenario: Scenario, times: StepTimes = TIMES) -> list[str]:
     result = what_if(ROWS, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times)
     return ["".join(text for text, _ in line) for line in result_lines(BASE, result, scenario, times)]
 
@@ -106,7 +106,7 @@ def test_a_margin_says_how_many_verdicts_it_turns() -> None:
 
 
 def test_without_step_times_there_is_no_speed() -> None:
-    lines = lines_of(Scenario(gate=0.0), CostTable())
+    lines = lines_of(Scenario(gate=0.0), StepTimes(rows_from_steps([])))
     assert lines[3].split() == ["tokens/s", "50.0", "–"]
     assert lines[6] == "No speed: the record has no step times."
 

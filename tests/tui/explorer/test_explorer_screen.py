@@ -261,6 +261,51 @@ async def test_a_applies_and_says_when_there_is_nothing_to() -> None:
         assert [m.tuning for m in app.of(TuningChanged)] == [Tuning(depth=1)]
 
 
+@BOTH
+async def test_no_control_swallows_a_key_that_the_line_at_the_foot_names(size) -> None:
+    """a applies, and takes along what is being typed; other letters do what they do outside of a control."""
+    app = Stage(source)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        await pilot.press("w", "4", "a")
+        await settled(pilot)
+        assert [m.tuning for m in app.of(TuningChanged)] == [Tuning(depth=4)]
+        assert not app.explorer.query_one("#control-whatif-depth", Control).editing
+        await pilot.press("9", "9", "a")
+        await settled(pilot)
+        assert len(app.of(TuningChanged)) == 1, "a value that is none is not applied"
+        assert "99" in app.explorer.query_one("#control-whatif-depth", Control).says
+        await pilot.press("8", "e")
+        assert app.focused is app.explorer.query_one("#explorer-export")
+
+
+async def test_a_field_that_takes_letters_is_named_in_their_place_at_the_foot() -> None:
+    app = Stage(source)
+    async with app.run_test(size=NARROW) as pilot:
+        await settled(pilot)
+        assert "e export" in shown(app)
+        for key in ("slash", "e"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "e export" not in shown(app) and "Esc goes back" in shown(app)
+            await pilot.press("escape")
+            await pilot.pause()
+            assert "e export" in shown(app)
+
+
+async def test_the_views_are_named_without_digits_where_digits_are_values() -> None:
+    app = Stage(source)
+    async with app.run_test(size=NARROW) as pilot:
+        await settled(pilot)
+        assert "1 Rows" in shown(app)
+        await pilot.press("3")
+        await settled(pilot)
+        assert "1 Rows" not in shown(app) and "Rows" in shown(app)
+        await pilot.press("1", "enter")
+        await settled(pilot)
+        assert app.explorer.what_if.scenario == Scenario(depth=1)
+
+
 async def test_values_go_back_to_the_recorded_ones() -> None:
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +45,16 @@ def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
     first, second = Reply(1, "m"), Reply(2, "m")
     for one in STEPS:
         first.take(one)
+    first.stats.plain.load_ms = 30.0
     for one in steps_from(("++",), reply=2):
         second.take(one)
+    second.stats.plain.load_ms = 25.0
     found = opener(chat_of(first, second), "")()
     assert same(found.rows, rows_from_steps([*STEPS, *steps_from(("++",), reply=2)]))
     assert found.jumps and not found.note
-    assert found.times.plain_ms() == 25.0 + 0.0
+    # 3 + 1 + 2 tokens at 30 ms, 3 at 25; the steps took 120 and 40 ms.
+    assert found.times.step_ms(0) == (6 * 30 + 3 * 25) / 9
+    assert found.times.plain.speedup == (6 * 30 + 3 * 25) / 160
 
 
 def test_a_source_can_be_read_again_when_more_has_come() -> None:
@@ -70,11 +74,18 @@ def test_replies_without_steps_are_counted() -> None:
 
 def test_a_chat_without_a_judged_draft_says_what_to_do() -> None:
     with pytest.raises(SourceError, match=r"No draft was judged in this conversation yet\. Ask something"):
-        conversation_source(steps_from(("", "")), 20.0)
+        conversation_source(steps_from(("", "")))
 
 
-def test_a_plain_step_on_record_counts_before_the_baseline() -> None:
-    assert conversation_source(steps_from(("", "++")), 99.0).times.plain_ms() == 20.0
+def test_a_pass_on_record_counts_before_the_load() -> None:
+    plain, drafting = steps_from(("", "++"))
+    reply = Reply(1, "m")
+    reply.stats.plain.load_ms = 99.0
+    reply.take(replace(plain, baseline=True))
+    reply.take(drafting)
+    found = opener(chat_of(reply), "")()
+    assert found.times.step_ms(0) == 20.0
+    assert found.times.plain.speedup == reply.stats.plain.speedup == (4 * 20) / 60
 
 
 def test_a_log_gives_the_rows_that_were_written(tmp_path: Path) -> None:
@@ -115,14 +126,14 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
         recorder.take(stored_step(index))
     recorder.flush()
     assert recorder.conversation is not None
-    found = stored_source(store.records, recorder.conversation)
+    found = stored_source(store, recorder.conversation)
     assert len(found.rows) == 9
     assert found.rows.accepted.tolist() == [True, True, False] * 3
     assert found.rows.draft_text[:3] == ("d1", "d2", "d3")
     with pytest.raises(
         SourceError, match="The stored conversation 99 has no judged drafts, or there is none"
     ):
-        stored_source(store.records, 99)
+        stored_source(store, 99)
 
 
 def test_a_number_is_a_stored_conversation_unless_a_file_has_that_name(tmp_path: Path, monkeypatch) -> None:

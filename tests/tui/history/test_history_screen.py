@@ -14,9 +14,9 @@ from kits.stored import OTHER, TEXT, converse
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from ds4chat.settings.paths import states_folder
+from ds4chat.settings.paths import state_file
 from ds4chat.settings.schema import Settings
-from ds4chat.store import Store, open_store
+from ds4chat.store import Store, StoreError, open_store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.history import changes as changes
@@ -125,28 +125,48 @@ async def test_rename_pin_delete_and_undo(store: Store) -> None:
         assert "Foxes" in shown(app)[0]
 
 
-def test_deleting_a_conversation_removes_saved_states(
+def test_deleting_a_conversation_removes_its_saved_state(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its text could be read back from them. Another file of the cache stays."""
+    """Its text could be read back from that. Those of other conversations stay."""
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
-    key = converse(store, "ask one")
-    folder = states_folder()
-    folder.mkdir(parents=True)
-    (folder / "a.state").write_bytes(b"tokens")
-    other = folder.parent / "costs.json"
-    other.write_bytes(b"{}")
+    key, other = converse(store, "ask one"), converse(store, "ask two")
+    state_file(key).parent.mkdir(parents=True)
+    for number in (key, other):
+        state_file(number).write_bytes(b"tokens")
     delete = store.conversations.delete
 
     def killed_before(conversation: int) -> None:
-        assert list(folder.iterdir()) == []
+        assert not state_file(key).exists()
         delete(conversation)
 
     monkeypatch.setattr(store.conversations, "delete", killed_before)
     changes.delete(store, key)
     assert store.conversations.get(key).deleted_ms is not None
-    assert list(folder.iterdir()) == []
-    assert other.exists()
+    assert list(state_file(key).parent.iterdir()) == [state_file(other)]
+
+
+def test_a_conversation_whose_saved_state_cannot_be_deleted_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    key = converse(store, "ask one")
+    state_file(key).mkdir(parents=True)  # what unlink refuses
+    with pytest.raises(StoreError, match=r"The saved state .* cannot be deleted"):
+        changes.delete(store, key)
+    assert store.conversations.get(key).deleted_ms is None
+
+
+def test_deleting_from_a_store_in_memory_leaves_the_states_of_the_one_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    store = Store.in_memory()
+    key = converse(store, "ask one")
+    state_file(key).parent.mkdir(parents=True)
+    state_file(key).write_bytes(b"tokens")
+    changes.delete(store, key)
+    assert state_file(key).exists()
 
 
 async def test_a_conversation_that_is_written_to_is_not_deleted(store: Store) -> None:

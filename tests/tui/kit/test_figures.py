@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount
+from ds4chat.text import still
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines, stacked_line
 from ds4chat.tui.kit.figures import (
     count,
@@ -20,7 +21,7 @@ from ds4chat.tui.kit.figures import (
     token_text,
     whole_percent,
 )
-from ds4chat.tui.panels.history import History
+from ds4chat.tui.kit.history import History
 
 
 def plain(lines) -> list[str]:
@@ -89,7 +90,7 @@ def test_levels_are_eighths() -> None:
 
 def test_token_text_is_visible_harmless_and_exactly_as_wide() -> None:
     assert token_text(" the\n", 6) == "␣the⏎ "
-    assert token_text("\x1b[31m\u202e\u200b", 10) == "·[31m··   "
+    assert token_text("\x1b[31m\u202e\u200b", 10) == "␛[31m▯▯   "
     assert token_text("speculative", 6) == "specu…"
     assert token_text("", 3) == "·  "
 
@@ -98,7 +99,7 @@ def test_token_text_is_visible_harmless_and_exactly_as_wide() -> None:
 def test_token_text_never_leaves_its_column(text: str, width: int) -> None:
     shown = token_text(text, width)
     assert cell_len(shown) == width
-    assert all(c.isprintable() for c in shown)
+    assert still(shown) == shown and not any(c.isspace() and c != " " for c in shown)
 
 
 def test_position_lines_show_share_and_tally() -> None:

@@ -68,7 +68,7 @@ def test_a_bad_file_is_found_with_its_problem(tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"PK\x03\x04" + b"\0" * 100)
     assert "not a GGUF" in describe_file(bad).problem
-    assert "cannot be read" in describe_file(tmp_path / "gone.gguf").problem
+    assert "does not exist" in describe_file(tmp_path / "gone.gguf").problem
 
 
 def test_choices_say_what_fits_and_why_not(tiny_dir: Path) -> None:

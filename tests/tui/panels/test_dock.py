@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from kits.panel_stage import LOADED, OFF, Stage, step
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Ended, Prefill, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels import dock as dock_module
-from ds4chat.tui.panels.acceptance import outcome_lines, speedup
-from ds4chat.tui.panels.confidence import ConfidenceLog, Row, columns, head_line, row_spans
+from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
+from ds4chat.tui.panels.confidence import ConfidenceLog, ConfidencePanel, Row, columns, head_line, row_spans
 from ds4chat.tui.panels.dock import PanelDock, open_panels
 from ds4chat.tui.themes import load_themes
 
@@ -22,7 +22,7 @@ STEPS = [step(0, 2, 2), step(1, 1, 2), step(2, 0, 2), step(3, 2, 2)]
 
 
 def folded(steps=STEPS) -> Stats:
-    stats = Stats()
+    stats = Stats(plain=PlainTime(LOADED.plain_ms))
     for one in steps:
         stats.fold(one)
     return stats
@@ -56,9 +56,8 @@ async def test_acceptance_shows_the_counters_by_hand() -> None:
     assert "75.0 % 3/4" in text and "66.7 % 2/3" in text
     assert "full 2 partial 1 miss 1" in text
     assert "56.2 tok/s 2.81× plain decoding" in text
-    assert "20.0 tok/s plain: median pass at load" in text
-    assert speedup(stats, LOADED) == 9 / 160 * 1000 / 20
-    assert speedup(stats, dataclasses.replace(LOADED, plain_ms=0.0)) is None
+    assert "20.0 tok/s plain: a pass at load" in text
+    assert ("2.81×", "muted") in [(text.strip(), role) for line in speed_lines(stats) for text, role in line]
 
 
 def test_an_outcome_has_its_colour_once_it_happened() -> None:
@@ -159,6 +158,14 @@ async def test_many_batches_are_drawn_together_and_an_idle_dock_draws_nothing(mo
         await settle(pilot)
         assert len(drawings) == 1
         assert len(app.dock.confidence.log_view.rows) == 12 * 7 + 4
+
+
+async def test_the_confidence_log_keeps_no_more_out_of_sight_than_in_sight() -> None:
+    """At 80x24 the dock may stay closed for a whole session."""
+    panel = ConfidencePanel(capacity=10)
+    for index in range(40):
+        panel.take([step(index, 2, 2)], folded(), folded())
+    assert [row.step for row in panel._pending] == [n for n in range(35, 40) for _ in range(2)]
 
 
 async def test_only_changed_lines_are_drawn_again() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from kits.chat import PIECES, ended, loaded, steps_of
+from kits.chat import PIECES, ended, steps_of
 from rich.cells import cell_len
 from rich.style import Style
 from textual.geometry import Offset
@@ -56,9 +58,35 @@ def test_each_origin_has_a_look_and_a_ratio_acceptance_its_own() -> None:
     ]
 
 
+def test_thinking_is_coloured_by_origin_too() -> None:
+    reply = reply_of(("", "plain"), ("so", "plain"), (" hm", "accepted"), (" no", "corrected"), thinking=True)
+    reply.take(steps_of(1, [("Yes", "bonus")], first=4)[0])
+    block = ReplyBlock(reply, 80)
+    assert rows_of(block)[1:3] == ["   ▸ thinking · 4 tokens", "   Yes"]
+    assert block.toggle()
+    assert block.row(2) == (
+        (" ┊ ", "thinking-bar"),
+        ("so", "plain"),
+        (" hm", "accepted"),
+        (" no", "corrected"),
+    )
+    assert block.hit(2, 3).token == 2
+
+
+def test_what_came_after_the_last_token_is_shown_on_its_side() -> None:
+    reply = reply_of(("", "plain"), ("so", "plain"), thinking=True)
+    assert not ReplyBlock(reply_of(("", "plain"), thinking=True), 80).toggle()  # no text to open
+    reply.end(dataclasses.replace(ended(1), tail="Yes", thinking_tail=" hm"))
+    block = ReplyBlock(reply, 80)
+    block.toggle()
+    assert rows_of(block)[1:4] == ["   ▾ thinking · 2 tokens", " ┊ so hm", "   Yes"]
+    assert block.hit(3, 0).what == ""  # it is no token's
+    assert (reply.answer, reply.thinking) == ("Yes", "so hm")
+
+
 def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
     grown = Reply(1, "Tiny")
-    block = ReplyBlock(grown, 40, loaded())
+    block = ReplyBlock(grown, 40)
     for step in steps_of(1, PIECES, by_ratio=[7]):
         grown.take(step)
         block.grow()
@@ -66,7 +94,7 @@ def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
     block.grow()
     opened = reply_of(*PIECES, by_ratio=[7])
     opened.end(ended(1))
-    again = ReplyBlock(opened, 40, loaded())
+    again = ReplyBlock(opened, 40)
     assert [block.row(i) for i in range(block.height)] == [again.row(i) for i in range(again.height)]
 
 
@@ -127,7 +155,7 @@ def test_hostile_text_is_harmless_in_every_block() -> None:
 def test_no_row_is_wider_than_the_screen_beside_the_gutter(width: int) -> None:
     reply = reply_of(*PIECES, ("漢字かな交じり文と👍絵文字", "accepted"))
     reply.end(ended(1))
-    block = ReplyBlock(reply, width, loaded())
+    block = ReplyBlock(reply, width)
     for index in range(1, block.height):
         text = text_of(block.row(index))
         assert cell_len(text.rstrip()) <= max(width, GUTTER + 2) or "tokens" in text
@@ -136,7 +164,7 @@ def test_no_row_is_wider_than_the_screen_beside_the_gutter(width: int) -> None:
 def stack_of(width: int = 40) -> tuple[Stack, ReplyBlock]:
     reply = reply_of()
     reply.end(ended(1))
-    block = ReplyBlock(reply, width, loaded())
+    block = ReplyBlock(reply, width)
     return Stack([UserBlock(UserTurn("one"), width), block]), block
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ds4chat.tui.transcript.flow import Flow
+from ds4chat.tui.transcript.flow import Flow, expand_tabs
 
 
 def rows(flow: Flow) -> list[str]:
@@ -94,3 +94,8 @@ def test_no_character_is_lost_and_no_row_is_too_wide(pieces: list[str], width: i
     for index in range(flow.height):
         assert cell_len(flow.row_text(index).rstrip(" ")) <= width
         assert "".join(span.text for span in flow.spans(index)) == flow.row_text(index)
+
+
+def test_tabs_go_to_the_next_stop_of_their_line() -> None:
+    assert expand_tabs("a\tb\n\tc", 0) == "a   b\n    c"
+    assert expand_tabs("\tx", 3) == " x"

@@ -1,0 +1,80 @@
+"""What a support file must share with its target, whatever its kind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn
+
+from ds4chat.models import tokenizer
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import Header
+from ds4chat.models.summary import trunk_layers
+from ds4chat.text import one_line, shortened
+
+LOW_BITS = 4.0
+"""A head below this many bits a weight is known to lose most of its acceptance."""
+
+
+class Fit(NamedTuple):
+    """How a support file that fits drafts. ``n_heads``: NextN blocks, 0 for kinds without; ``notes``:
+    warnings, each a sentence."""
+
+    n_heads: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def misfit(support: Header, target: Header, what: str) -> NoReturn:
+    """The two files do not belong together."""
+    raise ModelFileError(
+        f"{one_line(support.path)} does not fit {one_line(target.path)}: {what}. "
+        "Give the support file that was made for this model."
+    )
+
+
+def check_vocabulary(target: Header, support: Header) -> None:
+    """As many tokens as the target's and, where the support file carries them, the same texts."""
+    ours, theirs = tokenizer.vocabulary_size(target), tokenizer.vocabulary_size(support)
+    if theirs is not None and ours != theirs:
+        misfit(support, target, f"its vocabulary has {theirs:,} tokens, the target's {ours:,}")
+    if tokenizer.has_tokenizer(support):
+        check_texts(target, support, 0)
+
+
+def check_texts(target: Header, support: Header, start: int) -> None:
+    difference = tokenizer.first_difference(target, support, start)
+    if difference:
+        token, ours, theirs = difference
+        misfit(
+            support,
+            target,
+            f'token {token} of its vocabulary is "{theirs}", the target\'s is "{ours}"',
+        )
+
+
+def checkpoint_conflict(target: Header, support: Header) -> str:
+    """Why two files come from different checkpoints of one model, "" where nothing says so."""
+    for key, word in (
+        ("deepseek4.checkpoint_variant", "checkpoint"),
+        ("general.source.revision", "revision"),
+    ):
+        ours, theirs = target.metadata.get(key), support.metadata.get(key)
+        if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
+            return f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
+    return ""
+
+
+def low_bit_notes(header: Header) -> tuple[str, ...]:
+    """A warning where the NextN block's own matrices are stored in too few bits. Routed experts, of which
+    each token uses a few, stand it."""
+    first = f"blk.{trunk_layers(header)}."
+    low = [
+        t
+        for t in header.tensors.values()
+        if t.name.startswith(first) and len(t.dims) == 2 and t.type.bits < LOW_BITS
+    ]
+    if not low:
+        return ()
+    worst = min(low, key=lambda t: t.type.bits)
+    return (
+        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
+        f"({worst.type.bits:.1f} bits a weight); below {LOW_BITS:g} bits most drafts tend to be rejected.",
+    )

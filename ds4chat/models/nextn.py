@@ -1,0 +1,104 @@
+"""What llama.cpp asks of NextN blocks, inside the target or in a support file."""
+
+from __future__ import annotations
+
+from ds4chat.models import architectures, tokenizer
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.fit import Fit, check_vocabulary, checkpoint_conflict, low_bit_notes, misfit
+from ds4chat.models.gguf_file import Header
+from ds4chat.models.requirements import check_nextn
+from ds4chat.models.summary import nextn_layers, trunk_layers
+from ds4chat.text import one_line, shortened
+
+
+def check_inside(target: Header) -> Fit:
+    """The NextN blocks inside the target. Raises ModelFileError where there are none that can run."""
+    if not nextn_layers(target):
+        raise ModelFileError(
+            f"{one_line(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
+            "model with --mtp FILE, or use --lookup."
+        )
+    return Fit(_check_blocks(target), low_bit_notes(target))
+
+
+def _check_blocks(header: Header) -> int:
+    """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
+    name, architecture = one_line(header.path), header.architecture
+    if architecture not in architectures.NEXTN:
+        raise ModelFileError(
+            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
+            f"{name} is of no use. Give a draft model with --mtp FILE, or use --lookup."
+        )
+    declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
+    if not declared or held != declared:
+        raise ModelFileError(
+            f"{name} is incomplete: its metadata declares {declared} NextN blocks, and it holds {held}. "
+            "Convert it again, or download it again."
+        )
+    if declared > 1 and architecture not in architectures.NEXTN_CHAINED:
+        raise ModelFileError(
+            f"{name} has {declared} NextN blocks, and llama.cpp runs only one for the architecture "
+            f"{architecture}. Convert the model with one NextN block, or use --lookup."
+        )
+    width = header.own_integer("embedding_length") or 0
+    first = trunk_layers(header)
+    check_nextn(header, range(first, first + declared))
+    for i in range(first, first + declared):
+        dims = header.tensors[f"blk.{i}.nextn.eh_proj.weight"].dims
+        if dims != (2 * width, width):
+            raise ModelFileError(
+                f"{name} is corrupt: its NextN block's eh_proj is {_times(dims)}, where an embedding width "
+                f"of {width} asks for {_times((2 * width, width))}. Convert it again."
+            )
+    if architecture == "deepseek4":
+        _check_deepseek4(header, first)
+    return declared
+
+
+def _check_deepseek4(header: Header, block: int) -> None:
+    ratios = header.integers(header.own("attention.compress_ratios")) or []
+    if len(ratios) <= block or ratios[block] != 0:
+        raise ModelFileError(
+            f"{one_line(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
+            "which llama.cpp asks for. Convert it again with a current converter."
+        )
+    if (header.own_integer("hash_layer_count") or 0) > block:
+        raise ModelFileError(
+            f"{one_line(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
+        )
+
+
+def check_support(target: Header, support: Header) -> Fit:
+    """A support file that holds the NextN blocks alone. Raises ModelFileError where it does not fit."""
+    if support.architecture != target.architecture:
+        misfit(
+            support,
+            target,
+            f"it was made for the architecture {shortened(support.architecture)}, the target is "
+            f"{shortened(target.architecture)}",
+        )
+    _check_widths(target, support)
+    n_heads = _check_blocks(support)
+    embeddings = support.tensors.get("token_embd.weight")
+    if embeddings is None or tokenizer.vocabulary_size(support) is None:
+        raise ModelFileError(
+            f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
+            "the support model too. Convert it again with `convert_hf_to_gguf.py --mtp`."
+        )
+    conflict = checkpoint_conflict(target, support)
+    if conflict:
+        misfit(support, target, conflict)
+    check_vocabulary(target, support)
+    return Fit(n_heads, low_bit_notes(support))
+
+
+def _check_widths(target: Header, support: Header) -> None:
+    """The hidden row that travels between the two: ``embedding_length`` wide, for DeepSeek V4 four times
+    that, as each has four hyper-connection streams."""
+    ours, theirs = (h.own_integer("embedding_length") or 0 for h in (target, support))
+    if ours != theirs:
+        misfit(support, target, f"its hidden rows are {theirs} wide, the target's {ours}")
+
+
+def _times(dims: tuple[int, ...]) -> str:
+    return " x ".join(str(d) for d in dims)

@@ -1,0 +1,57 @@
+"""What a header says of a model in a few words: its blocks and its quantisation."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from gguf.constants import LlamaFileType
+
+from ds4chat.models.gguf_file import Header
+
+_EH_PROJ = re.compile(r"blk\.(\d{1,9})\.nextn\.eh_proj\.weight", re.ASCII)
+_GUESSED = 1024
+"""Flag in general.file_type: the converter guessed it."""
+
+
+def nextn_layers(header: Header) -> int:
+    """NextN blocks that the file declares and holds."""
+    blocks = header.own_integer("block_count") or 0
+    nextn = header.own_integer("nextn_predict_layers") or 0
+    if header.architecture == "gemma4-assistant":
+        return nextn
+    held = (_EH_PROJ.fullmatch(name) for name in header.tensors)
+    return sum(blocks - nextn <= int(match[1]) < blocks for match in held if match)
+
+
+def trunk_layers(header: Header) -> int:
+    """Blocks without those of NextN."""
+    blocks = header.own_integer("block_count") or 0
+    nextn = header.own_integer("nextn_predict_layers") or 0
+    # DeepSeek V4 counts the blocks anew where the metadata promises one that is not there.
+    return blocks if header.architecture == "deepseek4" and not nextn_layers(header) else blocks - nextn
+
+
+def dominant_type(header: Header) -> str:
+    """The ggml type that most bytes of the tensors are stored in, "" without tensors."""
+    sizes: Counter[str] = Counter()
+    for tensor in header.tensors.values():
+        sizes[tensor.type.name] += tensor.n_bytes
+    return sizes.most_common(1)[0][0] if sizes else ""
+
+
+def file_type(header: Header) -> str:
+    """The quantisation that ``general.file_type`` names, "Q4_K_M"; "" where it names none."""
+    value = header.metadata.get("general.file_type")
+    if not isinstance(value, int):
+        return ""
+    try:
+        name = str(LlamaFileType(value & ~_GUESSED).name)
+    except ValueError:
+        return ""
+    return name.removeprefix("MOSTLY_").removeprefix("ALL_")
+
+
+def quantisation(header: Header) -> str:
+    """The quantisation by its usual name: what the file says it is, else the type of most of its bytes."""
+    return file_type(header) or dominant_type(header)

@@ -1,0 +1,93 @@
+"""What a terminal sends, read as keys and pastes: what Textual's own parser gets wrong for typed text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from textual import events
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.message import Message
+
+META_ENTER = ("\x1b\r", "\x1b\n")
+"""Alt+Enter of terminals that send Alt as an escape character before the key."""
+_PARTIAL = len(BRACKETED_PASTE_START) - 1
+"""Most characters of a mark, of the beginning or the end, that are not yet one."""
+
+
+def is_text(character: str) -> bool:
+    """The character is part of what people write: everything but control characters and lone surrogates.
+
+    Unlike ``str.isprintable`` it holds for joiners, which Persian and emoji need, for blanks other than the
+    space, and for characters that are newer than Python's tables.
+    """
+    code = ord(character)
+    return code >= 0x20 and not 0x7F <= code < 0xA0 and not 0xD800 <= code < 0xE000
+
+
+class Key(events.Key):
+    """A key that counts as printable when it writes text. It is handled as its base is, by ``on_key``."""
+
+    @property
+    def is_printable(self) -> bool:
+        return self.character is not None and len(self.character) == 1 and is_text(self.character)
+
+    def copy(self) -> Key:
+        return Key(self.key, self.character)
+
+
+class InputParser(XTermParser):
+    """Textual's parser with three differences: a paste keeps its text whole and in order, whatever is in it;
+    Alt+Enter is known in both its forms; and every character that writes text is printable."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._tail = ""
+        """The end of what came, where a paste's mark may have begun."""
+        self._pasted: list[str] | None = None
+        """What came of the paste that goes on, without ``_tail``; None outside of one."""
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """The events of what came. Textual calls it with nothing at the end of the input."""
+        if not data:
+            yield from super().feed(data)
+        while data:
+            if self._pasted is None:
+                tail, self._tail = self._tail, ""
+                keys, mark, _ = (tail + data).partition(BRACKETED_PASTE_START)
+                came = len(keys) + len(mark) - len(tail)
+                if mark:
+                    self._pasted = []
+                else:
+                    self._tail = keys[-_PARTIAL:]
+                keys, data = data[:came], data[came:]
+                yield from super().feed(keys)
+            else:
+                # Textual's parser takes an escape character in a paste for the beginning of a key.
+                text, mark, data = (self._tail + data).partition(BRACKETED_PASTE_END)
+                if not mark:
+                    text, self._tail = text[:-_PARTIAL], text[-_PARTIAL:]
+                    self._pasted.append(text)
+                    continue
+                pasted = "".join((*self._pasted, text)).replace("\x00", "")
+                self._tail, self._pasted = "", None
+                yield events.Paste(pasted)
+                yield from (e for e in super().feed(mark) if not isinstance(e, events.Paste))
+
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        if sequence in META_ENTER:
+            yield Key("alt+enter", None)
+            return
+        for event in super()._sequence_to_key_events(sequence, alt):
+            yield Key(event.key, event.character)
+
+
+def use_own_parser() -> None:
+    """Have Textual's drivers read the terminal with InputParser; where they read events of the system's
+    instead (Windows), nothing changes."""
+    try:
+        from textual.drivers import linux_driver
+    except ImportError:  # no terminal of this kind
+        return
+    drivers: Any = linux_driver
+    drivers.XTermParser = InputParser

@@ -195,6 +195,18 @@ def test_totals_without_steps_come_back_from_the_store() -> None:
     assert back is not None and back.counters == Counters(12, 7)
 
 
+def test_a_servers_steps_without_drafts_are_its_plain_baseline() -> None:
+    stats, untold = Stats(), Stats()
+    for event in events_of("ngram.chat", LlamaReader()):
+        stats.fold(event)
+    for event in late():
+        untold.fold(event)
+    # Ten steps of one token after the first, and then two with drafts.
+    assert stats.plain.passes == 10
+    assert stats.plain.speedup is not None
+    assert (untold.plain.passes, untold.plain.speedup) == (0, None)
+
+
 # -- what-if
 
 

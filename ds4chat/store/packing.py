@@ -29,14 +29,15 @@ from ds4chat.store.errors import StoreError
 from ds4chat.text import encodable
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
-REASONS: tuple[str, ...] = ("", "match", "ratio")
+REASONS: tuple[str, ...] = ("", "match", "ratio", "server")
 """Why a draft was accepted, by code."""
 
 TOP = 5
 """Likeliest tokens kept of a distribution."""
 
 THINKING = 4
-"""Added to a token's origin code when it belongs to the thinking."""
+"""Added to a token's origin code when it belongs to the thinking. The code itself stands in the two bits
+below it and, from the fifth origin on, in those above."""
 
 BASELINE = 64
 """Added to a step's outcome code when the step is a plain pass that the baseline rests on."""
@@ -194,6 +195,7 @@ def _check(columns: Columns) -> None:
         and int(steps["judged"].sum(dtype=np.int64)) == len(judged)
         and _below(outcome_codes(steps), len(OUTCOMES))
         and _below(steps["outcome"], 2 * BASELINE)
+        and bool(np.isin(columns.tokens["kind"], list(_KINDS)).all())
         and _below(steps["drafter"], strings)
         and _below(judged["by"], len(REASONS))
         and _below(judged["draft_text"], strings)
@@ -225,7 +227,7 @@ def tokens_of(columns: Columns, text: str, thinking: str) -> list[Token]:
     for id_, chars, kind in rows:
         side = int(bool(kind & THINKING and thinking))
         begin, at[side] = at[side], at[side] + chars
-        found.append(Token(id_, sides[side][begin : at[side]], ORIGINS[kind & 3], bool(kind & THINKING)))
+        found.append(Token(id_, sides[side][begin : at[side]], *_KINDS[kind]))
     return found
 
 
@@ -277,8 +279,8 @@ def _judged_of(columns: Columns) -> Iterator[Judged]:
             target_text=strings[t_text],
             accepted=bool(accepted),
             by=REASONS[by],  # type: ignore[arg-type]
-            ratio=ratio,
-            gap=gap,
+            ratio=None if math.isnan(ratio) else ratio,
+            gap=None if math.isnan(gap) else gap,
             draft_gap=None if math.isnan(d_gap) else d_gap,
             draft_prob=None if math.isnan(d_prob) else d_prob,
             full=full.get(row),
@@ -299,7 +301,11 @@ def _joined(parts: list[Records], dtype: np.dtype[np.void]) -> Records:
 
 
 def _kind(origin: Origin, thinking: bool) -> int:
-    return _ORIGIN_CODE[origin] + THINKING * thinking
+    code = _ORIGIN_CODE[origin]
+    return (code & 3) + THINKING * thinking + (code >> 2 << 3)
+
+
+_KINDS = {_kind(origin, thinking): (origin, thinking) for origin in ORIGINS for thinking in (False, True)}
 
 
 def _step_record(step: Step, tuning: int, code: Callable[[str], int]) -> tuple[Any, ...]:
@@ -326,8 +332,8 @@ def _judged_record(row: Judged, code: Callable[[str], int]) -> tuple[Any, ...]:
         code(row.target_text),
         row.accepted,
         _REASON_CODE[row.by],
-        row.ratio,
-        row.gap,
+        math.nan if row.ratio is None else row.ratio,
+        math.nan if row.gap is None else row.gap,
         math.nan if row.draft_gap is None else row.draft_gap,
         math.nan if row.draft_prob is None else row.draft_prob,
     )

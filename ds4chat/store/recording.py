@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
+from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step, Tuning
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
 from ds4chat.store.entities import ModelIdentity, State
@@ -87,17 +87,21 @@ class ReplyRecorder:
         self._prefill: Prefill | None = None
         self._end: Ended | EngineDied | None = None
         self._done = False
+        self._revised = False
+        """What is to be written takes the place of the steps in the database."""
         self._batches = 0
         self._written = self._clock()
         self._tunings: dict[Tuning, int] = {}
         self.flush(durable=True)
 
-    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
+    def take(self, *events: Step | Prefill | Revised | Ended | EngineDied) -> None:
         """Keep what the events brought. An end is on disk when this returns; anything else once INTERVAL has
         passed since the last write, and nothing at all, as a sign of life, after HEARTBEAT."""
         for event in events:
             if isinstance(event, Step):
                 self._steps.append(event)
+            elif isinstance(event, Revised):
+                self._steps, self._revised = list(event.steps), True
             elif isinstance(event, Prefill):
                 self._prefill = event
             else:
@@ -147,6 +151,7 @@ class ReplyRecorder:
         self.error = None
         del self._steps[: len(steps)]
         self._prefill = None
+        self._revised = False
         self._done = end is not None
         self._written = self._clock()
         return True
@@ -192,6 +197,9 @@ class ReplyRecorder:
         end: Ended | EngineDied | None,
     ) -> None:
         now = self._conversations.now_ms()
+        if self._revised:
+            forget_steps(connection, self._message)
+            self._batches = 0
         if steps:
             insert_steps(connection, self._message, self._batches, steps, self._tunings)
             self._batches += 1
@@ -216,6 +224,16 @@ class ReplyRecorder:
     def _message(self) -> int:
         assert self.message is not None, "the reply is opened before anything of it is written"
         return self.message
+
+
+def forget_steps(connection: sqlite3.Connection, message: int) -> None:
+    """Take a reply's steps and its text out again, and their counts."""
+    for name in ("batches", "pieces"):
+        connection.execute(f"DELETE FROM {name} WHERE message = ?", (message,))
+    connection.execute(
+        "UPDATE messages SET tokens = 0, steps = 0, drafted = 0, judged = 0, accepted = 0 WHERE id = ?",
+        (message,),
+    )
 
 
 def insert_steps(
@@ -279,6 +297,11 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         )
         return
     settle_text(connection, message, end.tail, end.thinking_tail)
+    if end.counters is not None:
+        connection.execute(
+            "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
+            (end.counters.drafted, end.counters.accepted, message),
+        )
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "

@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Literal
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Ended,
     EngineDied,
@@ -37,6 +38,7 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     SpeculationOff,
     Step,
     Tuning,
@@ -84,6 +86,8 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
@@ -92,6 +96,13 @@ class Frame:
     """Why nothing could be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
@@ -207,7 +218,10 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
+        if self.load_command is None:
+            return ""
+        server = self.load_command.server
+        return (server.name or server.url) if server else one_line(PurePath(self.load_command.model).stem)
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -465,16 +479,15 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
+            self._loaded(event)
             frame.engine = True
-            self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
@@ -485,6 +498,23 @@ class Chat:
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
+            self._next()
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""

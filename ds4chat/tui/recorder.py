@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from time import monotonic
 from typing import TypeVar
 
-from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Step
+from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Revised, Step
 from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
@@ -62,10 +62,10 @@ class _Exchange:
         self._before: Turn | None = asked
         if self._user is not None:
             self._before = turns[at - 2] if at > 1 else None
-        self._came: deque[Step | Prefill | Ended | EngineDied] = deque()
+        self._came: deque[Step | Prefill | Revised | Ended | EngineDied] = deque()
         self._recorder: ReplyRecorder | None = None
 
-    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
+    def take(self, *events: Step | Prefill | Revised | Ended | EngineDied) -> None:
         """Keep what came, to be written soon. Any thread may call it."""
         self._came.extend(events)
 
@@ -178,7 +178,7 @@ class StoreRecorder:
         """The number of a conversation that the store has in a file; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Hand over what came; it is written within a second."""
         if self._exchange is not None and self._exchange.reply is reply:
             self._exchange.take(*events)
@@ -232,6 +232,9 @@ class StoreRecorder:
         """Remember the pair, and stamp it on the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
+        if command.server is not None:
+            self._targets[name] = loaded.target
+            return
         self._models = list(dict.fromkeys([command.model, *self._models]))
         self._targets[loaded.target.title] = loaded.target
         self._writer.put(

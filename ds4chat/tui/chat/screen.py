@@ -92,7 +92,8 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
@@ -183,13 +184,16 @@ class ChatScreen(TuningScreen):
             self.dock_view.reset_reply()
             self.show_welcome()
             self.show_queue()
+        if frame.revised is not None:
+            self.transcript.recolour(frame.revised)
+            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if frame.grown.lossy and not self._approximate_seen:
-                self._approximate_seen = True
+            if not frame.looks <= self._looks:
+                self._looks |= frame.looks
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -248,7 +252,8 @@ class ChatScreen(TuningScreen):
     def show_legend(self) -> None:
         self.legend_row.legend.show(
             two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
             markdown=self.transcript.markdown,
             hint=HINT,
         )
@@ -354,7 +359,7 @@ class ChatScreen(TuningScreen):
         from ds4chat.models.errors import ModelFileError
 
         try:
-            command = load_of(settings)
+            command = load_of(settings, self.chat_app.chosen_sampling)
         except ModelFileError as error:
             self.transcript.add_note(str(error), "error")
             self.show_welcome()

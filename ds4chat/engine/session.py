@@ -26,8 +26,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy

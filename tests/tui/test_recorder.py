@@ -538,7 +538,7 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     ]
     assert found[2].model is not None
     assert found[2].model.path == "/models/tiny.gguf"
-    assert other.records.steps(found[2].id, reply.number) == reply.steps
+    assert other.steps(found[2].id, reply.number) == reply.steps
 
 
 @pytest.mark.parametrize("on_disk", [True, False])

@@ -114,7 +114,7 @@ class FullRow:
     p_target: float
     entropy: float
     """In nats."""
-    top: tuple[tuple[TokenId, str, float], ...]
+    top: Annotated[tuple[tuple[TokenId, str, float], ...], Meta(max_length=5)]
     """The five likeliest tokens: id, text, probability."""
 
 

@@ -25,7 +25,7 @@ from ds4chat.store.entities import ModelIdentity
 from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.steps import insert_steps
 from ds4chat.store.store import Store
-from ds4chat.text import encodable, one_line
+from ds4chat.text import encodable, one_line, shortened
 
 _GIVE = "Give a file that ds4chat exported as json."
 
@@ -129,9 +129,10 @@ def _insert_message(
 ) -> int:
     try:
         steps = msgspec.json.decode(message.steps, type=list[Step])
-    except UnicodeDecodeError:
-        # Within the transaction this would be taken for an error of the database.
-        raise _Refused(f"the steps of message {message.id} hold text that is no UTF-8") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # Within the transaction the second would be taken for an error of the database.
+        why = shortened(error, 200)
+        raise _Refused(f"the steps of message {message.id} cannot be read ({why})") from None
     _check_steps(message, steps)
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "

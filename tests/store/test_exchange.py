@@ -230,7 +230,7 @@ def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(store: Sto
     path = tmp_path / "talk.json"
     path.write_text("mine")
     with store.database.write() as connection:
-        connection.execute("UPDATE batches SET strings = '[]' WHERE id = (SELECT max(id) FROM batches)")
+        connection.execute("UPDATE steps SET body = x'00' WHERE id = (SELECT max(id) FROM steps)")
     with pytest.raises(StoreError, match="damaged"):
         export(store, conversation, path, overwrite=True)
     assert path.read_text() == "mine"
@@ -282,17 +282,18 @@ def first_reply(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: first_reply(d).update(role="user"), "has steps but is no reply"),
         (lambda d: first_reply(d).update(steps={}), "array"),
         (lambda d: first_reply(d)["steps"][0].update(outcome="great"), "great"),
-        (lambda d: first_reply(d)["steps"][0].update(index=2**32), "number that cannot be"),
-        (lambda d: first_reply(d)["steps"][1].update(index=0), "number that cannot be"),
-        (lambda d: first_reply(d)["steps"][0].update(drafted=-1), "number that cannot be"),
-        (lambda d: first_reply(d)["steps"][0]["tuning"].update(depth=17), "number that cannot be"),
-        (lambda d: first_reply(d)["steps"][0]["tokens"][0].update(id=2**31), "number that cannot be"),
+        (lambda d: first_reply(d)["steps"][0].update(index=2**32), "<= 4294967295.*index"),
+        (lambda d: first_reply(d)["steps"][1].update(index=0), "step 0 of message .* comes after step 0"),
+        (lambda d: first_reply(d)["steps"][0].update(drafted=-1), ">= 0.*drafted"),
+        (lambda d: first_reply(d)["steps"][0]["tuning"].update(seed=2**63), "<= 9223372036854775807.*seed"),
+        (lambda d: first_reply(d)["steps"][0]["tuning"].update(depth=17), "<= 16.*tuning.depth"),
+        (lambda d: first_reply(d)["steps"][0]["tokens"][0].update(id=2**31), "<= 2147483647.*id"),
         (lambda d: first_reply(d)["steps"][0]["tokens"][0].update(origin="magic"), "magic"),
-        (lambda d: first_reply(d)["steps"][0]["judged"][0].update(position=-1), "number that cannot be"),
+        (lambda d: first_reply(d)["steps"][0]["judged"][0].update(position=-1), ">= 1.*position"),
         (lambda d: first_reply(d)["steps"][0]["judged"][0].update(ratio="1"), "ratio"),
         (
             lambda d: first_reply(d)["steps"][0]["judged"][0]["full"].update(top=[[1, "x", 0.5]] * 6),
-            "number that cannot be",
+            "length <= 5.*top",
         ),
     ],
 )

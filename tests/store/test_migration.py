@@ -1,7 +1,7 @@
 """A database of an earlier version becomes a current one, whole or not at all.
 
-rows_v1.sql and rows_v6.sql hold two conversations as those versions wrote them, steps in packed columns, and the
-files beside them what those versions exported of each.
+rows_v1.sql and rows_v6.sql hold two conversations as those versions wrote them, steps in packed columns, and
+the files beside them what those versions exported of each.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def exported(version: int, conversation: int, form: str) -> str:
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_what_earlier_versions_stored_is_exported_as_they_did(tmp_path: Path, version: int) -> None:
-    """Tokens with origins and thinking, steps with tunings and times, judged rows, several writes of a reply."""
+    """Tokens with origins and thinking, steps with tunings and times, judged rows, several writes a reply."""
     of_version(version, tmp_path / "c.db").close()
     store = open_store(tmp_path / "c.db")
     for conversation in (1, 2):

@@ -183,5 +183,5 @@ def test_ds4s_own_lines_are_read() -> None:
     assert [len(record.judged) for record in log.steps] == [0, 0, 0, 0, 1, 1, 0]
     assert rows.target.tolist() == [77, 78]
     assert rows.step_ms[3].tolist() == pytest.approx([2.0, 30.0, 0.0, 1.5, 0.5, 34.0])
-    assert log.steps[1].gate == pytest.approx(3.0)
+    assert log.steps[1].tuning.gate == pytest.approx(3.0)
     assert log.probes == [Probe(5, 5, 1, 1)]

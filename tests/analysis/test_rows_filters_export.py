@@ -150,7 +150,7 @@ def test_sorting_is_stable_and_puts_missing_values_last() -> None:
 def many_rows(count: int) -> JudgedRows:
     """Rows of four token texts in turn, built without a Step for each."""
     base = rows_from_steps([step(i, [judged(1, True, texts=(f" t{i}", " u"), gap=i)]) for i in range(4)])
-    return base.take(np.arange(count) % 4)
+    return base.at(np.arange(count) % 4)
 
 
 def test_filtering_and_sorting_200_000_rows_scales_with_the_rows() -> None:

@@ -355,7 +355,8 @@ class Step:
     ms: Phases
     tuning: Tuning
     depth: Count
-    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget."""
+    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
+    depth stands here for a step that is plain for the baseline's sake, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: Count

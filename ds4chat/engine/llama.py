@@ -78,8 +78,8 @@ class TooLongError(LlamaError):
 
     def __init__(self, fewest: int, room: int) -> None:
         super().__init__(
-            f"The prompt has {fewest} tokens or more and the context holds {room}. Shorten it, or raise the "
-            "context length (-c)."
+            f"The prompt has {fewest} tokens or more and the context holds {room}. Shorten it, or raise "
+            f"{CONTEXT_LENGTH}."
         )
 
 

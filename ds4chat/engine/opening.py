@@ -38,7 +38,7 @@ from ds4chat.engine.llama import (
     device,
     memory,
 )
-from ds4chat.engine.prompting import Prompter
+from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import (
@@ -138,6 +138,7 @@ class _Opening:
         self._load = load
         self._resuming = resuming
         self._header = header
+        self._template = named_template(load.chat_template)
         self._emit = emit
         self._rollback = rollback_class(header)
         self._threads = load.threads or measure.cores()
@@ -156,7 +157,7 @@ class _Opening:
         if load.strict:
             prepare_strict()
         model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
-        prompter = Prompter(model, chat_template=load.chat_template, use_template=load.template)
+        prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")

@@ -36,6 +36,7 @@ from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
     Event,
     FinishReason,
@@ -200,15 +201,12 @@ class Session:
             return None
         for note in prompt.notes:
             emit(Notice("info", note))
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return None
         if len(prompt.tokens) >= self.n_ctx:
             emit(
                 refused(
                     request.reply,
                     f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise {CONTEXT_LENGTH}.",
+                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
                     "context",
                 )
             )
@@ -347,9 +345,13 @@ class Session:
         limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
         depth, draft = 0, Draft()
         failed = False
-        plainly = reply.request.baseline and not tuning.probe and self._plain.due()
-        if self.drafter and limit > 0 and not plainly:
-            depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
+        set_aside = 0
+        if self.drafter and limit > 0:
+            room = min(limit, self.drafter.max_depth)
+            if reply.request.baseline and not tuning.probe and self._plain.due():
+                set_aside = 0 if tuning.depth == "auto" else min(tuning.depth, room)
+            else:
+                depth = 1 if tuning.probe else controller.choose(room)
             if depth > 0:
                 draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
@@ -380,14 +382,16 @@ class Session:
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        between = reply.between_ms(t0)
+        # Before a step that drafts nothing there is only what plain decoding has as well.
+        before = 0.0 if depth else (t1 - t0) * 1000
+        between = reply.between_ms(t0) + before
         ms = Phases(
-            draft=(t1 - t0) * 1000,
+            draft=(t1 - t0) * 1000 - before,
             verify=(t2 - t1 + rows.late_s) * 1000,
             accept=(t3 - t2 - rows.late_s) * 1000,
             rollback=(t4 - t3) * 1000,
             other=between,
-            total=between + (t4 - t0) * 1000,
+            total=between - before + (t4 - t0) * 1000,
         )
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         controller.observe(
@@ -418,7 +422,7 @@ class Session:
             outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
             ms=ms,
             tuning=tuning,
-            depth=depth,
+            depth=depth or set_aside,
             drafter=draft.source,
             context_used=len(self.tokens),
             baseline=baseline,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ def import_file(store: Store, path: Path) -> int:
     except (NotRegularError, IsADirectoryError):
         raise StoreError(f"{one_line(path)} is not a file that can be imported. {_GIVE}", "input") from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _too_large(one_line(path)) from None
         raise from_system(error, f"{one_line(path)} cannot be read. {_GIVE} The system says") from error
     return import_json(store, data, name=one_line(path))
 
@@ -46,7 +49,7 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
     """Import a conversation from its JSON form as a new one; returns it. Raises StoreError with a sentence
     that begins with ``name``, and then nothing is changed."""
     if len(data) > MOST_BYTES:
-        raise StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
+        raise _too_large(name)
     with _sentences(name):
         header = msgspec.json.decode(data, type=Header)
         if header.format != FORMAT:
@@ -63,6 +66,10 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
         _check_tree(document)
         with store.database.write() as connection:
             return _insert(connection, document, store.conversations.now_ms())
+
+
+def _too_large(name: str) -> StoreError:
+    return StoreError(f"{name} is larger than {MOST_BYTES >> 20} MiB, the most that is imported.", "input")
 
 
 @contextmanager

@@ -78,6 +78,14 @@ def test_depth_0_is_as_fast_as_the_baseline_says_and_no_other() -> None:
     assert found.tokens_per_s == pytest.approx(stats.plain.tokens_per_s)
 
 
+def test_plain_steps_for_the_baseline_stay_plain_at_the_recorded_depth() -> None:
+    """They would be plain in a run at that depth as well: the record determines every step."""
+    steps = [replace(a_pass(0), depth=3), *(drafting(i) for i in range(20)), replace(a_pass(21), depth=3)]
+    found = what_if(rows_of(*steps), depth=3)
+    assert not found.estimate
+    assert (found.steps, found.judged) == (22, 60)
+
+
 def test_each_reply_has_passes_of_its_own() -> None:
     """The second reply is told by its own pass of 31 ms."""
     first = [a_pass(0), drafting(1)]

@@ -91,12 +91,15 @@ def test_a_reply_cut_short_says_why(home: Path, tmp_path: Path, capsys: pytest.C
     keep(store.record(Request("broken")), refused(1, "It broke.\x1b[2J"))
     store.close()
     shown = run(capsys, "show", "3")[1].splitlines()
-    assert shown[-3].startswith("assistant [cut at its limit], ") and shown[-1] == f"-- {why}"
+    assert (
+        shown[-3].startswith("assistant [the prompt does not fit into the context], ")
+        and shown[-1] == f"-- {why}"
+    )
     assert "assistant [cut at its limit], " in run(capsys, "show", "4")[1]
     shown = run(capsys, "show", "5")[1].splitlines()
     assert shown[-3].startswith("assistant [failed], ") and shown[-1] == "-- It broke.\\x1b[2J"
     assert run(capsys, "export", "3", "--format", "md")[1].endswith(
-        f"\n## Assistant\n\n\n*(cut at its limit: {why})*\n"
+        f"\n## Assistant\n\n\n*(the prompt does not fit into the context: {why})*\n"
     )
     assert run(capsys, "export", "4", "--format", "md")[1].endswith("\n*(cut at its limit)*\n")
     assert "*(" not in run(capsys, "export", "1", "--format", "md")[1]

@@ -1,4 +1,4 @@
-"""An end token that was drafted and accepted counts as accepted and is no emitted token, in every count."""
+"""A drafted and accepted end token counts as accepted and is emitted by no token, in every count."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class _Step:
         drafted = int(number("drafted", str(len(judged))))
         accepted = int(number("committed", number("accepted", str(sum(row.accepted for row in judged)))))
         emitted = int(number("emitted", str(accepted + 1)))
-        if emitted > MOST_EMITTED:
+        if not 0 <= emitted <= MOST_EMITTED:
             raise ValueError(f"a step of {emitted} tokens")
         return _checked(
             {

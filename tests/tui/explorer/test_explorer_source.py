@@ -30,7 +30,10 @@ STEPS = steps_from(("++", "-", "+-"))
 
 
 def same(one: JudgedRows, other: JudgedRows) -> bool:
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(JudgedRows))
+    def equal(a: object, b: object) -> bool:
+        return a == b if isinstance(a, tuple) else np.array_equal(a, b, equal_nan=True)  # type: ignore[call-overload]
+
+    return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(JudgedRows))
 
 
 def chat_of(*replies: Reply) -> Chat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -240,6 +241,10 @@ def test_a_prompt_that_could_not_be_written_is_written_later_with_all_that_follo
 @contextmanager
 def no_room(store: Store) -> Iterator[None]:
     """SQLite finds the disk full in the middle of a transaction, as soon as it needs another page."""
+    with store.database.write() as connection:
+        connection.execute("CREATE TABLE filler (x)")
+        while connection.execute("PRAGMA freelist_count").fetchone()[0]:
+            connection.execute("INSERT INTO filler VALUES (zeroblob(4000))")
     with store.database.read() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -254,7 +259,8 @@ def test_a_write_that_fails_in_its_middle_is_repeated_whole() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     # The reply is touched before its steps find no room.
-    steps = [step(index) for index in range(300)]
+    chance = random.Random(1)
+    steps = [dataclasses.replace(step(index), drafter=chance.randbytes(60).hex()) for index in range(300)]
     recorder.append(*steps)
     with no_room(store), pytest.raises(StoreError, match="disk is full"):
         recorder.flush()

@@ -294,12 +294,11 @@ class Chat:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self.reply is None:
-                assert self._checked is not None
+            if self._checked is not None:
                 self.engine.send(Cancel(self._checked))
-            elif self._unasked is None:
+            elif self.reply is not None and self._unasked is None:
                 self.engine.send(Cancel(self.reply.number))
-            else:
+            elif self.reply is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
             self.state = "stopping"
@@ -495,9 +494,6 @@ class Chat:
             self._died(event, frame)
         elif isinstance(event, Replayed):
             self._replayed(event, frame)
-            if event.reply == self._checked:
-                self._check_ended()
-                frame.engine = True
         elif isinstance(event, SpeculationOff):
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
@@ -520,19 +516,12 @@ class Chat:
         self.recorder.took(self.reply, (event,))
         frame.grown = frame.revised = self.reply
 
-    def _check_ended(self) -> None:
-        self._checked = self._stopped_at = None
-        self.state = "ready"
-        if not self._load_pending():
-            self._next()
-
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
         if self.loaded is None or self.load_command is None:
             return
-        self.loaded = self.loaded.without_drafter(off)
+        self.loaded, frame.engine = self.loaded.without_drafter(off), True
         self.recorder.loaded(self.load_command, self.loaded)
-        frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
 
     def _replayed(self, replayed: Replayed, frame: Frame) -> None:
@@ -542,6 +531,11 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
+        if replayed.reply == self._checked:
+            self._checked = self._stopped_at = None
+            self.state, frame.engine = "ready", True
+            if not self._load_pending():
+                self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

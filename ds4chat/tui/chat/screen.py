@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Level, Load
+from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -149,8 +149,7 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            level: Level = "warning" if replayed.equal is False else "info"
-            self.transcript.add_note(replayed.detail, level)
+            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -231,8 +230,8 @@ class ChatScreen(TuningScreen):
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
         what = "the reply ends" if self.chat.reply else "the check ends"
-        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
-        self.prompt.show_queue(tuple(self.chat.queue), waiting)
+        what = what if self.chat.working else "a model is loaded"
+        self.prompt.show_queue(tuple(self.chat.queue), f"sent when {what}")
 
     def show_conversation(self) -> None:
         """Draw the conversation anew: it is another one, or turns were taken off."""
@@ -376,20 +375,16 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            self._offer_last_model()
+            # The settings are again those of the model that a reload loads.
+            if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
+                self.chat_app.settings = with_model(self.chat_app.settings, before)
+            self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
         self.show_queue()
         return True
-
-    def _offer_last_model(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
-        command = self.chat.load_command
-        if command in self._settings_of:
-            self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])
-        self.show_status()
 
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""

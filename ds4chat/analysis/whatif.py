@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
-from ds4chat.analysis.rows import Bools, Rows
+from ds4chat.analysis.rows import Bools, JudgedRows
 from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import MAX_DEPTH
 
@@ -80,7 +80,7 @@ class WhatIf:
 
 
 def what_if(
-    rows: Rows,
+    rows: JudgedRows,
     *,
     depth: int | None = None,
     margin: float | None = None,
@@ -110,7 +110,7 @@ class _Walk:
     """One walk over the recorded text: its tokens in order, each with the row that judged a draft for it."""
 
     def __init__(
-        self, rows: Rows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
+        self, rows: JudgedRows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
     ) -> None:
         self.rows = rows
         self.depth, self.gate, self.times = depth, gate, times

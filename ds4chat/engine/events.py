@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ds4chat.text import one_line
 
@@ -36,11 +37,16 @@ of a step's tokens were accepted; totals of the reply; none of it."""
 Mode = Literal["exact", "approximate", "strict"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
 Level = Literal["info", "warning", "error"]
-Depth = int | Literal["auto"]
 
 MAX_DEPTH = 16
 UNKNOWN_ID = -1
 """The id of a token that a server does not name."""
+Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)] | Literal["auto"]
+Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+TokenId = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Large = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Position = Annotated[int, Meta(ge=1, le=2**16)]
+"""Ranges are checked wherever a step is decoded: from the engine, a database, or a file."""
 CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
 """How sentences name the setting, which is reached in two ways."""
 
@@ -69,11 +75,11 @@ class Tuning:
     full_logits: bool = False
     """Fill Judged.full: probabilities, entropy and the five likeliest tokens."""
     temp: float = 0.0
-    top_k: int = 40
+    top_k: Large = 40
     top_p: float = 0.95
     min_p: float = 0.05
     repeat_penalty: float = 1.0
-    seed: int = -1
+    seed: Large = -1
     """-1: a fresh seed for every reply."""
 
     @property
@@ -98,7 +104,7 @@ class Message:
 class Token:
     """One emitted token."""
 
-    id: int
+    id: TokenId
     """UNKNOWN_ID where a server does not name it."""
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
@@ -117,7 +123,7 @@ class FullRow:
     p_target: float
     entropy: float
     """In nats."""
-    top: tuple[tuple[int, str, float], ...]
+    top: Annotated[tuple[tuple[TokenId, str, float], ...], Meta(max_length=5)]
     """The five likeliest tokens: id, text, probability."""
 
 
@@ -125,12 +131,12 @@ class FullRow:
 class Judged:
     """One draft held against the target's row: a line of the confidence log."""
 
-    position: int
+    position: Position
     """1 is the step's first draft."""
-    draft: int
+    draft: TokenId
     """UNKNOWN_ID where a server does not name a draft that it rejected."""
     draft_text: str
-    target: int
+    target: TokenId
     """The target's own choice in this row (argmax, or the token sampled from it)."""
     target_text: str
     accepted: bool
@@ -406,22 +412,22 @@ class Prefill:
 class Step:
     """One cycle of draft, verify, accept, rollback."""
 
-    reply: int
-    index: int
+    reply: Large
+    index: Count
     """0 for the reply's first step."""
     tokens: tuple[Token, ...]
     """Emitted, in order. Token i < len(judged) was decided by judged[i]."""
-    drafted: int
+    drafted: Count
     judged: tuple[Judged, ...]
     outcome: Outcome
     ms: Phases
     tuning: Tuning
-    depth: int
+    depth: Count
     """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
     depth stands here for a step that is plain for the baseline's sake, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
-    context_used: int
+    context_used: Count
     """Tokens in the target's KV cache after the step."""
     baseline: bool = False
     """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain

@@ -156,7 +156,7 @@ class Node:
     preview: str
 
 
-def sound(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
+def typed_row(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
     """The row of a database as it is. Raises StoreError where a value is of another kind than was written: in
     a damaged file, text may be bytes and a number text."""
     if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):

@@ -33,7 +33,7 @@ from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.conversation import NullRecorder, Recorder
 from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.help.palette import PaletteCommands
@@ -119,7 +119,7 @@ class ChatApp(App[int]):
             engine = EngineClient(log)
         self.chat = Chat(
             engine,
-            store or Forgetful(),
+            store or NullRecorder(),
             tuning_of(settings),
             system=settings.system_prompt,
             think=settings.think,

@@ -279,7 +279,7 @@ class Recorder(Protocol):
         """Write what is left; a sentence if something of it is lost, else empty."""
 
 
-class Forgetful:
+class NullRecorder:
     """The Recorder that keeps nothing: for a chat without a store."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:

@@ -319,11 +319,14 @@ def _text(quoted: str) -> str:
 
 def _judged(fields: dict[str, str]) -> Judged:
     by: Any = fields["by"]
-    if by not in ("match", "ratio", "none"):
+    if by not in ("match", "ratio", "server", "none"):
         raise ValueError(by)
     if fields["accepted"] not in ("0", "1"):
         raise ValueError(fields["accepted"])
-    optional = {name: _float(fields[name]) for name in ("draft_gap", "draft_prob")}
+    optional: dict[str, float | None] = {}
+    for name in ("ratio", "gap", "draft_gap", "draft_prob"):
+        value = _float(fields[name])
+        optional[name] = None if math.isnan(value) else value
     full = None
     if "top" in fields:
         full = {
@@ -341,10 +344,7 @@ def _judged(fields: dict[str, str]) -> Judged:
             "target_text": _text(fields["target_text"]),
             "accepted": fields["accepted"] == "1",
             "by": "" if by == "none" else by,
-            "ratio": _float(fields["ratio"]),
-            "gap": _float(fields["gap"]),
-            "draft_gap": None if math.isnan(optional["draft_gap"]) else optional["draft_gap"],
-            "draft_prob": None if math.isnan(optional["draft_prob"]) else optional["draft_prob"],
+            **optional,
             "full": full,
         },
         Judged,

@@ -20,19 +20,27 @@ from msgspec import Meta
 
 from ds4chat.text import one_line
 
-Origin = Literal["accepted", "corrected", "bonus", "plain"]
+Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
-draft, the target's token after a fully accepted draft, or a step in which no draft was judged."""
+draft, the target's token after a fully accepted draft, or a step in which no draft was judged. unknown: a
+server did not tell."""
 
-Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback"]
+Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback", "unknown"]
 """How a step ended: all drafts accepted; some; the first one rejected; the gate left no draft; no draft was
-asked for or possible; the step could not be verified and one token was decoded instead."""
+asked for or possible; the step could not be verified and one token was decoded instead; a server did not
+tell."""
+
+Tells = Literal["exact", "exact at the end", "by step", "counters", "nothing"]
+"""What a server tells of its speculation: every token's origin; the same once the reply has ended; how many
+of a step's tokens were accepted; totals of the reply; none of it."""
 
 Mode = Literal["exact", "approximate", "strict"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
 Level = Literal["info", "warning", "error"]
 
 MAX_DEPTH = 16
+UNKNOWN_ID = -1
+"""The id of a token that a server does not name."""
 Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)] | Literal["auto"]
 Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TokenId = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -97,6 +105,7 @@ class Token:
     """One emitted token."""
 
     id: TokenId
+    """UNKNOWN_ID where a server does not name it."""
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
     completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
@@ -125,17 +134,19 @@ class Judged:
     position: Position
     """1 is the step's first draft."""
     draft: TokenId
+    """UNKNOWN_ID where a server does not name a draft that it rejected."""
     draft_text: str
     target: TokenId
     """The target's own choice in this row (argmax, or the token sampled from it)."""
     target_text: str
     accepted: bool
-    by: Literal["match", "ratio", ""]
-    """Why it was accepted: it is the target's choice; its ratio reaches the margin; not accepted."""
-    ratio: float
-    """exp(l[draft] - max l) over the target's logits l, 0..1."""
-    gap: float
-    """The target's top-1 minus top-2 logit."""
+    by: Literal["match", "ratio", "server", ""]
+    """Why it was accepted: it is the target's choice; its ratio reaches the margin; a server's own rule; not
+    accepted."""
+    ratio: float | None
+    """exp(l[draft] - max l) over the target's logits l, 0..1; None where a server does not tell."""
+    gap: float | None
+    """The target's top-1 minus top-2 logit; None where a server does not tell."""
     draft_gap: float | None = None
     """The drafter's top-1 minus top-2 logit; None where the drafter has no logits (lookup)."""
     draft_prob: float | None = None
@@ -178,6 +189,33 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server that answers instead of an engine of this machine, and what can be known through it."""
+
+    url: str
+    name: str
+    """As the user named it, or its host and port."""
+    kind: str
+    """Its dialect, such as llama-server."""
+    version: str
+    tells: Tells
+    why: str
+    """What it does not tell, and why, as a sentence; empty where it tells all."""
+    speculates: bool | None
+    """None where it does not tell."""
+    live: tuple[str, ...]
+    """Fields of a Tuning that it takes with each request."""
+    fixed: tuple[tuple[str, str], ...]
+    """Fields of a Tuning that no request changes, each with where to change it."""
+    chosen: tuple[str, ...]
+    """Those of them that the user set: the server's own defaults hold for the others."""
+    has_key: bool
+    """A key goes with each request."""
+    exposed: bool
+    """What is said to it can be read on the way: plain http to another machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterInfo:
     """The drafter in use. ``kind`` is one of the kinds of spec section 1, or two joined by "+"."""
 
@@ -193,10 +231,27 @@ class DrafterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Which server answers, and how to reach it. The key itself is read where it is used."""
+
+    url: str
+    name: str = ""
+    """As the user named it; empty: its host and port."""
+    model: str = ""
+    """The model to ask for, where it has several; empty: its own choice."""
+    key_file: str = ""
+    key_env: str = ""
+    ca_file: str = ""
+    chosen: tuple[str, ...] = ()
+    """Fields of the Tuning that the user set: for the others the server's own defaults hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """Load a target and its drafter, in the place of whatever is loaded."""
+    """Load a target and its drafter, in the place of whatever is loaded; or go to a server instead."""
 
     model: str
+    """Path of the target GGUF; empty for a server."""
     support: str = ""
     """Path of the support GGUF, "embedded" for the NextN block inside the target, "" for none."""
     lookup: bool = False
@@ -218,6 +273,10 @@ class Load:
     """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
     template: bool = True
     """Off: conversations as plain lines, without any template."""
+    rpc: tuple[str, ...] = ()
+    """RPC servers, host:port each, whose memory and compute hold a part of the models."""
+    server: ServerAddress | None = None
+    """Answers instead of an engine here; of all other fields none counts then."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
     depth: Depth = MAX_DEPTH
@@ -292,7 +351,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are ready for a Generate."""
+    """The models are ready for a Generate. Within a reply: a server's reply told more of it."""
 
     target: ModelInfo
     drafter: DrafterInfo | None
@@ -306,6 +365,8 @@ class Loaded:
     with; 0 where it was not measured."""
     strict_note: str = ""
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
+    server: ServerInfo | None = None
+    """Where the models are; None: in the engine's own process."""
 
     def without_drafter(self, off: SpeculationOff) -> Loaded:
         """The same models once the drafter was given up."""
@@ -378,6 +439,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Revised:
+    """A server told only at the end what its steps did: these take the place of all steps of the reply so
+    far. The tokens' texts joined are what they were."""
+
+    reply: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A server that reads or writes says that it is at work, and nothing else."""
+
+    reply: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A server's own totals of one reply."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A reply is over. Its text is what its steps emitted; nothing more follows for this reply."""
 
@@ -397,6 +482,8 @@ class Ended:
     """The answer's text that was still held back when the reply ended: it follows the last token's."""
     thinking_tail: str = ""
     """The same of the thinking."""
+    counters: Counters | None = None
+    """The totals that a server gave; None where the steps are all there is to count."""
 
 
 def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
@@ -462,7 +549,18 @@ class EngineDied:
 
 
 Event = (
-    Loading | Loaded | LoadFailed | SpeculationOff | Prefill | Step | Ended | Replayed | Notice | EngineDied
+    Loading
+    | Loaded
+    | LoadFailed
+    | SpeculationOff
+    | Prefill
+    | Step
+    | Revised
+    | Alive
+    | Ended
+    | Replayed
+    | Notice
+    | EngineDied
 )
 
 # ---------------------------------------------------------------------------------------- wire form
@@ -477,6 +575,8 @@ _EVENTS: dict[str, type] = {
         SpeculationOff,
         Prefill,
         Step,
+        Revised,
+        Alive,
         Ended,
         Replayed,
         Notice,

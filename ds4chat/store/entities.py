@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
+from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
 from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
@@ -117,6 +117,7 @@ class Message:
             context_used=self.context_used,
             seed=self.seed,
             tail=self.tail,
+            counters=Counters(self.drafted, self.accepted) if self.drafted and not self.judged else None,
         )
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ds4chat.engine.events import Ended, EngineDied, Prefill, Step
+from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
 from ds4chat.store.entities import ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
-from ds4chat.store.steps import insert_steps
+from ds4chat.store.steps import forget_steps, insert_steps
 from ds4chat.text import encodable
 
 INTERVAL = 0.7
@@ -52,7 +52,7 @@ class Request:
     check_plain_ms: float = 0.0
 
 
-Recorded = Step | Prefill | Ended | EngineDied
+Recorded = Step | Prefill | Revised | Ended | EngineDied
 
 
 class ReplyRecorder:
@@ -161,7 +161,14 @@ class ReplyRecorder:
         ).rowcount
         if not touched:
             raise StoreError("This conversation was deleted while the reply was written.", "gone")
-        insert_steps(connection, message, [event for event in events if isinstance(event, Step)])
+        steps: list[Step] = []
+        for event in events:
+            if isinstance(event, Step):
+                steps.append(event)
+            elif isinstance(event, Revised):
+                forget_steps(connection, message)
+                steps = list(event.steps)
+        insert_steps(connection, message, steps)
         for event in events:
             if isinstance(event, Prefill):
                 connection.execute(
@@ -185,6 +192,11 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         )
         return
     settle_text(connection, message, end.tail, end.thinking_tail)
+    if end.counters is not None:
+        connection.execute(
+            "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
+            (end.counters.drafted, end.counters.accepted, message),
+        )
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "

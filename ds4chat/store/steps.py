@@ -62,6 +62,15 @@ def insert_steps(connection: sqlite3.Connection, message: int, steps: Sequence[S
     )
 
 
+def forget_steps(connection: sqlite3.Connection, message: int) -> None:
+    """Take a reply's steps out again, and their counts."""
+    connection.execute("DELETE FROM steps WHERE message = ?", (message,))
+    connection.execute(
+        "UPDATE messages SET tokens = 0, steps = 0, drafted = 0, judged = 0, accepted = 0 WHERE id = ?",
+        (message,),
+    )
+
+
 def packed(steps: Sequence[Step]) -> Iterator[bytes]:
     """The bodies of the rows that hold these steps, in order."""
     body = msgspec.msgpack.encode(steps)

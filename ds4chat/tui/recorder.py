@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from time import monotonic
 from typing import TypeVar
 
-from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Step
+from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Revised, Step
 from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
@@ -111,7 +111,7 @@ class StoreRecorder:
         """The number of a conversation that the store has in a file; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Have what came written within a second."""
         if self._reply is reply:
             self._recorder.append(*events)
@@ -165,6 +165,9 @@ class StoreRecorder:
         """Remember the pair, and stamp it on the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
+        if command.server is not None:
+            self._targets[name] = loaded.target
+            return
         self._models = list(dict.fromkeys([command.model, *self._models]))
         self._targets[loaded.target.title] = loaded.target
         self._writer.put(

@@ -14,7 +14,7 @@ from ds4chat.commands.options import Shot
 from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
-from ds4chat.terminal import takes_escapes
+from ds4chat.text import takes_escapes
 
 PARALLEL = Option(
     "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256

@@ -19,8 +19,7 @@ from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import json_text, one_line, printable, unguarded
+from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",

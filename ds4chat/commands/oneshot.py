@@ -30,8 +30,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import redraw_line, unguarded
+from ds4chat.text import redraw_line, takes_escapes, unguarded
 
 ONLY_THOUGHT = (
     "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "

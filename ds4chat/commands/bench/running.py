@@ -9,8 +9,8 @@ from typing import Any
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
+from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.settings.files import try_place, write_atomically
 
 FEWEST_TOKENS = 16
 """Shortest reply that a speed is taken from."""
@@ -27,7 +27,7 @@ def check_length(predict: int) -> None:
 def save(result: dict[str, Any], path: Path) -> None:
     """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
     text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
-    write_atomically(path, text.encode())
+    write_whole(path, [text.encode()], overwrite=True)
 
 
 def save_path(name: str | None) -> Path | None:

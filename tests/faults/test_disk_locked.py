@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 from kits.chat import PIECES, ReplayEngine, ended, steps_of
-from kits.faults import SHORT, Victim, frames_until, one_line, runs, stored, until
+from kits.faults import SHORT, Victim, frames_until, runs, stored, until
+from kits.terminal import one_line
 
 from ds4chat.engine.events import Load, Tuning
 from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.recorder import StoreRecorder
 
-NARROW = 100
+NARROW = 80
 """Columns at which no panel stands beside the sentences."""
 LOCKED = "is locked by another program"
 KEYS = 4

@@ -76,7 +76,7 @@ def test_without_a_terminal_it_says_to_use_p(tiny_dir: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 2
     assert "-p" in done.stderr

@@ -228,7 +228,7 @@ def test_an_answer_that_needs_no_model_loads_nothing_heavy(argv: list[str]) -> N
         "heavy = {'textual', 'rich', 'numpy', 'gguf', 'llama_cpp', 'msgspec', 'jinja2', 'sqlite3'}; "
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "loaded: []", done.stderr
 
 

@@ -14,7 +14,7 @@ import tiny
 from gguf import GGMLQuantizationType
 from kits import ds4 as ds4_kit
 from kits import gguf as kit
-from models.refusals import reason
+from kits.refusals import reason
 
 from ds4chat.commands import convert as command
 from ds4chat.models.convert import convert_mtp, converted_path

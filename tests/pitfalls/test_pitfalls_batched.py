@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from pitfalls.command_line import Ran, ds4chat
+from kits.command_line import Ran, ds4chat
 
 from ds4chat.commands import chat
 from ds4chat.engine.batched import DEFAULT_CTX

@@ -403,7 +403,7 @@ def try_import(data: bytes) -> None:
         fresh.close()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=3))
 def test_any_value_anywhere_is_imported_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     document = json.loads(DOCUMENT)
@@ -418,7 +418,6 @@ def test_any_value_anywhere_is_imported_or_refused(changes: list[tuple[tuple[Any
     try_import(json.dumps(document).encode())
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_bytes_anywhere_are_imported_or_refused(data: st.DataObject) -> None:
     document = bytearray(DOCUMENT.encode())

@@ -57,6 +57,7 @@ from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
+from ds4chat.engine.sessions import Emit
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -67,8 +68,6 @@ DRAFT_FAILURES = 3
 HOPELESS = 64
 """Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
 but a support file that does not belong to this target."""
-
-Emit = Callable[[Event], None]
 
 
 class Session:
@@ -160,7 +159,9 @@ class Session:
             self.reset()
         finally:
             reply.close()
-        self._remember_costs()
+        if self._auto_ran:
+            self._remember(self._auto.table)
+            self._auto_ran = False
         self._last = Finished(
             request,
             prompt,
@@ -187,11 +188,6 @@ class Session:
             )
         )
 
-    def _remember_costs(self) -> None:
-        if self._auto_ran:
-            self._remember(self._auto.table)
-            self._auto_ran = False
-
     def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
         """The request's prompt; None where there is none that fits the context, and an Ended says why."""
         try:
@@ -203,14 +199,8 @@ class Session:
         for note in prompt.notes:
             emit(Notice("info", note))
         if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    f"Shorten it, or raise {CONTEXT_LENGTH}.",
-                    "context",
-                )
-            )
+            why = f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}."
+            emit(refused(request.reply, f"{why} Shorten it, or raise {CONTEXT_LENGTH}.", "context"))
             return None
         return prompt
 
@@ -350,19 +340,13 @@ class Session:
         if control.cancelled:
             return None
         used = [] if tuning.probe else draft.tokens
-        try:
-            rows = self._verify([reply.last, *used], one_by_one=tuning.strict and not self.batches_are_exact)
-        except DecodeError as error:
-            if not used:
-                if error.code == 1:
-                    reply.end_for_context(self.n_ctx)
-                    return None
-                raise
-            self._unverified(error, reply, control, emit)
-            if control.cancelled:
-                return None
+        rows = self._verify(
+            reply, used, control, emit, one_by_one=tuning.strict and not self.batches_are_exact
+        )
+        if rows is None:
+            return None
+        if len(rows.tokens) <= len(used):
             used, failed = [], True
-            rows = self._verify([reply.last], one_by_one=False)
         t2 = time.perf_counter()
         dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
         tokens, judged = ([], []) if dropped else reply.accept(rows, draft, used, tuning)
@@ -462,10 +446,22 @@ class Session:
         self.reset()
         self._read(tokens, reply.request.reply, control, emit, again=True)
 
-    def _verify(self, tokens: list[int], *, one_by_one: bool) -> Rows:
-        """Decode ``last`` and the drafts; one by one, each row only when it is asked for."""
-        rows = Rows(self.target, tokens, len(self.tokens), one_by_one, self.drafter)
-        rows.decode_first()
+    def _verify(
+        self, reply: Reply, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
+    ) -> Rows | None:
+        """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
+        it is asked for. None where the context is full, or a cancel came after a failure."""
+        rows = Rows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
+        try:
+            rows.decode_first()
+        except DecodeError as error:
+            if drafts:
+                self._unverified(error, reply, control, emit)
+                return None if control.cancelled else self._verify(reply, (), control, emit, one_by_one=False)
+            if error.code != 1:
+                raise
+            reply.end_for_context(self.n_ctx)
+            return None
         return rows
 
     def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
@@ -476,12 +472,8 @@ class Session:
         if self.drafter and not rows.one_by_one:
             self.drafter.observe(rows.tokens, pos, rows.committed)
         if rows.decoded > rows.committed and not self.target.remove_from(len(self.tokens)):
-            emit(
-                Notice(
-                    "warning",
-                    "The target's cache refused to drop rejected drafts; the conversation is decoded again.",
-                )
-            )
+            why = "The target's cache refused to drop rejected drafts; the conversation is decoded again."
+            emit(Notice("warning", why))
             self._decode_again(reply, control, emit)
             return False
         return True

@@ -47,6 +47,7 @@ A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
 token by token, and lets you tune it while it runs.
 
 Commands (ds4chat COMMAND -h says more):
+  get USER/REPO[:QUANT]         fetch a model from the Hugging Face hub, or find one
   inspect FILE [SUPPORT]        what a GGUF is, and whether two of them pair
   bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
@@ -183,6 +184,14 @@ def _add_prompt(parser: Parser, group: Any) -> None:
 
 def _add_settings(parser: Parser) -> None:
     parser.put(parser.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
+    parser.put(
+        parser.about,
+        "-hf",
+        "--hf-repo",
+        metavar="USER/REPO[:QUANT]",
+        help="Target from the Hugging Face hub, fetched into its cache where it is not there yet; without "
+        "QUANT Q4_K_M, Q8_0 or the first file.",
+    )
     add_settings(parser)
 
 
@@ -322,7 +331,14 @@ def _theme_problem(name: str) -> str:
     return "" if name in own or name in BUILTIN_THEMES else unknown_theme(name, own)
 
 
+def _run_get(argv: list[str]) -> int:
+    from ds4chat.commands.get import run
+
+    return run(argv)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "get": _run_get,
     "inspect": _run_inspect,
     "bench": _run_bench,
     "check": _run_check,
@@ -354,6 +370,8 @@ def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, 
 
 
 def _settings(given: argparse.Namespace) -> Loaded:
+    if given.hf_repo is not None:
+        _name_fetched(given)
     loaded = load(given.settings, Path(given.config) if given.config else None)
     settings = loaded.settings
     if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
@@ -364,6 +382,22 @@ def _settings(given: argparse.Namespace) -> Loaded:
         with suppress(ModelFileError):  # said when it is loaded
             return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
     return loaded
+
+
+def _name_fetched(given: argparse.Namespace) -> None:
+    """Put the file that -hf means in the place of -m's. Raises UsageError, and SystemExit where it cannot be
+    had, which was said then."""
+    if given.settings.get("model") or given.settings.get("demo"):
+        raise UsageError("-hf, -m and --demo each name the model: leave all but one out.")
+    from ds4chat.commands.get import GOES_ON, fetch_named
+    from ds4chat.models.errors import ModelFileError
+
+    try:
+        given.settings["model"] = str(fetch_named(given.hf_repo))
+    except ModelFileError as error:
+        raise SystemExit(_tell(str(error), RUN_ERROR)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(_tell(GOES_ON, INTERRUPTED)) from None
 
 
 def _shot(given: argparse.Namespace) -> Shot | None:

@@ -23,7 +23,7 @@ from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
-from ds4chat.models.repository import HubModel, Reference, choose, parse_reference
+from ds4chat.models.repository import HubModel, Reference, choose, no_models, parse_reference
 from ds4chat.terminal import takes_escapes
 from ds4chat.text import json_text, one_line, redraw_line
 
@@ -55,6 +55,9 @@ def parser() -> Parser:
         action="store_true",
         help="Fetch the file of the repository that drafts for the model, too, without asking.",
     )
+    made.put(
+        made.about, "--list", action="store_true", help="List the repository's files, also a single one."
+    )
     made.put(made.about, "--json", action="store_true", help="JSON on stdout, one object a line.")
     return made
 
@@ -63,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     """Carry out ``ds4chat get``; the exit code. Raises UsageError."""
     given, words = parser().read(argv)
     if given.search is not None:
-        if words or given.with_support:
+        if words or given.with_support or given.list:
             raise UsageError("--search goes with --json alone: leave the rest out.")
         if not given.search.strip():
             raise UsageError("--search needs WORDS, such as --search qwen3.")
@@ -73,7 +76,12 @@ def run(argv: Sequence[str]) -> int:
         if given.search is not None:
             _show_found(search(given.search.strip()), given.json)
             return 0
-        return _get(parse_reference(words[0]), given.with_support, given.json)
+        reference = parse_reference(words[0])
+        if given.list:
+            models = repository(reference.repo)
+            _show_models(reference.repo, models, given.json)
+            return 0
+        return _get(reference, given.with_support, given.json)
     except ModelFileError as error:
         if given.json:
             print(json_text({"error": str(error)}))
@@ -94,8 +102,6 @@ def fetch_named(text: str) -> Path:
 def _get(reference: Reference, with_support: bool, json: bool) -> int:
     models = repository(reference.repo)
     if not reference.wanted and len(models) != 1:
-        if not models:
-            choose(models, reference)
         _show_models(reference.repo, models, json)
         return 0
     chosen = choose(models, reference)
@@ -142,6 +148,8 @@ def _agreed(model: HubModel, kind: str) -> bool:
 
 
 def _show_models(repo: str, models: list[HubModel], json: bool) -> None:
+    if not models:
+        raise no_models(repo)
     if json:
         print(json_text({"models": [as_json(model) for model in models]}))
         return
@@ -217,17 +225,4 @@ def _json_progress(progress: Progress) -> None:
 
 
 def _drawn_on(out: TextIO) -> Report:
-    return lambda progress: redraw_line(out, told(progress)[: shutil.get_terminal_size().columns - 1])
-
-
-def told(progress: Progress) -> str:
-    """A progress in words: "45%  1.2 GB of 2.7 GB  35 MB/s  0:42 left"."""
-    share = progress.done / progress.total if progress.total else 1.0
-    words = [f"{share:4.0%}", f"{shown_size(progress.done)} of {shown_size(progress.total)}"]
-    if progress.speed:
-        words.append(f"{shown_size(round(progress.speed))}/s")
-    if progress.left is not None:
-        minutes, seconds = divmod(round(progress.left), 60)
-        hours, minutes = divmod(minutes, 60)
-        words.append(f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left")
-    return "  ".join(words)
+    return lambda progress: redraw_line(out, progress.words[: shutil.get_terminal_size().columns - 1])

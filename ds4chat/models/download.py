@@ -56,6 +56,21 @@ class Progress:
     speed: float
     left: float | None
 
+    @property
+    def words(self) -> str:
+        """For a line of the screen: "45%  1.2 GB of 2.7 GB  35 MB/s  0:42 left"."""
+        share = self.done / self.total if self.total else 1.0
+        words = [f"{share:4.0%}", f"{shown_size(self.done)} of {shown_size(self.total)}"]
+        if self.speed:
+            words.append(f"{shown_size(round(self.speed))}/s")
+        if self.left is not None:
+            minutes, seconds = divmod(round(self.left), 60)
+            hours, minutes = divmod(minutes, 60)
+            words.append(
+                f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+            )
+        return "  ".join(words)
+
 
 Report = Callable[[Progress], None]
 

@@ -118,10 +118,7 @@ def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = 
     """
     models = list(models)
     if not models:
-        raise HubError(
-            f"{reference.repo} holds no GGUF file. Look for one that does: ds4chat get --search "
-            f"{reference.repo.split('/')[-1]}"
-        )
+        raise no_models(reference.repo)
     if reference.wanted:
         meant = _named(models, reference.wanted.lower())
     elif len(models) == 1 or not default:
@@ -144,6 +141,14 @@ def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = 
             f"{reference.repo}. Take another quantisation."
         )
     return meant[0]
+
+
+def no_models(repo: str) -> HubError:
+    """What to say of a repository without a GGUF file."""
+    return HubError(
+        f"{one_line(repo)} holds no GGUF file. Look for one that does: ds4chat get --search "
+        f"{one_line(repo.split('/')[-1])}"
+    )
 
 
 def marks(repo: str, models: Iterable[HubModel]) -> list[str]:

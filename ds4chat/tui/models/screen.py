@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -30,8 +29,11 @@ from ds4chat.models.search import (
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import ModelChosen
+from ds4chat.tui.models.rows import model_row
 
-TARGET_HINT = "Type to filter or give a path · [b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] closes"
+TARGET_HINT = (
+    "Type to filter or give a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
+)
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 
@@ -43,6 +45,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     HINT = TARGET_HINT
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Back, then close", id="models.close"),
+        Binding("ctrl+g", "get", "Get a model from the hub", id="models.get"),
         Binding("ctrl+l", "toggle_lookup", "Lookup before the support model", id="models.lookup"),
     ]
 
@@ -151,11 +154,11 @@ class ModelPicker(Sheet[ModelChosen | None]):
         path = str(model.path)
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
-            return _row(mark, model.path.name, "cannot be used", width)
+            return model_row(mark, model.path.name, "cannot be used", width)
         right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
-        return _row(mark, model.path.name, right, width)
+        return model_row(mark, model.path.name, right, width)
 
     def _show_target_detail(self) -> None:
         detail = self.query_one("#model-detail", Static)
@@ -223,7 +226,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         width = max(30, options.scrollable_content_region.width)
         options.set_options(
             [
-                Option(_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
+                Option(model_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
                 for c in self._choices
             ]
         )
@@ -286,6 +289,17 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._lookup_first = not self._lookup_first
             self._show_choice_detail()
 
+    def action_get(self) -> None:
+        """Get a model from the Hugging Face hub, and go on with it."""
+        from ds4chat.tui.models.get_screen import GetModel
+
+        if self._target is None:
+            self.app.push_screen(GetModel(), self._take_fetched)
+
+    def _take_fetched(self, path: Path | None) -> None:
+        if path is not None:
+            self._pair(path, list(self._found))
+
     def action_close(self) -> None:
         """From the support models back to the targets, from there back to the chat."""
         if self._target is None:
@@ -325,13 +339,3 @@ def _is_there(path: str | Path) -> bool:
         return is_regular(path)
     except TimeoutError:
         return True  # reading it says what is wrong
-
-
-def _row(mark: str, name: str, right: str, width: int) -> Text:
-    """A row of exactly ``width`` cells: mark, name, and the rest at the right."""
-    name = one_line(name)
-    room = max(8, width - cell_len(right) - 4)
-    if cell_len(name) > room:
-        name = set_cell_size(name, room - 1) + "…"
-    gap = " " * max(1, width - 2 - cell_len(name) - cell_len(right))
-    return Text(f"{mark} {name}{gap}{right}", no_wrap=True, overflow="ellipsis", end="")

@@ -74,7 +74,7 @@ def test_a_bad_file_is_found_with_its_problem(tmp_path: Path) -> None:
 def test_choices_say_what_fits_and_why_not(tiny_dir: Path) -> None:
     target = tiny.build("deepseek4", tiny_dir)
     support = tiny.build("deepseek4-support", tiny_dir)
-    other = tiny.build("eagle3", tiny_dir)
+    other = tiny.build("gemma4-assistant", tiny_dir)
     choices = {
         c.label: c for c in support_choices(target, [describe_file(p) for p in (support, other, target)])
     }
@@ -127,7 +127,7 @@ async def test_embedded_lookup_and_lookup_first(tmp_path: Path) -> None:
 
 async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) -> None:
     tiny.build("deepseek4", tmp_path)
-    tiny.build("eagle3", tmp_path)
+    tiny.build("gemma4-assistant", tmp_path)
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
         await searched(app, pilot)
@@ -136,7 +136,7 @@ async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) ->
         await pilot.press("end")
         await pilot.pause()
         assert "does not fit" in rows(app)[-1]
-        assert "eagle3" in detail(app).lower()
+        assert "gemma4-assistant" in detail(app).lower()
         await pilot.press("enter")
         await pilot.pause()
         assert app.seen == []

@@ -167,7 +167,7 @@ class ModelInfo:
 
     @property
     def title(self) -> str:
-        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        """What the model is called on a screen, on one printable line."""
         return one_line(self.name or PurePath(self.path).stem)
 
 

@@ -52,6 +52,7 @@ from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
+from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
@@ -347,7 +348,7 @@ class _Opening:
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
             path=self._load.model,
-            name=model.meta("general.name") or Path(self._load.model).stem,
+            name=display_name(self._load.model, model.meta("general.name")),
             architecture=model.meta("general.architecture"),
             quantisation=quantisation(self._header),
             parameters=model.n_params,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.naming import PART, QUANTISATION, stem_of
 from ds4chat.text import one_line, shortened
 
 PREFERRED = ("Q4_K_M", "Q8_0")
@@ -16,12 +17,6 @@ PREFERRED = ("Q4_K_M", "Q8_0")
 MOST_NAMED = 12
 """Files that a sentence names."""
 
-_PART = re.compile(r"-(\d{5})-of-(\d{5})$", re.ASCII)
-_QUANTISATION = re.compile(
-    r"(?:^|[-._/])((?:UD[-_])?(?:I?Q[1-8](?:_[0-9A-Z]+)*|TQ[12]_0|BF16|FP?16|F32|MXFP4(?:_MOE)?|NVFP4))"
-    r"(?=[-._/]|$)",
-    re.IGNORECASE,
-)
 _OTHER = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix)(?=[-._/]|$)", re.IGNORECASE)
 _NEXTN = re.compile(r"(?:^|[-._/ ])(?:mtp|nextn)(?=[-._/ ]|\d|$)", re.IGNORECASE)
 _EAGLE3 = re.compile(r"eagle-?_?3", re.IGNORECASE)
@@ -64,7 +59,7 @@ class HubModel:
     @property
     def family(self) -> str:
         """The name without part and quantisation: what the quantisations of one model have in common."""
-        return _QUANTISATION.sub("", _stem(self.names[0])[0]).lower()
+        return QUANTISATION.sub("", _stem(self.names[0])[0]).lower()
 
     @property
     def may_draft(self) -> bool:
@@ -105,7 +100,7 @@ def models_of(repo: str, files: Mapping[str, int | None]) -> list[HubModel]:
         names = tuple(parts[number] for number in sorted(parts))
         sizes = [files[name] for name in names]
         size = None if None in sizes else sum(size or 0 for size in sizes)
-        found = _QUANTISATION.findall(stem)
+        found = QUANTISATION.findall(stem)
         models.append(HubModel(repo, names, size, found[-1].upper() if found else "", count - len(parts)))
     return models
 
@@ -186,8 +181,8 @@ def _listed(models: list[HubModel]) -> str:
 
 def _stem(path: str) -> tuple[str, int, int]:
     """A path without suffix and part; the part's number and the count of parts, 1 and 1 for whole files."""
-    stem = path[:-5] if path.lower().endswith(".gguf") else path
-    found = _PART.search(stem)
+    stem = stem_of(path)
+    found = PART.search(stem)
     return (stem[: found.start()], int(found[1]), int(found[2])) if found else (stem, 1, 1)
 
 

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Literal
@@ -42,7 +41,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
+from ds4chat.models.naming import display_name
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -207,7 +206,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
+        return display_name(self.load_command.model) if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""

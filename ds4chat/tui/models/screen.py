@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,8 +24,10 @@ from ds4chat.models.search import (
     SupportChoice,
     describe_file,
     gguf_files,
+    ollama_models,
     search_folders,
     support_choices,
+    told_apart,
 )
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
@@ -77,7 +80,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
     ) -> None:
         """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths."""
         super().__init__()
-        self._folders = search_folders(model_folders, current_model, os.environ, home or Path.home())
+        self._home = home or Path.home()
+        self._folders = search_folders(model_folders, current_model, os.environ, self._home)
         self._current = current_model
         self._recent = list(recent)
         self._found: list[FoundModel] = []
@@ -107,14 +111,16 @@ class ModelPicker(Sheet[ModelChosen | None]):
         first = [Path(path) for path in [self._current, *recent] if path]
         batch: list[FoundModel] = []
         seen: set[Path] = set()
-        for path in [*first, *gguf_files(self._folders, lambda: worker.is_cancelled)]:
+        ollama = ollama_models(os.environ, self._home)
+        files = gguf_files(self._folders, lambda: worker.is_cancelled)
+        for path in chain(first, files, ollama):
             if worker.is_cancelled:
                 return
             real = path.resolve()
             if real in seen:
                 continue
             seen.add(real)
-            batch.append(describe_file(path))
+            batch.append(describe_file(path, ollama.get(path, "")))
             if len(batch) >= 16:
                 self.post_message(self.Found(batch, False))
                 batch = []
@@ -132,33 +138,31 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _show_targets(self) -> None:
         wanted = self.query_one(Input).value.lower().split()
         models = [m for m in self._found if m.is_target or m.problem]
-        models = [m for m in models if all(word in str(m.path).lower() for word in wanted)]
+        models = [m for m in models if all(word in f"{m.path} {m.name} {m.title}".lower() for word in wanted)]
         self._shown = sorted(models, key=self._rank)
         options = self.query_one(OptionList)
         at = options.highlighted
         width = max(30, options.scrollable_content_region.width)
-        options.set_options(
-            [Option(self._target_row(m, width), disabled=bool(m.problem)) for m in self._shown]
-        )
-        usable = [i for i, m in enumerate(self._shown) if not m.problem]
-        if usable:
-            options.highlighted = at if at in usable else usable[0]
+        names = told_apart(self._found)
+        options.set_options([Option(self._target_row(m, names[m.path], width)) for m in self._shown])
+        if self._shown:
+            options.highlighted = at if at is not None and at < len(self._shown) else 0
         self._show_target_detail()
 
     def _rank(self, model: FoundModel) -> tuple[bool, int, str]:
         path = str(model.path)
         used = self._recent.index(path) if path in self._recent else len(self._recent)
-        return bool(model.problem), -1 if path == self._current else used, model.path.name.lower()
+        return bool(model.problem), -1 if path == self._current else used, model.shown.lower()
 
-    def _target_row(self, model: FoundModel, width: int) -> Text:
+    def _target_row(self, model: FoundModel, name: str, width: int) -> Text:
         path = str(model.path)
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
-            return model_row(mark, model.path.name, "cannot be used", width)
+            return model_row(mark, name, "cannot be used", width)
         right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
-        return model_row(mark, model.path.name, right, width)
+        return model_row(mark, name, right, width)
 
     def _show_target_detail(self) -> None:
         detail = self.query_one("#model-detail", Static)
@@ -166,12 +170,11 @@ class ModelPicker(Sheet[ModelChosen | None]):
         if at is not None and at < len(self._shown):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
+            said = f"{model.title} · {one_line(model.path)}" if model.title else model.problem
             # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
-            detail.update(Text(f"{used}{one_line(model.path)}", overflow="fold", no_wrap=False))
+            detail.update(Text(f"{used}{said}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
-        elif self._shown:
-            detail.update(self._shown[0].problem)
         else:
             places = ", ".join(str(folder) for folder, _ in self._folders)
             detail.update(f"No model here. Give a path above, or set model-folders. Searched: {places}")

@@ -28,6 +28,7 @@ from textual.widgets import Input
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
+from ds4chat.settings.load import DEMO_DEPTH
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
@@ -254,6 +255,13 @@ class ChatApp(App[int]):
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
 
+    def with_demo(self) -> Settings:
+        """The settings with the demo taken, in the depth that it has where none is set."""
+        unset = self._sources.get("mtp-draft", "default") == "default"
+        depth = DEMO_DEPTH if unset and self.settings.mtp_draft == Settings().mtp_draft else None
+        settings = replace(self.settings, demo=True, model="", mtp="")
+        return settings if depth is None else replace(settings, mtp_draft=depth)
+
     def action_save(self) -> None:
         """Write the settings as they are now."""
         from ds4chat.settings.save import SaveError, save
@@ -333,14 +341,14 @@ class ChatApp(App[int]):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
-    def action_models(self) -> None:
-        """Choose a model."""
+    def action_models(self, get: str | None = None) -> None:
+        """Choose a model; with ``get``, words or USER/REPO, begin with what the hub has."""
         from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
         recent = self.chat.recorder.recent_models()
-        self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+        self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
         """Stored conversations."""

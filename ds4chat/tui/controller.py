@@ -88,7 +88,7 @@ class Frame:
     """The engine's state or progress changed."""
     died: EngineDied | None = None
     failed: str = ""
-    """Why nothing could be loaded."""
+    """Why what was asked for could not be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 
@@ -473,8 +473,9 @@ class Chat:
             frame.engine = True
             self._next()
         elif isinstance(event, LoadFailed):
-            self._fail(event.message)
             frame.failed = event.message
+            if not self._load_former(event.message, frame):
+                self._fail(event.message)
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
@@ -488,6 +489,22 @@ class Chat:
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _load_former(self, sentence: str, frame: Frame) -> bool:
+        """Load again what was loaded before the load that failed, and say why; False where nothing was, or
+        where that is what failed."""
+        if self._in_force is None or self._in_force == self.load_command:
+            return False
+        failed = self.model_name
+        self.state = "failed"  # nothing is loading any more
+        self.load(self._in_force)
+        former = self.model_name
+        again = (
+            f"{former} is loaded again." if former != failed else "What was loaded before is loaded again."
+        )
+        frame.notices.append(Notice("error", f"{sentence} {again}"))
+        frame.engine = True
+        return True
 
     def _check_ended(self) -> None:
         self._checked = self._stopped_at = None
@@ -535,6 +552,9 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
+        if self.state == "loading" and not ended_by_user and self._load_former(died.message, frame):
+            frame.failed = died.message
+            return
         frame.died = died
         frame.engine = True
         self.state = "died"

@@ -14,10 +14,12 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
 from ds4chat.engine.events import Level, Load
+from ds4chat.engine.from_settings import tuning_of
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.command_table import is_command
+from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.legend import FollowChip
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.pace import APART, Pace
@@ -85,6 +87,7 @@ class ChatScreen(TuningScreen):
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
+        self._first_run = FirstRun(id="first-run")
         self._commands = ChatCommands(self)
         self._timer: Timer | None = None
         self._pace = Pace()
@@ -102,6 +105,7 @@ class ChatScreen(TuningScreen):
         with Horizontal(id="main"):
             with Vertical(id="left"):
                 yield self._welcome
+                yield self._first_run
                 yield self.transcript
                 yield self._card
                 yield self._banner
@@ -147,6 +151,8 @@ class ChatScreen(TuningScreen):
             return
         self._draw_turns(frame)
         self._draw_engine(frame)
+        if frame.failed:
+            self._offer_last_model()
         for replayed in frame.replayed:
             level: Level = "warning" if replayed.equal is False else "info"
             self.transcript.add_note(replayed.detail, level)
@@ -206,13 +212,14 @@ class ChatScreen(TuningScreen):
             self._banner.show(chat.trouble, keys)
         elif chat.state == "none":
             self._banner.show(
-                "No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False
+                "No model is loaded.", "/model chooses one · /model demo takes the demo", error=False
             )
         elif chat.warning:
             self._banner.show(chat.warning)
         else:
             self._banner.clear()
         self.show_queue()
+        self.show_welcome()
 
     def show_status(self) -> None:
         """Draw the status line."""
@@ -242,7 +249,13 @@ class ChatScreen(TuningScreen):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        self._welcome.display = self.transcript.is_empty
+        settings = self.chat_app.settings
+        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo)
+        if self.transcript.is_empty and lacks_model:
+            self._first_run.open(settings.model_folders)
+        else:
+            self._first_run.display = False
+        self._welcome.display = self.transcript.is_empty and not lacks_model
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 
@@ -379,8 +392,22 @@ class ChatScreen(TuningScreen):
         self.show_queue()
         return True
 
+    @on(PromptText.SentBlank)
+    def take_first_offer(self, event: PromptText.SentBlank) -> None:
+        """Enter on the card that stands where there is no model takes the demo."""
+        event.stop()
+        if self._first_run.display:
+            self.take_demo()
+
+    def take_demo(self) -> None:
+        """Load the demo, as --demo does."""
+        settings = self.chat_app.with_demo()
+        self.load(settings)
+        if self.chat_app.settings is settings:
+            self.retune(tuning_of(settings))
+
     def _offer_last_model(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
+        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
         command = self.chat.load_command
         if command in self._settings_of:
             self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])

@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from ds4chat.files import is_regular, user_path
+from ds4chat.models.demo import demo_model
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.search import (
     FoundModel,
@@ -31,9 +32,10 @@ from ds4chat.models.search import (
 )
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.messages import ModelChosen
+from ds4chat.tui.messages import CommandRequested, ModelChosen
 from ds4chat.tui.models.rows import model_row
 
+DEMO = "demo"
 TARGET_HINT = (
     "Type to filter or give a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
 )
@@ -77,9 +79,12 @@ class ModelPicker(Sheet[ModelChosen | None]):
         recent: Sequence[str] = (),
         *,
         home: Path | None = None,
+        get: str | None = None,
     ) -> None:
-        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths."""
+        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths. ``get``:
+        what to look for on the hub at once, "" to be asked."""
         super().__init__()
+        self._get = get
         self._home = home or Path.home()
         self._folders = search_folders(model_folders, current_model, os.environ, self._home)
         self._current = current_model
@@ -100,6 +105,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self.query_one(Input).focus()
         self._show_targets()
         self._search()
+        if self._get is not None:
+            self.action_get(self._get)
 
     # -- searching
 
@@ -109,8 +116,9 @@ class ModelPicker(Sheet[ModelChosen | None]):
         worker = get_current_worker()
         recent = [path for path in self._recent if _is_there(path)]
         first = [Path(path) for path in [self._current, *recent] if path]
+        demo = _demo()
         batch: list[FoundModel] = []
-        seen: set[Path] = set()
+        seen = {demo.path.resolve()}
         ollama = ollama_models(os.environ, self._home)
         files = gguf_files(self._folders, lambda: worker.is_cancelled)
         for path in chain(first, files, ollama):
@@ -124,7 +132,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
             if len(batch) >= 16:
                 self.post_message(self.Found(batch, False))
                 batch = []
-        self.post_message(self.Found(batch, True))
+        self.post_message(self.Found([*batch, demo], True))
 
     def on_model_picker_found(self, event: Found) -> None:
         event.stop()
@@ -149,10 +157,12 @@ class ModelPicker(Sheet[ModelChosen | None]):
             options.highlighted = at if at is not None and at < len(self._shown) else 0
         self._show_target_detail()
 
-    def _rank(self, model: FoundModel) -> tuple[bool, int, str]:
+    def _rank(self, model: FoundModel) -> tuple[int, int, str]:
         path = str(model.path)
         used = self._recent.index(path) if path in self._recent else len(self._recent)
-        return bool(model.problem), -1 if path == self._current else used, model.shown.lower()
+        # The demo comes after what is the user's own, as it is always there.
+        usable = 2 if model.problem else 1 if model.name == DEMO else 0
+        return usable, -1 if path == self._current else used, model.shown.lower()
 
     def _target_row(self, model: FoundModel, name: str, width: int) -> Text:
         path = str(model.path)
@@ -279,12 +289,20 @@ class ModelPicker(Sheet[ModelChosen | None]):
             return
         if self._target is None:
             if at < len(self._shown) and not self._shown[at].problem:
-                self._pair(self._shown[at].path, list(self._found))
+                self._take_target(self._shown[at])
         elif self._choices[at].fits:
             choice = self._choices[at]
             chosen = ModelChosen(str(self._target), choice.support, choice.lookup or self._lookup_first)
             self.app.post_message(chosen)
             self.dismiss(chosen)
+
+    def _take_target(self, model: FoundModel) -> None:
+        if model.name == DEMO:
+            # It brings its own support model.
+            self.app.post_message(CommandRequested("/model demo"))
+            self.dismiss(None)
+        else:
+            self._pair(model.path, list(self._found))
 
     def action_toggle_lookup(self) -> None:
         """Whether drafts found in the conversation stand before the support model."""
@@ -292,12 +310,12 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._lookup_first = not self._lookup_first
             self._show_choice_detail()
 
-    def action_get(self) -> None:
+    def action_get(self, wanted: str = "") -> None:
         """Get a model from the Hugging Face hub, and go on with it."""
         from ds4chat.tui.models.get_screen import GetModel
 
         if self._target is None:
-            self.app.push_screen(GetModel(), self._take_fetched)
+            self.app.push_screen(GetModel(wanted), self._take_fetched)
 
     def _take_fetched(self, path: Path | None) -> None:
         if path is not None:
@@ -335,6 +353,14 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._show_targets()
         else:
             self._show_choices()
+
+
+def _demo() -> FoundModel:
+    """The demo as a row: its model, or why it cannot be taken."""
+    try:
+        return describe_file(demo_model(), DEMO)
+    except ModelFileError as error:
+        return FoundModel(Path(DEMO), 0, problem=str(error), name=DEMO)
 
 
 def _is_there(path: str | Path) -> bool:

@@ -12,7 +12,7 @@ import tiny
 from kits.screen_stage import Host
 from textual.widgets import Input, OptionList, Static
 
-from ds4chat.models import search
+from ds4chat.models import demo, search
 from ds4chat.models.search import (
     FoundModel,
     describe_file,
@@ -40,7 +40,8 @@ async def searched(app: Host, pilot) -> None:
 
 def rows(app: Host) -> list[str]:
     options = app.sheet.query_one(OptionList)
-    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    shown = [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    return [row for row in shown if row.split()[:1] != ["demo"]]
 
 
 def detail(app: Host) -> str:
@@ -224,7 +225,7 @@ async def test_filter_recent_current_and_bad_files(tmp_path: Path) -> None:
         await searched(app, pilot)
         assert [row[0] for row in rows(app)] == ["●", "↺", " "]
         assert "cannot be used" in rows(app)[2]
-        await pilot.press("down", "down", "enter")
+        await pilot.press(*["down"] * 3, "enter")
         await searched(app, pilot)
         assert "broken.gguf is not a GGUF file" in detail(app)
         assert app.seen == [] and len(rows(app)) == 3
@@ -253,6 +254,35 @@ async def test_ollamas_model_is_shown_by_its_name(tmp_path: Path) -> None:
         await pilot.press("enter")
         await searched(app, pilot)
         assert rows(app)[0].split()[:2] == ["✓", "none"]
+
+
+async def test_the_demo_is_offered_after_what_is_there(tmp_path: Path) -> None:
+    tiny.build("llama", tmp_path)
+    app = Host(picker_over(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        options = app.sheet.query_one(OptionList)
+        assert str(options.get_option_at_index(1).prompt).split()[:2] == ["demo", "llama"]
+        await pilot.press("down")
+        await pilot.pause()
+        assert "SmolLM2 135M Instruct" in detail(app)
+        await pilot.press("enter")
+        await pilot.pause()
+    assert [message.text for message in app.seen] == ["/model demo"]
+    assert app.results == [None]
+
+
+async def test_a_demo_that_is_not_installed_says_how_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    app = Host(picker_over(tmp_path / "empty"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        assert 'pip install "ds4chat[demo]"' in detail(app)
+        await pilot.press("enter")
+        await pilot.pause()
+    assert app.seen == []
 
 
 async def test_a_typed_path_is_taken_with_its_neighbours(tmp_path: Path) -> None:

@@ -117,9 +117,10 @@ def _dispatch(argv: list[str], *, own_process: bool) -> int:
     _need_model(loaded)
     if own_process and (code := supervised()) is not None:
         return code
+    from ds4chat.commands.model_sampling import with_sampling_of_model
     from ds4chat.commands.oneshot import run
 
-    return run(loaded.settings, shot)
+    return run(with_sampling_of_model(loaded)[0].settings, shot)
 
 
 def _stray(word: str, *, put_first: bool = False) -> str:

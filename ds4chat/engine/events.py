@@ -164,6 +164,8 @@ class ModelInfo:
     n_embd: int
     n_vocab: int
     has_template: bool
+    sampling: tuple[tuple[str, float], ...] = ()
+    """The sampling that the file asks for: name of the option, value."""
 
     @property
     def title(self) -> str:

@@ -54,6 +54,7 @@ from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
 
@@ -358,6 +359,7 @@ class _Opening:
             n_embd=model.n_embd,
             n_vocab=model.n_vocab,
             has_template=bool(model.chat_template),
+            sampling=tuple(sampling_of(self._header).items()),
         )
 
 

@@ -25,11 +25,12 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Tuning
+from ds4chat.engine.events import ModelInfo, Tuning
 from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
-from ds4chat.settings.load import DEMO_DEPTH
+from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path
+from ds4chat.settings.model_sampling import for_file, take_sampling
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
@@ -90,7 +91,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, Origin] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -128,6 +129,7 @@ class ChatApp(App[int]):
             keep_accepted=settings.mtp_keep_accepted,
         )
         self.chat_screen = ChatScreen(self.chat, settings)
+        self.chat.took_model = self._take_sampling
 
     def on_key(self, event: events.Key) -> None:
         """A letter typed right after the key that opened a field goes into the field. It was sent to what had
@@ -255,6 +257,13 @@ class ChatApp(App[int]):
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
 
+    def _take_sampling(self, model: ModelInfo) -> None:
+        """What the model asks for holds where nothing else is set."""
+        self.settings, self._from_sources, self._sources = take_sampling(
+            self.settings, self._from_sources, self._sources, dict(model.sampling)
+        )
+        self.chat_screen.retune(replace(tuning_of(self.settings), depth=self.chat.tuning.depth))
+
     def with_demo(self) -> Settings:
         """The settings with the demo taken, in the depth that it has where none is set."""
         unset = self._sources.get("mtp-draft", "default") == "default"
@@ -268,7 +277,7 @@ class ChatApp(App[int]):
 
         settings = replace(self.settings, panels=self.chat_screen.dock_view.open)
         try:
-            save(settings, self.config_path)
+            save(for_file(settings, self._from_sources, self._sources), self.config_path)
         except (SaveError, paths.FolderError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
@@ -283,7 +292,7 @@ class ChatApp(App[int]):
             value = getattr(self.settings, option.attribute)
             if value != getattr(self._from_sources, option.attribute) and self._sources.get(
                 option.key, "default"
-            ) in ("default", "file"):
+            ) in ("default", "model", "file"):
                 self._sources[option.key] = "file" if value != option.default else "default"
                 changed: dict[str, Any] = {option.attribute: value}
                 self._from_sources = replace(self._from_sources, **changed)
@@ -470,7 +479,7 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorde
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
     problems: list[str] = []
     config_path: Path | None = None
-    sources: Mapping[str, str] = {}
+    sources: Mapping[str, Origin] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources

@@ -31,6 +31,7 @@ from ds4chat.engine.events import (
     LoadFailed,
     Loading,
     Message,
+    ModelInfo,
     Notice,
     Prefill,
     Replay,
@@ -150,6 +151,8 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
+        self.took_model: Callable[[ModelInfo], object] = lambda _: None
+        """Told of a model that was loaded, before a prompt that waited for it is sent."""
         self.alone = RLock()
 
     # -- the engine
@@ -471,6 +474,7 @@ class Chat:
             if self.load_command is not None:
                 self.recorder.loaded(self.load_command, event)
             frame.engine = True
+            self.took_model(event.target)
             self._next()
         elif isinstance(event, LoadFailed):
             frame.failed = event.message

@@ -18,7 +18,7 @@ def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
     model or where its file cannot be read, which its load says."""
     try:
         path = with_demo(loaded.settings).model
-        if not path:
+        if not path or loaded.settings.server:
             return loaded, ""
         header = read_header(path)
     except ModelFileError:

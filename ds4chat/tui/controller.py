@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Literal
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Ended,
     EngineDied,
@@ -37,6 +38,7 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     SpeculationOff,
     Step,
     Tuning,
@@ -84,6 +86,8 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
@@ -92,6 +96,13 @@ class Frame:
     """Why what was asked for could not be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
@@ -209,7 +220,10 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return display_name(self.load_command.model) if self.load_command else ""
+        if self.load_command is None:
+            return ""
+        server = self.load_command.server
+        return (server.name or server.url) if server else display_name(self.load_command.model)
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -282,12 +296,11 @@ class Chat:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self.reply is None:
-                assert self._checked is not None
+            if self._checked is not None:
                 self.engine.send(Cancel(self._checked))
-            elif self._unasked is None:
+            elif self.reply is not None and self._unasked is None:
                 self.engine.send(Cancel(self.reply.number))
-            else:
+            elif self.reply is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
             self.state = "stopping"
@@ -468,27 +481,22 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
+            self._loaded(event)
             frame.engine = True
-            self.took_model(event.target)
-            self._next()
         elif isinstance(event, LoadFailed):
             frame.failed = event.message
             if not self._load_former(event.message, frame):
                 self._fail(event.message)
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
             self._replayed(event, frame)
-            if event.reply == self._checked:
-                self._check_ended()
-                frame.engine = True
         elif isinstance(event, SpeculationOff):
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
@@ -510,19 +518,30 @@ class Chat:
         frame.engine = True
         return True
 
-    def _check_ended(self) -> None:
-        self._checked = self._stopped_at = None
-        self.state = "ready"
-        if not self._load_pending():
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        self.took_model(loaded.target)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
             self._next()
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
         if self.loaded is None or self.load_command is None:
             return
-        self.loaded = self.loaded.without_drafter(off)
+        self.loaded, frame.engine = self.loaded.without_drafter(off), True
         self.recorder.loaded(self.load_command, self.loaded)
-        frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
 
     def _replayed(self, replayed: Replayed, frame: Frame) -> None:
@@ -532,6 +551,11 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
+        if replayed.reply == self._checked:
+            self._checked = self._stopped_at = None
+            self.state, frame.engine = "ready", True
+            if not self._load_pending():
+                self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply

@@ -13,8 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Level, Load
-from ds4chat.engine.from_settings import tuning_of
+from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -95,7 +94,8 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
@@ -154,8 +154,7 @@ class ChatScreen(TuningScreen):
         if frame.failed:
             self._offer_last_model()
         for replayed in frame.replayed:
-            level: Level = "warning" if replayed.equal is False else "info"
-            self.transcript.add_note(replayed.detail, level)
+            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -190,13 +189,16 @@ class ChatScreen(TuningScreen):
             self.dock_view.reset_reply()
             self.show_welcome()
             self.show_queue()
+        if frame.revised is not None:
+            self.transcript.recolour(frame.revised)
+            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if frame.grown.lossy and not self._approximate_seen:
-                self._approximate_seen = True
+            if not frame.looks <= self._looks:
+                self._looks |= frame.looks
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -234,8 +236,8 @@ class ChatScreen(TuningScreen):
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
         what = "the reply ends" if self.chat.reply else "the check ends"
-        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
-        self.prompt.show_queue(tuple(self.chat.queue), waiting)
+        what = what if self.chat.working else "a model is loaded"
+        self.prompt.show_queue(tuple(self.chat.queue), f"sent when {what}")
 
     def show_conversation(self) -> None:
         """Draw the conversation anew: it is another one, or turns were taken off."""
@@ -250,7 +252,7 @@ class ChatScreen(TuningScreen):
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
         settings = self.chat_app.settings
-        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo)
+        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo or settings.server)
         if self.transcript.is_empty and lacks_model:
             self._first_run.open(settings.model_folders)
         else:
@@ -262,7 +264,8 @@ class ChatScreen(TuningScreen):
     def show_legend(self) -> None:
         self.legend_row.legend.show(
             two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
             markdown=self.transcript.markdown,
             hint=HINT,
         )
@@ -368,7 +371,7 @@ class ChatScreen(TuningScreen):
         from ds4chat.models.errors import ModelFileError
 
         try:
-            command = load_of(settings)
+            command = load_of(settings, self.chat_app.chosen_sampling)
         except ModelFileError as error:
             self.transcript.add_note(str(error), "error")
             self.show_welcome()
@@ -397,20 +400,12 @@ class ChatScreen(TuningScreen):
         """Enter on the card that stands where there is no model takes the demo."""
         event.stop()
         if self._first_run.display:
-            self.take_demo()
-
-    def take_demo(self) -> None:
-        """Load the demo, as --demo does."""
-        settings = self.chat_app.with_demo()
-        self.load(settings)
-        if self.chat_app.settings is settings:
-            self.retune(tuning_of(settings))
+            self.run_command("/model demo")
 
     def _offer_last_model(self) -> None:
         """A load was stopped or failed: the settings are again those of the model that a reload loads."""
-        command = self.chat.load_command
-        if command in self._settings_of:
-            self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])
+        if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
+            self.chat_app.settings = with_model(self.chat_app.settings, before)
         self.show_status()
 
     def set_thinking(self, on: bool) -> None:

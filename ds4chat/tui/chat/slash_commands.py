@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ds4chat.engine.from_settings import tuning_of
 from ds4chat.files import open_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
@@ -147,16 +148,23 @@ class ChatCommands:
             self._screen.chat_app.action_models()
             return
         if argument == "demo":
-            self._screen.take_demo()
+            self._take_demo()
             return
         path = user_path(argument)
         self._aside(
             f"/model {argument}",
             lambda: _check_model(path, argument),
             lambda _: self._screen.load(
-                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False)
+                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False, server="")
             ),
         )
+
+    def _take_demo(self) -> None:
+        app = self._screen.chat_app
+        settings = app.with_demo()
+        self._screen.load(settings)
+        if app.settings is settings:  # it is installed
+            self._screen.retune(tuning_of(settings))
 
     def _get(self, argument: str) -> None:
         self._screen.chat_app.action_models(get=argument)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ds4chat.engine.from_settings import tuning_of
 from ds4chat.files import open_regular, user_path
+from ds4chat.models.demo import demo_model
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import kind_of
@@ -160,11 +161,13 @@ class ChatCommands:
         )
 
     def _take_demo(self) -> None:
-        app = self._screen.chat_app
-        settings = app.with_demo()
+        try:
+            demo_model()
+        except ModelFileError as error:
+            raise CommandError(str(error)) from None
+        settings = self._screen.chat_app.with_demo()
+        self._screen.retune(tuning_of(settings))
         self._screen.load(settings)
-        if app.settings is settings:  # it is installed
-            self._screen.retune(tuning_of(settings))
 
     def _get(self, argument: str) -> None:
         self._screen.chat_app.action_models(get=argument)

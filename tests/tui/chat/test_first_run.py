@@ -43,7 +43,7 @@ async def test_the_card_names_the_models_of_this_disk(opened: Open, tmp_path: Pa
 
 async def test_the_card_says_how_to_install_the_demo(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    async with opened(size=(80, 24), model="") as chat:
+    async with opened(size=(80, 24), model="", notices=True) as chat:
         assert 'pip install "ds4chat[demo]"' in chat.shown()
         await chat.press("enter")
         await chat.settle()

@@ -36,6 +36,8 @@ MOST_FOUND = 20
 _HEAD = 1 << 17
 """Bytes at a file's beginning that hold what it says of its architecture."""
 _BLOCK = 1 << 20
+_MOST_HEADER = 256 << 20
+"""Bytes of a header; the largest vocabularies take a tenth of it."""
 _SPARE = 64 << 20
 """Bytes of disk that a download leaves free."""
 _SPEED_SECONDS = 5.0
@@ -215,10 +217,16 @@ def headers_of(model: HubModel) -> Iterator[Path]:
         for name in model.names:
             path = Path(folder) / name.rsplit("/", 1)[-1]
             size = _remote(model.repo, name).size
-            with path.open("w+b") as file:
-                prefix = _Prefix(model.repo, name, file)
-                parse_header(cast(BinaryIO, prefix), size, path)
-                file.truncate(size)
+            try:
+                with path.open("w+b") as file:
+                    prefix = _Prefix(model.repo, name, file)
+                    parse_header(cast(BinaryIO, prefix), size, path)
+                    file.truncate(size)
+            except OSError as error:
+                raise HubError(
+                    f"The header of {one_line(model.name)} cannot be kept in {one_line(folder)}: "
+                    f"{error.strerror}. Make room there, or set TMPDIR to a folder elsewhere."
+                ) from None
         yield Path(folder) / model.name
 
 
@@ -238,6 +246,8 @@ class _Prefix:
     def read(self, n: int) -> bytes:
         """The next ``n`` bytes, loading them where they are not there yet."""
         while self._have < self._at + n:
+            if self._have > _MOST_HEADER:
+                raise HubError(f"The header of {one_line(self._name)} is larger than that of any model.")
             block = _read_range(self._repo, self._name, self._have, max(_BLOCK, self._at + n - self._have))
             if not block:
                 break

@@ -76,7 +76,7 @@ class HubModel:
 def parse_reference(text: str) -> Reference:
     """The repository and the file that ``USER/REPO[:QUANT]`` means. Raises HubError for anything else."""
     repo, _, wanted = text.strip().removeprefix("https://huggingface.co/").strip("/").partition(":")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo, re.ASCII):
         raise HubError(
             f"{shortened(text)} is no repository of the hub. Give USER/REPO or USER/REPO:QUANT, such as "
             "ggml-org/gemma-3-1b-it-GGUF:Q4_K_M, or search with ds4chat get --search WORDS."

@@ -181,10 +181,12 @@ class ModelInfo:
     n_embd: int
     n_vocab: int
     has_template: bool
+    sampling: tuple[tuple[str, float], ...] = ()
+    """The sampling that the file asks for: name of the option, value."""
 
     @property
     def title(self) -> str:
-        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        """What the model is called on a screen, on one printable line."""
         return one_line(self.name or PurePath(self.path).stem)
 
 

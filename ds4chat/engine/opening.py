@@ -53,7 +53,9 @@ from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
+from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
 
@@ -353,7 +355,7 @@ class _Opening:
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
             path=self._load.model,
-            name=model.meta("general.name") or Path(self._load.model).stem,
+            name=display_name(self._load.model, model.meta("general.name")),
             architecture=model.meta("general.architecture"),
             quantisation=quantisation(self._header),
             parameters=model.n_params,
@@ -363,6 +365,7 @@ class _Opening:
             n_embd=model.n_embd,
             n_vocab=model.n_vocab,
             has_template=bool(model.chat_template),
+            sampling=tuple(sampling_of(self._header).items()),
         )
 
 

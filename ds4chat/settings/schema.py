@@ -273,7 +273,8 @@ class Settings:
         0.0,
         "float",
         "sampling",
-        "Temperature; 0 always takes the likeliest token.",
+        "Temperature; 0 always takes the likeliest token. Where a model's file asks for sampling, the chat "
+        "and the one shot take that in place of the defaults here.",
         low=0.0,
         high=10.0,
         metavar="F",

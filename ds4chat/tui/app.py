@@ -25,10 +25,12 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Tuning
+from ds4chat.engine.events import ModelInfo, Tuning
 from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
+from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path
+from ds4chat.settings.model_sampling import for_file, take_sampling
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
@@ -89,7 +91,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, Origin] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -127,6 +129,7 @@ class ChatApp(App[int]):
             keep_accepted=settings.mtp_keep_accepted,
         )
         self.chat_screen = ChatScreen(self.chat, settings)
+        self.chat.took_model = self._take_sampling
 
     def on_key(self, event: events.Key) -> None:
         """A letter typed right after the key that opened a field goes into the field. It was sent to what had
@@ -262,13 +265,27 @@ class ChatApp(App[int]):
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
 
+    def _take_sampling(self, model: ModelInfo) -> None:
+        """What the model asks for holds where nothing else is set."""
+        self.settings, self._from_sources, self._sources = take_sampling(
+            self.settings, self._from_sources, self._sources, dict(model.sampling)
+        )
+        self.chat_screen.retune(replace(tuning_of(self.settings), depth=self.chat.tuning.depth))
+
+    def with_demo(self) -> Settings:
+        """The settings with the demo taken, in the depth that it has where none is set."""
+        unset = self._sources.get("mtp-draft", "default") == "default"
+        depth = DEMO_DEPTH if unset and self.settings.mtp_draft == Settings().mtp_draft else None
+        settings = replace(self.settings, demo=True, model="", mtp="", server="")
+        return settings if depth is None else replace(settings, mtp_draft=depth)
+
     def action_save(self) -> None:
         """Write the settings as they are now."""
         from ds4chat.settings.save import SaveError, save
 
         settings = replace(self.settings, panels=self.chat_screen.dock_view.open)
         try:
-            save(settings, self.config_path)
+            save(for_file(settings, self._from_sources, self._sources), self.config_path)
         except (SaveError, paths.FolderError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
@@ -283,7 +300,7 @@ class ChatApp(App[int]):
             value = getattr(self.settings, option.attribute)
             if value != getattr(self._from_sources, option.attribute) and self._sources.get(
                 option.key, "default"
-            ) in ("default", "file"):
+            ) in ("default", "model", "file"):
                 self._sources[option.key] = "file" if value != option.default else "default"
                 changed: dict[str, Any] = {option.attribute: value}
                 self._from_sources = replace(self._from_sources, **changed)
@@ -342,14 +359,14 @@ class ChatApp(App[int]):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
-    def action_models(self) -> None:
-        """Choose a model."""
+    def action_models(self, get: str | None = None) -> None:
+        """Choose a model; with ``get``, words or USER/REPO, begin with what the hub has."""
         from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
         recent = self.chat.recorder.recent_models()
-        self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+        self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
         """Stored conversations."""
@@ -471,7 +488,7 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorde
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
     problems: list[str] = []
     config_path: Path | None = None
-    sources: Mapping[str, str] = {}
+    sources: Mapping[str, Origin] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources

@@ -32,6 +32,7 @@ from ds4chat.engine.events import (
     LoadFailed,
     Loading,
     Message,
+    ModelInfo,
     Notice,
     Prefill,
     Replay,
@@ -43,6 +44,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
+from ds4chat.models.naming import display_name
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -91,7 +93,7 @@ class Frame:
     """The engine's state or progress changed."""
     died: EngineDied | None = None
     failed: str = ""
-    """Why nothing could be loaded."""
+    """Why what was asked for could not be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 
@@ -160,6 +162,8 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
+        self.took_model: Callable[[ModelInfo], object] = lambda _: None
+        """Told of a model that was loaded, before a prompt that waited for it is sent."""
         self.alone = RLock()
 
     # -- the engine
@@ -216,7 +220,10 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return self.load_command.title if self.load_command else ""
+        if self.load_command is None:
+            return ""
+        server = self.load_command.server
+        return (server.name or server.url) if server else display_name(self.load_command.model)
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -468,12 +475,14 @@ class Chat:
             self.loaded, self._in_force, frame.engine = event, self.load_command, True
             if self.load_command is not None:
                 self.recorder.loaded(self.load_command, event)
+            self.took_model(event.target)
             if self.reply is None:  # else a reply of a server told more of it
                 self.state = "ready"
                 self._next()
         elif isinstance(event, LoadFailed):
-            self._fail(event.message)
             frame.failed = event.message
+            if not self._load_former(event.message, frame):
+                self._fail(event.message)
         elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
             self._revised(self.reply, event, frame)
         elif isinstance(event, Alive):
@@ -488,6 +497,22 @@ class Chat:
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _load_former(self, sentence: str, frame: Frame) -> bool:
+        """Load again what was loaded before the load that failed, and say why; False where nothing was, or
+        where that is what failed."""
+        if self._in_force is None or self._in_force == self.load_command:
+            return False
+        failed = self.model_name
+        self.state = "failed"  # nothing is loading any more
+        self.load(self._in_force)
+        former = self.model_name
+        again = (
+            f"{former} is loaded again." if former != failed else "What was loaded before is loaded again."
+        )
+        frame.notices.append(Notice("error", f"{sentence} {again}"))
+        frame.engine = True
+        return True
 
     def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
         reply.revise(event)
@@ -539,6 +564,9 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
+        if self.state == "loading" and not ended_by_user and self._load_former(died.message, frame):
+            frame.failed = died.message
+            return
         frame.died = died
         frame.engine = True
         self.state = "died"

@@ -18,6 +18,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.command_table import is_command
+from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.legend import FollowChip
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.pace import APART, Pace
@@ -85,6 +86,7 @@ class ChatScreen(TuningScreen):
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
+        self._first_run = FirstRun(id="first-run")
         self._commands = ChatCommands(self)
         self._timer: Timer | None = None
         self._pace = Pace()
@@ -101,6 +103,7 @@ class ChatScreen(TuningScreen):
         with Horizontal(id="main"):
             with Vertical(id="left"):
                 yield self._welcome
+                yield self._first_run
                 yield self.transcript
                 yield self._card
                 yield self._banner
@@ -146,6 +149,8 @@ class ChatScreen(TuningScreen):
             return
         self._draw_turns(frame)
         self._draw_engine(frame)
+        if frame.failed:
+            self._offer_last_model()
         for replayed in frame.replayed:
             self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
@@ -206,13 +211,14 @@ class ChatScreen(TuningScreen):
             self._banner.show(chat.trouble, keys)
         elif chat.state == "none":
             self._banner.show(
-                "No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False
+                "No model is loaded.", "/model chooses one · /model demo takes the demo", error=False
             )
         elif chat.warning:
             self._banner.show(chat.warning)
         else:
             self._banner.clear()
         self.show_queue()
+        self.show_welcome()
 
     def show_status(self) -> None:
         """Draw the status line."""
@@ -242,7 +248,13 @@ class ChatScreen(TuningScreen):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        self._welcome.display = self.transcript.is_empty
+        settings = self.chat_app.settings
+        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo or settings.server)
+        if self.transcript.is_empty and lacks_model:
+            self._first_run.open(settings.model_folders)
+        else:
+            self._first_run.display = False
+        self._welcome.display = self.transcript.is_empty and not lacks_model
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 
@@ -368,16 +380,26 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            # The settings are again those of the model that a reload loads.
-            if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
-                self.chat_app.settings = with_model(self.chat_app.settings, before)
-            self.show_status()
+            self._offer_last_model()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
         self.show_queue()
         return True
+
+    @on(PromptText.SentBlank)
+    def take_first_offer(self, event: PromptText.SentBlank) -> None:
+        """Enter on the card that stands where there is no model takes the demo."""
+        event.stop()
+        if self._first_run.display:
+            self.run_command("/model demo")
+
+    def _offer_last_model(self) -> None:
+        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
+        if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
+            self.chat_app.settings = with_model(self.chat_app.settings, before)
+        self.show_status()
 
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""

@@ -7,7 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ds4chat.engine.from_settings import tuning_of
 from ds4chat.files import open_regular, user_path
+from ds4chat.models.demo import demo_model
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import read_header
+from ds4chat.models.kinds import kind_of
+from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.command_table import CommandError, parse
@@ -142,14 +148,29 @@ class ChatCommands:
         if not argument:
             self._screen.chat_app.action_models()
             return
+        if argument == "demo":
+            self._take_demo()
+            return
         path = user_path(argument)
         self._aside(
             f"/model {argument}",
-            lambda: _try_to_open(path, argument, "Give the path of a .gguf model, or /model alone."),
+            lambda: _check_model(path, argument),
             lambda _: self._screen.load(
-                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False)
+                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False, server="")
             ),
         )
+
+    def _take_demo(self) -> None:
+        try:
+            demo_model()
+        except ModelFileError as error:
+            raise CommandError(str(error)) from None
+        settings = self._screen.chat_app.with_demo()
+        self._screen.retune(tuning_of(settings))
+        self._screen.load(settings)
+
+    def _get(self, argument: str) -> None:
+        self._screen.chat_app.action_models(get=argument)
 
     def _mtp(self, argument: str) -> None:
         tuning = self._screen.chat.tuning
@@ -165,10 +186,10 @@ class ChatCommands:
         elif argument == "embedded":
             settings = replace(settings, mtp="embedded", demo=False, model=self._loaded_path())
         else:
-            path = user_path(argument)
+            path, model = user_path(argument), self._loaded_path()
             self._aside(
                 f"/mtp {argument}",
-                lambda: _try_to_open(path, argument, "/mtp takes on, off, embedded, lookup, none or a file."),
+                lambda: _check_support(model, path, argument, converts=settings.mtp_convert),
                 lambda _: self._screen.load(
                     replace(
                         self._screen.chat_app.settings, mtp=str(path), demo=False, model=self._loaded_path()
@@ -264,6 +285,28 @@ class ChatCommands:
 
     def _quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def _check_model(path: Path, name: str) -> None:
+    """Raise CommandError where the model at ``path`` cannot be used, before a loaded one is given up."""
+    _try_to_open(path, name, "Give the path of a .gguf model, or /model alone.")
+    try:
+        check_target(path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_support(model: str, path: Path, name: str, *, converts: bool) -> None:
+    """Raise CommandError where the file at ``path`` cannot draft for the model."""
+    _try_to_open(path, name, "/mtp takes on, off, embedded, lookup, none or a file.")
+    if not model:
+        return  # nothing is lost; the load says that there is no model
+    try:
+        target = check_target(model)
+        if not (converts and kind_of(read_header(path)).converts):
+            check_pair(target, path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import count
 from pathlib import PurePath
 from threading import RLock
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from ds4chat.engine.events import (
     Cancel,
+    Command,
     Ended,
     EngineDied,
     Event,
@@ -44,8 +46,10 @@ from ds4chat.engine.events import (
 from ds4chat.engine.stats import Stats
 from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
-from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EngineState = Literal[
     "none", "loading", "ready", "saving", "reading", "writing", "checking", "stopping", "failed", "died"
@@ -53,6 +57,8 @@ EngineState = Literal[
 """saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
 decoded again and compared."""
 
+LOCK_SECONDS = 1.0
+"""How long a method waits for another thread that is in one: longer only where that one hangs."""
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
@@ -97,6 +103,46 @@ class Frame:
     def empty(self) -> bool:
         """Nothing came."""
         return not (self.started or self.grown or self.ended or self.engine or self.notices or self.replayed)
+
+
+class Engine(Protocol):
+    """The handle of an engine, such as ds4chat.engine.client.EngineClient."""
+
+    @property
+    def alive(self) -> bool:
+        """The process runs."""
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Raises OSError."""
+
+    def send(self, command: Command) -> None:
+        """Send one command."""
+
+    def drain(self) -> list[Event]:
+        """Every event since the last call."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+
+    def close(self) -> None:
+        """Have the process leave."""
+
+
+def one_thread_at_a_time(method: Callable[P, T]) -> Callable[P, T]:
+    """The method, kept from being run by two threads at once on one object, whose ``lock`` is an RLock. The
+    way out by force takes in what came while the thread of the screen may be about the same."""
+
+    @wraps(method)
+    def in_turn(*args: P.args, **values: P.kwargs) -> T:
+        owner: Any = args[0]
+        held = owner.lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            return method(*args, **values)
+        finally:
+            if held:
+                owner.lock.release()
+
+    return in_turn
 
 
 class Chat:
@@ -151,7 +197,7 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
-        self.alone = RLock()
+        self.lock = RLock()
 
     # -- the engine
 
@@ -311,7 +357,7 @@ class Chat:
         self._killed = True
         self.engine.kill()
 
-    @alone
+    @one_thread_at_a_time
     def abandon(self) -> None:
         """The chat is closed: take in what came, and end a running reply so that it is kept as stopped."""
         self.frame()
@@ -383,7 +429,7 @@ class Chat:
 
     # -- events
 
-    @alone
+    @one_thread_at_a_time
     def frame(self) -> Frame:
         """Take everything in that the engine sent since the last call."""
         frame = Frame(engine=self._changed)

@@ -302,7 +302,7 @@ def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
         took(*taken)
 
     forced = threading.Thread(target=chat.abandon)
-    monkeypatch.setattr("ds4chat.tui.engine_handle.ALONE_SECONDS", PATIENCE)
+    monkeypatch.setattr("ds4chat.tui.controller.LOCK_SECONDS", PATIENCE)
     monkeypatch.setattr(recorder, "took", slow)
     chat.frame()
     forced.join(PATIENCE)

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.timer import Timer
 
-from ds4chat.engine.events import Level, Load
+from ds4chat.engine.events import Level, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
-from ds4chat.tui.chat.command_table import is_command
-from ds4chat.tui.chat.legend import FollowChip
+from ds4chat.tui.chat.legend import FollowChip, LegendRow
 from ds4chat.tui.chat.outbox import Outbox
-from ds4chat.tui.chat.pace import APART, Pace
-from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
-from ds4chat.tui.chat.tuning_keys import TuningScreen
 from ds4chat.tui.chat.welcome import Welcome
+from ds4chat.tui.command_table import BY_NAME, is_command
 from ds4chat.tui.controller import Chat, Frame
+from ds4chat.tui.conversation import Reply
+from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.pace import APART, Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
-from ds4chat.tui.messages import PromptSubmitted, TokenPicked
-from ds4chat.tui.panels.tuning_steps import with_model
+from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
+from ds4chat.tui.panels import PanelDock
+from ds4chat.tui.panels.knobs import KNOBS, depth_bound
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
@@ -52,7 +53,22 @@ BUSY: dict[str, str] = {
 }
 
 
-class ChatScreen(TuningScreen):
+class Host(Protocol):
+    """What the chat screen asks of the app, at once: what is typed ahead counts on its having been done.
+    Changes of settings are posted to it."""
+
+    @property
+    def theme_names(self) -> list[str]:
+        """The themes that there are."""
+
+    def run_command(self, text: str) -> bool:
+        """Run a slash command; False when it cannot be done, which was then said."""
+
+    def load_stopped(self) -> None:
+        """A load was stopped: the settings are again those of the model that a reload loads."""
+
+
+class ChatScreen(Screen[None]):
     """Transcript, prompt, status line, and the panels beside or over them."""
 
     DEFAULT_CSS = style_sheet(__package__, "screen.tcss")
@@ -73,19 +89,29 @@ class ChatScreen(TuningScreen):
         Binding(
             "f6", "toggle_colours", "All origins, or accepted and fallback", id="chat.colours", priority=True
         ),
+        Binding("f7", "depth(-1)", "Draft one token less", id="chat.shallower", priority=True),
+        Binding("f8", "depth(1)", "Draft one token more", id="chat.deeper"),
+        Binding("f9,ctrl+f", "margin(-1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10,ctrl+g", "margin(1)", "Tighten the margin", id="chat.tighter"),
+        Binding("ctrl+t", "toggle_mtp", "Pause or resume speculation", id="chat.mtp"),
+        Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
         Binding("ctrl+o", "toggle_thinking", "Open or fold the thinking", id="chat.thinking"),
         Binding("ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
     ]
 
-    def __init__(self, chat: Chat, settings: Settings) -> None:
-        super().__init__(chat, settings)
+    def __init__(self, chat: Chat, settings: Settings, host: Host) -> None:
+        super().__init__()
+        self.chat = chat
+        self._host = host
+        self.dock_view = PanelDock(settings.panels, id="dock")
+        self.dock_view.show_presets(settings.presets)
+        self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
-        self._commands = ChatCommands(self)
         self._timer: Timer | None = None
         self._pace = Pace()
         self._panels_wide = True
@@ -94,9 +120,7 @@ class ChatScreen(TuningScreen):
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
-        self._outbox = Outbox(self)
-        self._settings_of: dict[Load, Settings] = {}
-        """The settings that each load was asked for with."""
+        self._outbox = Outbox(self, self._send, self._refuse)
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -114,10 +138,9 @@ class ChatScreen(TuningScreen):
     def on_mount(self) -> None:
         self.transcript.show_markdown(self._markdown)
         self.dock_view.begin_with(self.chat.tuning)
-        self.dock_view.show_presets(self.chat_app.settings.presets)
         if draft := self.chat.recorder.draft():
             self.prompt.put_back([draft])
-        self.prompt.themes = lambda: self.chat_app.theme_names
+        self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
         self.wake()
@@ -198,20 +221,8 @@ class ChatScreen(TuningScreen):
     def _draw_engine(self, frame: Frame) -> None:
         if not frame.engine:
             return
-        chat = self.chat
-        self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
-        if chat.state in ("died", "failed"):
-            model = "the model again" if chat.state == "died" else chat.model_name
-            keys = f"F5 loads {model} · /model chooses another · /log shows the log"
-            self._banner.show(chat.trouble, keys)
-        elif chat.state == "none":
-            self._banner.show(
-                "No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False
-            )
-        elif chat.warning:
-            self._banner.show(chat.warning)
-        else:
-            self._banner.clear()
+        self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
+        self._banner.show_engine(self.chat)
         self.show_queue()
 
     def show_status(self) -> None:
@@ -247,6 +258,7 @@ class ChatScreen(TuningScreen):
         self.show_legend()
 
     def show_legend(self) -> None:
+        """Draw the legend."""
         self.legend_row.legend.show(
             two_colours=self.transcript.two_colours,
             approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
@@ -297,16 +309,31 @@ class ChatScreen(TuningScreen):
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
         if typed:
             self.prompt.taken(text)
-        if not self._commands.run(text) and typed:
+        if not self._host.run_command(text) and typed:
             self.prompt.put_back([text])
         self.wake()
         self.show_status()
 
-    def begin_command(self, name: str) -> None:
-        """Begin a slash command in the prompt, for the user to end; a draft there goes into the history."""
+    def choose_command(self, name: str) -> None:
+        """Run a slash command that was chosen from a list. One that needs an argument begins in the prompt,
+        for the user to complete; a draft there goes into the history."""
+        if not BY_NAME[name].needs_argument:
+            self.run_command(f"/{name}")
+            return
         self.prompt.taken(self.prompt.text_field.text)
         self.prompt.text_field.put(f"/{name} ")
         self.prompt.text_field.focus()
+
+    def _send(self, text: str) -> None:
+        self.chat.submit(text.strip("\n"))
+        self.show_queue()
+        self.show_status()
+        self.wake()
+
+    def _refuse(self, text: str, problem: str) -> None:
+        """A prompt that cannot be sent stands in the prompt again."""
+        self.notify(problem, severity="warning", markup=False)
+        self.prompt.put_back([text])
 
     @on(PromptArea.QueueRecalled)
     def recall_queued(self, event: PromptArea.QueueRecalled) -> None:
@@ -349,20 +376,10 @@ class ChatScreen(TuningScreen):
 
     # -- the engine
 
-    def load(self, settings: Settings) -> None:
-        """Load what the settings say."""
-        from ds4chat.engine.from_settings import load_of
-        from ds4chat.models.errors import ModelFileError
-
-        try:
-            command = load_of(settings)
-        except ModelFileError as error:
-            self.transcript.add_note(str(error), "error")
-            self.show_welcome()
-            return
-        self.chat_app.settings = self._settings_of[command] = settings
-        self.chat.load(command)
-        self.wake()
+    def say_error(self, text: str) -> None:
+        """Add sentences about what failed to the transcript."""
+        self.transcript.add_note(text, "error")
+        self.show_welcome()
 
     def stop_reply(self) -> bool:
         """Stop the running reply, a check or a load; prompts that wait for a reply's end come back into the
@@ -371,7 +388,8 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            self._offer_last_model()
+            self._host.load_stopped()
+            self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
@@ -379,17 +397,10 @@ class ChatScreen(TuningScreen):
         self.show_queue()
         return True
 
-    def _offer_last_model(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
-        command = self.chat.load_command
-        if command in self._settings_of:
-            self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])
-        self.show_status()
-
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""
         self.chat.think = on
-        self.chat_app.settings = replace(self.chat_app.settings, think=on)
+        self.app.post_message(SettingsChanged(think=on))
         self.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
     def action_retry(self) -> None:
@@ -405,13 +416,80 @@ class ChatScreen(TuningScreen):
             self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
         self.wake()
 
+    # -- tuning
+
+    @property
+    def unpaused_tuning(self) -> Tuning:
+        """The tuning in force, while speculation is paused at the depth that it had before."""
+        tuning = self.chat.tuning
+        return tuning if tuning.depth != 0 else KNOBS["pause"].step(tuning, 1, self.dock_view.tuning.memory)
+
+    @on(TuningChanged)
+    def tuning_changed(self, event: TuningChanged) -> None:
+        """The panel changed it."""
+        event.stop()
+        self._take_up(event.tuning)
+
+    def retune(self, tuning: Tuning) -> None:
+        """A key or a command changed it."""
+        if tuning != self.chat.tuning:
+            self.dock_view.show_tuning(tuning)
+            self._take_up(tuning)
+
+    def _take_up(self, tuning: Tuning) -> None:
+        before = self.chat.tuning
+        self.chat.retune(tuning)
+        self.show_status()
+        self.show_legend()
+        if changed := changes(before, tuning):
+            self.legend_row.say(changed)
+        if tuning.depth != before.depth and (bound := self.depth_bound):
+            self.legend_row.say(bound)
+
+    @property
+    def depth_bound(self) -> str:
+        """Why drafts do not become as deep as is set; empty where they do."""
+        return depth_bound(self.chat.tuning, self.chat.loaded.drafter if self.chat.loaded else None)
+
+    def _step(self, name: str, by: int, end: str) -> None:
+        """Move a live setting, or say why the key does nothing: it is at the end of its range."""
+        tuning = KNOBS[name].step(self.chat.tuning, by, self.dock_view.tuning.memory)
+        if tuning == self.chat.tuning:
+            self.legend_row.say(end)
+        else:
+            self.retune(tuning)
+
+    def action_depth(self, by: int) -> None:
+        """Draft more or fewer tokens a step."""
+        least = "depth 1 is the least: Ctrl+T pauses drafting"
+        if self.chat.tuning.depth == 0:
+            least = "drafting is paused: Ctrl+T resumes it"
+        self._step("depth", by, "auto is the end: F7 goes back" if by > 0 else least)
+
+    def action_margin(self, by: int) -> None:
+        """Accept fewer drafts, or less likely ones too."""
+        self._step(
+            "margin", by, "margin 1.00 is exact, the tightest" if by > 0 else "margin 0 is the loosest"
+        )
+
+    def action_toggle_mtp(self) -> None:
+        """Pause speculation, or go on with it."""
+        self._step("pause", 1, "")
+
+    def action_undo_tuning(self) -> None:
+        """Undo the last change of a setting."""
+        if self.dock_view.tuning.can_undo:
+            self.dock_view.tuning.action_undo()
+        else:
+            self.legend_row.say("no change of a setting to undo")
+
     # -- views
 
     def action_toggle_view(self) -> None:
         """Finished replies as tokens or as Markdown."""
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
-        self.chat_app.settings = replace(self.chat_app.settings, view=view)
+        self.app.post_message(SettingsChanged(view=view))
         self.show_legend()
 
     def action_toggle_colours(self) -> None:
@@ -472,6 +550,19 @@ class ChatScreen(TuningScreen):
             self.action_toggle_view()
         self.transcript.pick(reply, token)
         self._card.show(reply, token)
+
+    def show_message(self, message: int, at: int) -> bool:
+        """Bring a stored message into sight and mark it: in a reply, the token at character ``at`` of its
+        text; else the whole message. False where it is not on the screen's path."""
+        turn = next((turn for turn in self.chat.conversation.turns if turn.key == message), None)
+        if turn is None:
+            return False
+        if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
+            place = turn.place(token)
+            if place is not None:
+                self.post_message(TokenPicked(turn.number, place.step.index, place.index))
+                return True
+        return self.transcript.show_turn(turn)
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:

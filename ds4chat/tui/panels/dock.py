@@ -8,14 +8,14 @@ from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.message import Message
 from textual.timer import Timer
 
 from ds4chat.engine.events import Ended, Loaded, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.chat.pace import APART
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.pace import APART
+from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.acceptance import AcceptancePanel
 from ds4chat.tui.panels.confidence import ConfidencePanel
 from ds4chat.tui.panels.panel import Panel, PanelTitle
@@ -38,18 +38,10 @@ class PanelDock(VerticalScroll):
     """Acceptance, Timings, Confidence and Tuning.
 
     Whatever arrives between two drawings is drawn together; while nothing arrives no timer runs. Posts
-    TuningChanged and TokenPicked, and FoldsChanged and TuningPanel.PresetSaved to be kept in the settings.
+    TuningChanged, TokenPicked and TuningPanel.PresetSaved, and SettingsChanged to the app.
     """
 
     DEFAULT_CSS = style_sheet(__package__, "dock.tcss")
-
-    class FoldsChanged(Message):
-        """The user folded or opened a panel."""
-
-        def __init__(self, panels: str) -> None:
-            super().__init__()
-            self.panels = panels
-            """The value that the setting ``panels`` now has: the open ones, from top to bottom."""
 
     def __init__(self, panels: str = " ".join(PANELS), *, id: str | None = None) -> None:
         """``panels`` is the value of the setting: which are open, and the order."""
@@ -154,7 +146,7 @@ class PanelDock(VerticalScroll):
 
     def _folds_changed(self) -> None:
         self._draw_soon()
-        self.post_message(self.FoldsChanged(self.open))
+        self.app.post_message(SettingsChanged(panels=self.open))
 
     # -- drawing
 

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ds4chat.engine.events import Loaded, Step, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Loaded, Step, Tuning
 from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.validate import SettingError
@@ -59,12 +59,11 @@ class TuningPanel(Panel):
     def __init__(self) -> None:
         super().__init__()
         self._tuning = Tuning()
-        self._memory = Memory()
+        self.memory = Memory()
         self._undo: list[Tuning] = []
         self._drag_from = self._tuning
         self._presets: dict[str, Mapping[str, Any]] = {}
         self._preset = ""
-        self._knobs = {knob.name: knob for knob in KNOBS}
         self._controls = {
             knob.name: Control(
                 knob.name,
@@ -74,7 +73,7 @@ class TuningPanel(Panel):
                 slides=knob.share is not None,
                 words=("auto",) if knob.option.kind == "depth" else (),
             )
-            for knob in KNOBS
+            for knob in KNOBS.values()
         }
         self._preset_control = Control(
             "preset", "preset", "A named set of these values. s saves the current ones.", editable=False
@@ -99,14 +98,14 @@ class TuningPanel(Panel):
         if tuning != self._tuning:
             self._remember()
             self._tuning = tuning
-            self._memory.note(tuning)
+            self.memory.note(tuning)
             self._draw_controls()
 
     def begin_with(self, tuning: Tuning) -> None:
         """Show the tuning of the settings; there is nothing before it to undo."""
         self._undo.clear()
         self._tuning = tuning
-        self._memory.note(tuning)
+        self.memory.note(tuning)
         self._draw_controls()
 
     def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
@@ -117,7 +116,10 @@ class TuningPanel(Panel):
         self._draw_controls()
 
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """Nothing here depends on what is loaded."""
+        """The depth goes as far as the drafter drafts."""
+        drafter = loaded.drafter if loaded else None
+        self.memory.deepest = max(1, min(MAX_DEPTH, drafter.max_depth)) if drafter else MAX_DEPTH
+        self._draw_controls()
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Nothing here depends on the steps."""
@@ -135,16 +137,16 @@ class TuningPanel(Panel):
         if event.source is self._preset_control:
             self._choose_preset(event.by)
         else:
-            knob = self._knobs[event.source.name or ""]
-            self._change(knob.step(self._tuning, event.by, self._memory), joins=event.joins)
+            knob = KNOBS[event.source.name or ""]
+            self._change(knob.step(self._tuning, event.by, self.memory), joins=event.joins)
 
     def on_control_dragged(self, event: Control.Dragged) -> None:
         """A drag applies as it goes, and undo takes it back whole. Back at its start, it was none."""
         event.stop()
         if event.begins:
             self._drag_from = self._tuning
-        knob = self._knobs[event.source.name or ""]
-        tuning = knob.step(self._drag_from, event.by, self._memory) if event.by else self._drag_from
+        knob = KNOBS[event.source.name or ""]
+        tuning = knob.step(self._drag_from, event.by, self.memory) if event.by else self._drag_from
         if tuning == self._drag_from and tuning != self._tuning:
             del self._undo[-1:]
             self._set(tuning)
@@ -156,7 +158,7 @@ class TuningPanel(Panel):
         control = event.source
         if control is self._preset_control:
             self._apply_preset()
-        elif self._knobs[control.name or ""].typed is None:
+        elif KNOBS[control.name or ""].typed is None:
             control.action_step(1)
         else:
             control.focus()
@@ -168,7 +170,7 @@ class TuningPanel(Panel):
             self._save_preset(event.text.strip())
             return
         try:
-            tuning = self._knobs[event.source.name or ""].read(self._tuning, event.text)
+            tuning = KNOBS[event.source.name or ""].read(self._tuning, event.text)
         except SettingError as error:
             event.source.show_error(str(error))
             return
@@ -210,7 +212,7 @@ class TuningPanel(Panel):
 
     def _set(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._memory.note(tuning)
+        self.memory.note(tuning)
         self._draw_controls()
         self.post_message(TuningChanged(tuning))
 
@@ -241,8 +243,8 @@ class TuningPanel(Panel):
 
     def _draw_controls(self) -> None:
         for name, control in self._controls.items():
-            knob = self._knobs[name]
-            share = knob.share(self._tuning) if knob.share is not None else None
+            knob = KNOBS[name]
+            share = knob.share(self._tuning, self.memory) if knob.share is not None else None
             control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
         says = "Enter applies, s saves" if self._presets else "s saves these values"
         self._preset_control.show(self._preset or "–", says)

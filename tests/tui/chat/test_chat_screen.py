@@ -13,10 +13,10 @@ from textual.widgets import OptionList
 from ds4chat.engine.events import EngineDied, Load, Loading, Notice, Replayed, Tuning
 from ds4chat.settings.load import load
 from ds4chat.tui.app import ChatApp, run
-from ds4chat.tui.chat.command_table import COMMANDS
 from ds4chat.tui.chat.screen import ChatScreen
-from ds4chat.tui.conversation import Forgetful
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.messages import TuningChanged
+from ds4chat.tui.recorder import NullRecorder
 from ds4chat.tui.transcript import Transcript
 
 # -- prompt to reply
@@ -507,6 +507,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         changed = await sources()
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
+        await pilot.pause()
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"
@@ -519,5 +520,5 @@ async def test_the_command_line_hands_its_sources_to_the_chat(tmp_path, monkeypa
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
     monkeypatch.setattr(ChatApp, "run", lambda self: seen.append(self) or 0)
     given = load({"temp": "0.7"}, None, {})
-    assert run(given.settings, given, Forgetful()) == 0
+    assert run(given.settings, given, NullRecorder()) == 0
     assert seen[0]._sources["temp"] == "command line"

@@ -18,7 +18,6 @@ from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.tuning import TuningPanel
 
 START = Tuning(depth=2, margin=1.0, gate=0.0, temp=0.0, top_p=0.95, min_p=0.05, seed=-1)
-BY_NAME = {knob.name: knob for knob in KNOBS}
 
 
 def tunings(app: Stage) -> list[Tuning]:
@@ -237,7 +236,7 @@ def test_a_preset_holds_every_field_of_a_tuning() -> None:
         changed(START, {"mtp-margin": 2.0})
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.name)
 def test_every_control_has_one_short_line_and_the_options_help(knob) -> None:
     """A dock of 50 cells leaves 44 for the line over the text: border, scrollbar and padding take six."""
     assert knob.option.help

@@ -74,6 +74,10 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(self.unknown(word))
         if namespace.settings.get("demo") and namespace.settings.get("model"):
             raise UsageError("--demo and -m each name the model: leave one of them out.")
+        if namespace.settings.get("server") and (
+            namespace.settings.get("demo") or namespace.settings.get("model")
+        ):
+            raise UsageError("--server brings its own model: leave -m and --demo out, or --server.")
         return namespace, rest + words
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -157,9 +161,9 @@ class _Setting(argparse.Action):
             raise UsageError(str(error).replace(f"--{self.option.key} ", f"{name} ", 1)) from None
 
 
-def add_settings(parser: Parser) -> None:
-    """Every option of the table, in its groups; values land in ``namespace.settings``, checked."""
-    for group, title in GROUPS.items():
+def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
+    """Every option of the table, or of these groups; values land in ``namespace.settings``, checked."""
+    for group, title in ((group, GROUPS[group]) for group in groups):
         arguments = parser.add_argument_group(title)
         for option in OPTIONS:
             if option.group == group and option.kind != "table":

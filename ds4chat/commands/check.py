@@ -23,6 +23,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Loaded,
+    LoadError,
     Message,
     Notice,
     Replayed,
@@ -31,7 +32,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats

@@ -23,7 +23,7 @@ from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import BenchOptions, Shot
 from ds4chat.settings.load import Loaded, load
 from ds4chat.settings.paths import FolderError
-from ds4chat.settings.schema import Option
+from ds4chat.settings.schema import BY_KEY, Option
 from ds4chat.settings.validate import nearest
 from ds4chat.terminal import takes_escapes
 from ds4chat.text import one_line, printable, printable_streams
@@ -37,6 +37,8 @@ PARALLEL = Option(
     "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
 )
 
+RPC_PORT = Option("port", "int", 50052, "The port of rpc-server.", "", low=1, high=65535)
+
 USAGE = """\
 ds4chat [options]                 chat
        ds4chat [options] -p TEXT         one reply on stdout
@@ -47,10 +49,11 @@ A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
 token by token, and lets you tune it while it runs.
 
 Commands (ds4chat COMMAND -h says more):
-  inspect FILE [SUPPORT]        what a GGUF is, and whether two of them pair
+  inspect FILE [SUPPORT]        what a file or server is, and which files pair
   bench                         measure whether MTP pays here, and what to set
   check                         decode a reply with and without MTP and compare
   convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
+  rpc-server                    lend this machine to a ds4chat elsewhere
   logs                          list, show, search, export, import conversations
   config                        show, check and write the settings"""
 
@@ -114,11 +117,11 @@ def _dispatch(argv: list[str], *, own_process: bool) -> int:
         return _chat(given, loaded)
     _report(loaded, given.config)
     _need_model(loaded)
-    if own_process and (code := supervised()) is not None:
+    if own_process and not loaded.settings.server and (code := supervised()) is not None:
         return code
     from ds4chat.commands.oneshot import run
 
-    return run(loaded.settings, shot)
+    return run(loaded.settings, shot, loaded.sources)
 
 
 def _stray(word: str, *, put_first: bool = False) -> str:
@@ -234,12 +237,18 @@ def inspect_parser() -> Parser:
     """The parser of ``inspect``."""
     parser = Parser(
         prog="ds4chat inspect",
-        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]",
+        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]\n"
+        "       ds4chat inspect --server URL [--json]",
         description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
-        'it; "embedded" is the NextN block inside FILE. Reads headers only.',
+        'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
+        "With --server: what it is, what it tells of its drafts, what a request sets.",
     )
     parser.put(parser.about, "--demo", action="store_true", help="Inspect the demo's files.")
     parser.put(parser.about, "--json", action="store_true", help="JSON on stdout instead of text.")
+    parser.put(
+        parser.about, "--config", metavar="FILE", help="Settings file with [servers], instead of yours."
+    )
+    add_settings(parser, ("servers",))
     return parser
 
 
@@ -257,11 +266,39 @@ def convert_parser() -> Parser:
     return parser
 
 
+def rpc_server_parser() -> Parser:
+    """The parser of ``rpc-server``."""
+    parser = Parser(
+        prog="ds4chat rpc-server",
+        usage="ds4chat rpc-server [--host ADDRESS] [--port N] [--threads N]",
+        description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
+        "Ctrl-C. It serves one at a time, without encryption and without a password.",
+    )
+    parser.put(
+        parser.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
+    )
+    parser.put(
+        parser.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
+    )
+    parser.put(
+        parser.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
+    )
+    return parser
+
+
 # ---------------------------------------------------------------------------------------- commands
 
 
 def _run_inspect(argv: list[str]) -> int:
     given, words = inspect_parser().read(argv)
+    if given.settings.get("server"):
+        if given.demo or words:
+            raise UsageError("--server names what is inspected: leave FILE and --demo out.")
+        loaded = _settings(given)
+        _report(loaded, given.config)
+        from ds4chat.commands.inspect_server import run as run_server
+
+        return run_server(loaded.settings, given.json)
     if given.demo and words:
         raise UsageError("--demo names the demo's own files: leave FILE out, or leave --demo out.")
     if not given.demo and not 1 <= len(words) <= 2:
@@ -292,6 +329,10 @@ def _run_check(argv: list[str]) -> int:
     from ds4chat.commands.prompt import prompt_of
 
     given, loaded = _read_command(check_parser(), argv)
+    if loaded.settings.server:
+        raise UsageError(
+            "A server cannot be told to decode without drafts: check takes a model with -m FILE."
+        )
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
     from ds4chat.commands.check import run
 
@@ -302,6 +343,15 @@ def _run_logs(argv: list[str]) -> int:
     from ds4chat.commands.logs import run
 
     return run(argv)
+
+
+def _run_rpc_server(argv: list[str]) -> int:
+    given, words = rpc_server_parser().read(argv)
+    if words:
+        raise UsageError(f'ds4chat rpc-server takes options only, not "{words[0]}".')
+    from ds4chat.commands.rpc_server import run
+
+    return run(given.host, given.port or RPC_PORT.default, given.threads or 0)
 
 
 def _run_config(argv: list[str]) -> int:
@@ -327,12 +377,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _run_bench,
     "check": _run_check,
     "convert-mtp": _run_convert,
+    "rpc-server": _run_rpc_server,
     "logs": _run_logs,
     "config": _run_config,
 }
 
 
-NATIVE = ("bench", "check")
+NATIVE = ("bench", "check", "rpc-server")
 """Commands that run llama.cpp in this process."""
 
 
@@ -421,8 +472,11 @@ def _report(loaded: Loaded, named: str | None) -> None:
 
 
 def _need_model(loaded: Loaded) -> None:
-    if not (loaded.settings.model or loaded.settings.demo):
-        raise UsageError("There is no model: name a GGUF file with -m FILE, or take the demo with --demo.")
+    settings = loaded.settings
+    if not (settings.model or settings.demo or settings.server):
+        raise UsageError(
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo."
+        )
 
 
 def _is_terminal(stream: Any) -> bool:

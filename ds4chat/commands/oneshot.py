@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from ds4chat.commands.options import Shot
@@ -18,11 +18,14 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Prefill,
+    Revised,
+    ServerInfo,
     SpeculationOff,
     Step,
+    Token,
     Tuning,
 )
-from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
@@ -59,7 +62,7 @@ class Printer:
         self.thinking: list[str] = []
         self.ended: Ended | None = None
         self.loaded: Loaded | None = None
-        """What answers, as it is now: the drafter may be given up meanwhile."""
+        """What is known of the models; a server's reply may tell more of it."""
         self._hits = 0
         self._progress = False
         self._line_open = False
@@ -70,6 +73,8 @@ class Printer:
         if isinstance(event, Step):
             self._clear_progress()
             self._step(event)
+        elif isinstance(event, Revised):
+            self._revise(event)
         elif isinstance(event, Notice):
             self._clear_progress()
             self._end_thinking()
@@ -128,12 +133,13 @@ class Printer:
             owner["text"] += tail
         self._put(tail, thinking)
 
+    def _revise(self, event: Revised) -> None:
+        """Take the tokens as they are known now; their text stands already."""
+        self.tokens = [_as_json(token, step) for step in event.steps for token in step.tokens]
+
     def _step(self, step: Step) -> None:
         for token in step.tokens:
-            self.tokens.append(
-                {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
-                | ({"thinking": True} if token.thinking else {})
-            )
+            self.tokens.append(_as_json(token, step))
             self._put(token.text, token.thinking)
         self._out.flush()
         if self._settings.mtp_timing or self._settings.mtp_spec_log or self._settings.mtp_conf_log:
@@ -180,17 +186,24 @@ class Printer:
             self._progress = False
 
 
-def run(settings: Settings, shot: Shot) -> int:
-    """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C."""
+def _as_json(token: Token, step: Step) -> dict[str, Any]:
+    """A token's entry in the JSON."""
+    told = {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
+    return told | ({"thinking": True} if token.thinking else {})
+
+
+def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
+    """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C.
+    ``sources`` says where each setting comes from."""
     log_to_file(settings)
     try:
         settings = with_demo(settings)
-        load = load_of(settings)
+        load = load_of(settings, chosen_sampling(sources))
     except ModelFileError as error:
         print(f"ds4chat: {error}", file=sys.stderr)
         return RUN_ERROR
     if shot.prompts is not None:
-        return run_many(settings, shot, load)
+        return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
     printer = Printer(
         settings, as_json=shot.json, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
     )
@@ -205,7 +218,7 @@ def run(settings: Settings, shot: Shot) -> int:
     if shot.json:
         drafter = loaded.drafter.kind if loaded.drafter else None
         answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
-        print(json_line(answered))
+        print(json_line(_with_server(answered, loaded.server)))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -240,7 +253,8 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool
     Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
     """
     from ds4chat.engine.control import Control
-    from ds4chat.engine.opening import LoadError, open_session
+    from ds4chat.engine.events import LoadError
+    from ds4chat.engine.sessions import open_session
 
     control = Control(request.tuning)
     try:
@@ -310,6 +324,43 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     finally:
         session.close()
     return code
+
+
+def run_each(settings: Settings, shot: Shot, load: Load) -> int:
+    """Answer every prompt of a file over a server, one after the other; the exit code."""
+    code = 0
+    for index, prompt in enumerate(shot.prompts or ()):
+        printer = Printer(
+            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+        )
+        if not answer(load, request_of(settings, shot, prompt), printer):
+            return RUN_ERROR
+        loaded, ended = printer.loaded, printer.ended
+        assert loaded is not None and ended is not None
+        if ended.detail:
+            print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+        if shot.json:
+            drafter = loaded.drafter.kind if loaded.drafter else None
+            answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
+            print(json_line(_with_server(answered, loaded.server)), flush=True)
+        else:
+            printer.write_text()
+        if ended.finish_reason == "cancelled":
+            return INTERRUPTED
+        if not printer.tokens and ended.finish_reason in ("error", "context"):
+            code = RUN_ERROR
+    return code
+
+
+def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[str, Any]:
+    """The JSON of a server's answer: who it was, and null for each setting that was the server's own."""
+    if server is None:
+        return answered
+    settings = answered["settings"] | dict.fromkeys(("draft", "margin", "gate", "mode"))
+    if "temp" not in server.chosen:
+        settings["temp"] = None
+    told = {"url": server.url, "kind": server.kind, "version": server.version, "tells": server.tells}
+    return answered | {"settings": settings, "server": told}
 
 
 def json_line(value: object) -> str:

@@ -32,6 +32,7 @@ changed there and leaves everything else as it is, your own comments included.""
 
 _EXAMPLES = {
     "keys": '[keys]\n"chat.view" = "f3, ctrl+n"',
+    "servers": '[servers.box]\nurl = "http://box:8080"\nkey-file = "box.key"',
     "presets": '[presets.careful]\nmtp-draft = 2\nmtp-margin = 1.0\n\n[presets.fast]\nmtp-draft = "auto"\n'
     "mtp-margin = 0.5",
 }

@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from ds4chat.engine.events import Load
-from ds4chat.engine.from_settings import load_of, tuning_of, with_tuning
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path, usable_log
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
-MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size")
+MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
 """Fields of Settings that a load from the chat may change."""
 MOST_PROBLEMS = 5
 """Problems that are shown at the start; more would cover the screen."""
@@ -177,7 +177,7 @@ class ChatApp(App[int]):
         self._show_problems([*self._problems, *self._key_problems()])
         self._catch_signals()
         drain_after_the_terminal(self._driver)
-        if self.settings.model or self.settings.demo:
+        if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.load)
 
@@ -258,7 +258,7 @@ class ChatApp(App[int]):
     @property
     def settings(self) -> Settings:
         """All settings as they are now; the live ones are those of the chat."""
-        return with_tuning(self._settings, self.chat_screen.unpaused_tuning)
+        return with_tuning(self._settings, self.chat_screen.dock_view.tuning.unpaused(self.chat.tuning))
 
     def on_settings_changed(self, event: SettingsChanged) -> None:
         """Keep what was changed; it is written when the user saves."""
@@ -268,13 +268,13 @@ class ChatApp(App[int]):
         """Load models by the settings with these fields changed."""
         settings = replace(self.settings, **changes)
         try:
-            command = load_of(settings)
+            command = load_of(settings, chosen_sampling(self._sources))
         except ModelFileError as error:
             self.chat_screen.say_error(str(error))
             return
         self._settings = self._asked_with[command] = settings
         self.chat.load(command)
-        self.chat_screen.wake()
+        self.chat_screen.draw_frame()
 
     def load_stopped(self) -> None:
         """A load was stopped: the settings are again those of the model that a reload loads."""
@@ -336,7 +336,7 @@ class ChatApp(App[int]):
 
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
-        self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False)
+        self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
     # -- slash commands
 
@@ -346,7 +346,7 @@ class ChatApp(App[int]):
 
     def on_command_chosen(self, event: CommandChosen) -> None:
         """The palette's choice."""
-        self.chat_screen.choose_command(event.name)
+        self._commands.choose(event.name)
 
     # -- screens
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Command,
     Ended,
@@ -39,12 +39,12 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     SpeculationOff,
     Step,
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.watchdog import Watchdog
 
@@ -62,6 +62,8 @@ LOCK_SECONDS = 1.0
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
+AGAIN = f"; Esc again {KILL_AFTER:.0f} seconds later ends the engine. What came is kept."
+NOT_STARTED = "The engine process cannot be started: {}. Free memory or processes, then reload."
 ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
     "on."
@@ -90,14 +92,20 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
-    died: EngineDied | None = None
-    failed: str = ""
-    """Why nothing could be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
@@ -232,9 +240,7 @@ class Chat:
         try:
             self.engine.start()
         except OSError as error:
-            self._fail(
-                f"The engine process cannot be started: {error}. Free memory or processes, then reload."
-            )
+            self._fail(NOT_STARTED.format(error))
             return
         self.engine.send(command)
 
@@ -253,16 +259,13 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
+        return self.load_command.title if self.load_command is not None else ""
 
-    def retune(self, tuning: Tuning) -> bool:
-        """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
-        if tuning == self.tuning:
-            return False
-        self.tuning = tuning
-        if self.reply is not None and self._unasked is None:
+    def retune(self, tuning: Tuning) -> None:
+        """Take up a tuning, a running reply from its next step on."""
+        changed, self.tuning = tuning != self.tuning, tuning
+        if changed and self.reply is not None and self._unasked is None:
             self.engine.send(Retune(tuning))
-        return True
 
     # -- prompts
 
@@ -275,10 +278,6 @@ class Chat:
             return False
         self._ask(text)
         return True
-
-    def unqueue(self) -> str | None:
-        """Take the newest queued prompt out of the queue."""
-        return self.queue.pop() if self.queue else None
 
     def retry(self) -> bool:
         """Answer the newest prompt anew; the reply it had is left out. False where there is none to answer,
@@ -326,12 +325,11 @@ class Chat:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self.reply is None:
-                assert self._checked is not None
+            if self._checked is not None:
                 self.engine.send(Cancel(self._checked))
-            elif self._unasked is None:
+            elif self.reply is not None and self._unasked is None:
                 self.engine.send(Cancel(self.reply.number))
-            else:
+            elif self.reply is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
             self.state = "stopping"
@@ -461,13 +459,8 @@ class Chat:
         complaint = self._watchdog.complaint
         if not complaint or self._stopped_at is not None:
             return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
+        return f"{complaint} Wait, or press Esc to stop the {what}{AGAIN if what != 'load' else '.'}"
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -491,9 +484,7 @@ class Chat:
         if event.reply != (self.reply.number if self.reply is not None else self._checked):
             return
         self._watchdog.sign("reading")
-        self.progress = Progress(
-            "reading", event.done / event.total if event.total else 0, event.done, event.total
-        )
+        self.progress = Progress("reading", done=event.done, total=event.total)
         frame.engine = True
         if self.reply is None:
             return
@@ -512,43 +503,48 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
+            self._loaded(event)
             frame.engine = True
-            self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
-            frame.failed = event.message
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
             self._replayed(event, frame)
-            if event.reply == self._checked:
-                self._check_ended()
-                frame.engine = True
         elif isinstance(event, SpeculationOff):
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _check_ended(self) -> None:
-        self._checked = self._stopped_at = None
-        self.state = "ready"
-        if not self._load_pending():
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
             self._next()
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
         if self.loaded is None or self.load_command is None:
             return
-        self.loaded = self.loaded.without_drafter(off)
+        self.loaded, frame.engine = self.loaded.without_drafter(off), True
         self.recorder.loaded(self.load_command, self.loaded)
-        frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
 
     def _replayed(self, replayed: Replayed, frame: Frame) -> None:
@@ -558,6 +554,11 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
+        if replayed.reply == self._checked:
+            self._checked = self._stopped_at = None
+            self.state, frame.engine = "ready", True
+            if not self._load_pending():
+                self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
@@ -582,7 +583,6 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
-        frame.died = died
         frame.engine = True
         self.state = "died"
         self.loaded = None

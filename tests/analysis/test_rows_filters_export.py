@@ -15,7 +15,7 @@ from kits.recorded import draft, judged, step
 from ds4chat.analysis.export import COLUMNS, write_csv, write_jsonl
 from ds4chat.analysis.filters import Filter, Texts, order, select
 from ds4chat.analysis.histogram import histogram, reliability, wilson
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.events import Tuning
 
 ROWS = rows_from_steps(
@@ -147,10 +147,10 @@ def test_sorting_is_stable_and_puts_missing_values_last() -> None:
     assert order(ROWS, np.array([2, 0]), "order").tolist() == [0, 2]
 
 
-def many_rows(count: int) -> Rows:
+def many_rows(count: int) -> JudgedRows:
     """Rows of four token texts in turn, built without a Step for each."""
     base = rows_from_steps([step(i, [judged(1, True, texts=(f" t{i}", " u"), gap=i)]) for i in range(4)])
-    return base.take(np.arange(count) % 4)
+    return base.at(np.arange(count) % 4)
 
 
 def test_filtering_and_sorting_200_000_rows_scales_with_the_rows() -> None:

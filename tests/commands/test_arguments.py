@@ -117,7 +117,10 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
             "-m a\\udcff.gguf is not valid UTF-8: convert the text, or rename the file.",
         ),
         (["--x\x1b[31m"], "--x\\x1b[31m is not an option; ds4chat -h lists them."),
-        (["-p", "a"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
+        (
+            ["-p", "a"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
         (["-p", ""], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", " \n"], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", "a\udcff"], "The prompt given with -p is not valid UTF-8 at byte 1: convert it to UTF-8."),
@@ -147,8 +150,14 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         ),
         (["convert-mtp", "a", "b"], "ds4chat convert-mtp takes three files: MAIN SUPPORT OUT."),
         (["bench", "x", "-m", "a"], 'ds4chat bench takes options only, not "x".'),
-        (["bench"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
-        (["check"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
+        (
+            ["bench"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
+        (
+            ["check"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
         (["config"], "ds4chat config takes path, show, defaults, check or write. It needs one of them."),
         (
             ["config", "chekc"],
@@ -240,9 +249,12 @@ def started(monkeypatch: pytest.MonkeyPatch, target: str) -> list[tuple[Any, ...
 def test_the_one_shot_gets_the_settings_and_the_prompt(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = started(monkeypatch, "ds4chat.commands.oneshot.run")
     assert cli.main(["-m", "a", "-p", "hi\n", "--json", "--raw", "--ignore-eos", "-n", "3"]) == 7
-    assert calls == [
-        (Settings(model="a", predict=3), Shot("hi\n", json=True, raw=True, ignore_eos=True)),
-    ]
+    settings, shot, sources = calls[0]
+    assert (settings, shot) == (
+        Settings(model="a", predict=3),
+        Shot("hi\n", json=True, raw=True, ignore_eos=True),
+    )
+    assert [key for key, source in sources.items() if source != "default"] == ["model", "predict"]
 
 
 def test_many_prompts_come_from_lines_or_from_json_lines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

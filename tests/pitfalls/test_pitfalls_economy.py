@@ -11,9 +11,9 @@ import tiny
 from kits.engine import END_NOW, Bench, load_of, opened
 
 from ds4chat.engine.drafters.base import Draft, Policy
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Load, LoadError
 from ds4chat.engine.llama import Floats
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.speclog import summary_lines
 from ds4chat.engine.stats import Stats
 from ds4chat.models.demo import demo_model, demo_support

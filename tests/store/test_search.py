@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 
 from ds4chat.store import ModelIdentity, Store, open_store
 from ds4chat.store.recording import Request
@@ -146,8 +146,8 @@ def test_text_with_nul_is_kept_and_its_beginning_found() -> None:
 def test_a_reply_is_found_once_it_ended_and_a_deleted_conversation_is_not() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("question", model=ModelIdentity("/m/a.gguf", "Alpha")))
-    recorder.take(step(7))
-    recorder.take(ended(tail="epilogue"))
+    recorder.append(step(7))
+    keep(recorder, ended(tail="epilogue"))
     assert [hit.message for hit in store.search("t007 epilogue")] == [recorder.message]
     assert [hit.message for hit in store.search("epilogue", model="alph")] == [recorder.message]
     assert store.search("epilogue", model="beta") == []

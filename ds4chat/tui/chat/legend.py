@@ -8,7 +8,6 @@ from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.widgets import Static
 
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
@@ -19,11 +18,14 @@ ORIGINS: tuple[Span, ...] = (
     ("bonus", "bonus"),
     ("plain", "plain"),
 )
+UNKNOWN: Span = ("unknown", "unknown")
 TWO: tuple[Span, ...] = (("accepted", "accepted"), ("fallback", "corrected"))
 APPROXIMATE: Span = ("by ratio alone", "approximate")
 
 
-def legend_line(width: int, *, two_colours: bool, approximate: bool, markdown: bool, hint: str) -> Line:
+def legend_line(
+    width: int, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str
+) -> Line:
     """What each look of a token means, as much of it as fits, and a hint where there is room."""
     if markdown:
         words: list[Span] = [("finished replies are rendered Markdown", "muted")]
@@ -31,6 +33,8 @@ def legend_line(width: int, *, two_colours: bool, approximate: bool, markdown: b
         words = list(TWO if two_colours else ORIGINS)
         if approximate:
             words.append(APPROXIMATE)
+        if unknown:
+            words.append(UNKNOWN)
     line: list[Span] = [("   ", "")]
     used = 3
     for text, role in words:
@@ -49,25 +53,30 @@ class Legend(LinesView):
     """The looks of the tokens."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"lines--{role}" for role in ("accepted", "corrected", "bonus", "plain", "approximate")
+        f"lines--{role}" for role in ("accepted", "corrected", "bonus", "plain", "approximate", "unknown")
     }
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._shown: tuple[bool, bool, bool, str] = (False, False, False, "")
+        self._shown: tuple[bool, bool, bool, bool, str] = (False, False, False, False, "")
 
-    def show(self, *, two_colours: bool, approximate: bool, markdown: bool, hint: str) -> None:
+    def show(self, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str) -> None:
         """Explain these looks."""
-        self._shown = (two_colours, approximate, markdown, hint)
+        self._shown = (two_colours, approximate, unknown, markdown, hint)
         self._draw_line()
 
     def on_resize(self) -> None:
         self._draw_line()
 
     def _draw_line(self) -> None:
-        two, approximate, markdown, hint = self._shown
+        two, approximate, unknown, markdown, hint = self._shown
         line = legend_line(
-            self.size.width, two_colours=two, approximate=approximate, markdown=markdown, hint=hint
+            self.size.width,
+            two_colours=two,
+            approximate=approximate,
+            unknown=unknown,
+            markdown=markdown,
+            hint=hint,
         )
         self.set_lines([line])
 
@@ -75,12 +84,9 @@ class Legend(LinesView):
 class FollowChip(Static):
     """Shown while the transcript does not follow its end."""
 
-    class Pressed(Message):
-        """The chip was clicked."""
-
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         event.stop()
-        self.post_message(self.Pressed())
+        await self.app.run_action("screen.follow", default_namespace=self)
 
 
 class LegendRow(Horizontal):

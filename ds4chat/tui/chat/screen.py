@@ -13,18 +13,17 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.timer import Timer
 
-from ds4chat.engine.events import Level, Tuning
+from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
-from ds4chat.tui.chat.legend import FollowChip, LegendRow
+from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.outbox import Outbox
-from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
+from ds4chat.tui.chat.status_line import STATES, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
 from ds4chat.tui.chat.welcome import Welcome
-from ds4chat.tui.command_table import BY_NAME, is_command
+from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
-from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import APART, Pace
@@ -32,7 +31,7 @@ from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
 from ds4chat.tui.panels import PanelDock
-from ds4chat.tui.panels.knobs import KNOBS, depth_bound
+from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
@@ -40,8 +39,6 @@ from ds4chat.tui.transcript import Transcript
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two status lines of a running reply: faster figures cannot be read."""
-WIDE = 120
-"""Columns from which the panels stand beside the transcript."""
 QUIT_SECONDS = 2.0
 HINT = "F1 help"
 BUSY: dict[str, str] = {
@@ -51,6 +48,13 @@ BUSY: dict[str, str] = {
     "checking": "A reply is being checked: Esc stops that.",
     "stopping": "The reply is being stopped.",
 }
+ENDS: dict[tuple[str, int], str] = {
+    ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
+    ("depth", 1): "auto is the end: F7 goes back",
+    ("margin", -1): "margin 0 is the loosest",
+    ("margin", 1): "margin 1.00 is exact, the tightest",
+}
+"""What a key of a live setting says at the end of its range."""
 
 
 class Host(Protocol):
@@ -89,11 +93,11 @@ class ChatScreen(Screen[None]):
         Binding(
             "f6", "toggle_colours", "All origins, or accepted and fallback", id="chat.colours", priority=True
         ),
-        Binding("f7", "depth(-1)", "Draft one token less", id="chat.shallower", priority=True),
-        Binding("f8", "depth(1)", "Draft one token more", id="chat.deeper"),
-        Binding("f9,ctrl+f", "margin(-1)", "Loosen the margin", id="chat.looser"),
-        Binding("f10,ctrl+g", "margin(1)", "Tighten the margin", id="chat.tighter"),
-        Binding("ctrl+t", "toggle_mtp", "Pause or resume speculation", id="chat.mtp"),
+        Binding("f7", "step('depth', -1)", "Draft one token less", id="chat.shallower", priority=True),
+        Binding("f8", "step('depth', 1)", "Draft one token more", id="chat.deeper"),
+        Binding("f9,ctrl+f", "step('margin', -1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10,ctrl+g", "step('margin', 1)", "Tighten the margin", id="chat.tighter"),
+        Binding("ctrl+t", "step('pause', 1)", "Pause or resume speculation", id="chat.mtp"),
         Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
         Binding("ctrl+o", "toggle_thinking", "Open or fold the thinking", id="chat.thinking"),
         Binding("ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
@@ -104,9 +108,10 @@ class ChatScreen(Screen[None]):
         self.chat = chat
         self._host = host
         self.dock_view = PanelDock(settings.panels, id="dock")
+        self.dock_view.begin_with(chat.tuning)
         self.dock_view.show_presets(settings.presets)
         self.legend_row = LegendRow(id="legend-row")
-        self.transcript = Transcript(id="transcript")
+        self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
@@ -114,13 +119,11 @@ class ChatScreen(Screen[None]):
         self._welcome = Welcome(id="welcome")
         self._timer: Timer | None = None
         self._pace = Pace()
-        self._panels_wide = True
-        self._panels_narrow = False
         self._quit_asked_at = float("-inf")
-        self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
-        self._outbox = Outbox(self, self._send, self._refuse)
+        self._outbox = Outbox(self, self._send, self.prompt.refuse)
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -136,14 +139,12 @@ class ChatScreen(Screen[None]):
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
-        self.transcript.show_markdown(self._markdown)
-        self.dock_view.begin_with(self.chat.tuning)
         if draft := self.chat.recorder.draft():
             self.prompt.put_back([draft])
         self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
-        self.wake()
+        self.draw_frame()
 
     @property
     def stats(self) -> Stats:
@@ -152,10 +153,6 @@ class ChatScreen(Screen[None]):
         return reply.stats if reply is not None else Stats()
 
     # -- frames
-
-    def wake(self) -> None:
-        """Look for events at once, and go on looking while any are to be expected."""
-        self.draw_frame()
 
     def _look(self) -> None:
         """Between replies: a notice, or the engine's death."""
@@ -169,10 +166,12 @@ class ChatScreen(Screen[None]):
         if frame.empty:
             return
         self._draw_turns(frame)
-        self._draw_engine(frame)
+        if frame.engine:
+            self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
+            self._banner.show_engine(self.chat)
+            self.show_queue()
         for replayed in frame.replayed:
-            level: Level = "warning" if replayed.equal is False else "info"
-            self.transcript.add_note(replayed.detail, level)
+            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -207,39 +206,26 @@ class ChatScreen(Screen[None]):
             self.dock_view.reset_reply()
             self.show_welcome()
             self.show_queue()
+        if frame.revised is not None:
+            self.transcript.recolour(frame.revised)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
-        if frame.steps and frame.grown is not None:
-            self.dock_view.show_prefill(frame.grown.prefill)
-            self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if frame.grown.lossy and not self._approximate_seen:
-                self._approximate_seen = True
-                self.show_legend()
-        if frame.ended is not None and frame.ended.ended is not None:
-            self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
-
-    def _draw_engine(self, frame: Frame) -> None:
-        if not frame.engine:
-            return
-        self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
-        self._banner.show_engine(self.chat)
-        self.show_queue()
+        if not frame.looks <= self._looks:
+            self._looks |= frame.looks
+            self.show_legend()
+        self.dock_view.show_frame(frame, self.chat.session)
 
     def show_status(self) -> None:
         """Draw the status line."""
-        chat = self.chat
         self._status_at = monotonic()
-        model, loaded, tuning = chat.model_name, chat.loaded, chat.tuning
-        self._status.show(
-            Status(chat.state, chat.progress, model, loaded, tuning, self.stats, len(chat.queue))
-        )
-        self.prompt.set_class(chat.tuning.mode == "approximate", "-approximate")
+        self._status.show_chat(self.chat, self.stats)
+        self.prompt.set_class(self.chat.tuning.mode == "approximate", "-approximate")
 
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
         what = "the reply ends" if self.chat.reply else "the check ends"
-        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
-        self.prompt.show_queue(tuple(self.chat.queue), waiting)
+        what = what if self.chat.working else "a model is loaded"
+        self.prompt.show_queue(tuple(self.chat.queue), f"sent when {what}")
 
     def show_conversation(self) -> None:
         """Draw the conversation anew: it is another one, or turns were taken off."""
@@ -261,7 +247,8 @@ class ChatScreen(Screen[None]):
         """Draw the legend."""
         self.legend_row.legend.show(
             two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
             markdown=self.transcript.markdown,
             hint=HINT,
         )
@@ -272,21 +259,12 @@ class ChatScreen(Screen[None]):
         self.set_class(event.size.height < 14 or event.size.width < 40, "-small")
         self.set_class(event.size.height < 10, "-tiny")
         self.set_class(is_too_small(event.size), "-too-small")
-        self._place_panels(event.size.width)
-
-    def _place_panels(self, width: int) -> None:
-        wide = width >= WIDE
-        self.set_class(not wide, "-narrow")
-        self.dock_view.display = self._panels_wide if wide else self._panels_narrow
+        self.set_class(not self.dock_view.place(event.size.width), "-narrow")
 
     def action_toggle_panels(self) -> None:
         """Open or close the panels."""
-        if wide := self.size.width >= WIDE:
-            self._panels_wide = not self._panels_wide
-        else:
-            self._panels_narrow = not self._panels_narrow
-        self._place_panels(self.size.width)
-        if not wide and self._panels_narrow:
+        self.dock_view.toggle()
+        if self.dock_view.covers:
             # What is in sight takes the keys: from the uppermost title on, down and Tab walk.
             self.dock_view.scroll_home(animate=False)
             self.set_focus(self.dock_view.first_title)
@@ -311,37 +289,21 @@ class ChatScreen(Screen[None]):
             self.prompt.taken(text)
         if not self._host.run_command(text) and typed:
             self.prompt.put_back([text])
-        self.wake()
+        self.draw_frame()
         self.show_status()
-
-    def choose_command(self, name: str) -> None:
-        """Run a slash command that was chosen from a list. One that needs an argument begins in the prompt,
-        for the user to complete; a draft there goes into the history."""
-        if not BY_NAME[name].needs_argument:
-            self.run_command(f"/{name}")
-            return
-        self.prompt.taken(self.prompt.text_field.text)
-        self.prompt.text_field.put(f"/{name} ")
-        self.prompt.text_field.focus()
 
     def _send(self, text: str) -> None:
         self.chat.submit(text.strip("\n"))
         self.show_queue()
         self.show_status()
-        self.wake()
-
-    def _refuse(self, text: str, problem: str) -> None:
-        """A prompt that cannot be sent stands in the prompt again."""
-        self.notify(problem, severity="warning", markup=False)
-        self.prompt.put_back([text])
+        self.draw_frame()
 
     @on(PromptArea.QueueRecalled)
     def recall_queued(self, event: PromptArea.QueueRecalled) -> None:
         """Bring the newest queued prompt back for editing."""
         event.stop()
-        text = self.chat.unqueue()
-        if text is not None:
-            self.prompt.put_back([text])
+        if self.chat.queue:
+            self.prompt.put_back([self.chat.queue.pop()])
         self.show_queue()
 
     @on(PromptText.ScrollRequested)
@@ -393,15 +355,9 @@ class ChatScreen(Screen[None]):
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
-        self.wake()
+        self.draw_frame()
         self.show_queue()
         return True
-
-    def set_thinking(self, on: bool) -> None:
-        """Let the model think from the next reply on, or not."""
-        self.chat.think = on
-        self.app.post_message(SettingsChanged(think=on))
-        self.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
     def action_retry(self) -> None:
         """Answer the last prompt anew; without a loaded model, load it again."""
@@ -414,15 +370,9 @@ class ChatScreen(Screen[None]):
                 self.legend_row.say("Earlier replies are kept: Ctrl+B, b")
         else:
             self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
-        self.wake()
+        self.draw_frame()
 
     # -- tuning
-
-    @property
-    def unpaused_tuning(self) -> Tuning:
-        """The tuning in force, while speculation is paused at the depth that it had before."""
-        tuning = self.chat.tuning
-        return tuning if tuning.depth != 0 else KNOBS["pause"].step(tuning, 1, self.dock_view.tuning.memory)
 
     @on(TuningChanged)
     def tuning_changed(self, event: TuningChanged) -> None:
@@ -436,45 +386,29 @@ class ChatScreen(Screen[None]):
             self.dock_view.show_tuning(tuning)
             self._take_up(tuning)
 
-    def _take_up(self, tuning: Tuning) -> None:
+    def _take_up(self, wanted: Tuning) -> None:
         before = self.chat.tuning
+        tuning, refused = without_fixed(before, wanted, self.chat.loaded.server if self.chat.loaded else None)
+        if refused:
+            self.dock_view.show_tuning(tuning)
+            self.notify(refused, severity="warning", markup=False)
+            if tuning == before:
+                return
         self.chat.retune(tuning)
         self.show_status()
         self.show_legend()
         if changed := changes(before, tuning):
             self.legend_row.say(changed)
-        if tuning.depth != before.depth and (bound := self.depth_bound):
+        if tuning.depth != before.depth and (bound := depth_bound(tuning, self.chat.loaded)):
             self.legend_row.say(bound)
 
-    @property
-    def depth_bound(self) -> str:
-        """Why drafts do not become as deep as is set; empty where they do."""
-        return depth_bound(self.chat.tuning, self.chat.loaded.drafter if self.chat.loaded else None)
-
-    def _step(self, name: str, by: int, end: str) -> None:
+    def action_step(self, name: str, by: int) -> None:
         """Move a live setting, or say why the key does nothing: it is at the end of its range."""
         tuning = KNOBS[name].step(self.chat.tuning, by, self.dock_view.tuning.memory)
         if tuning == self.chat.tuning:
-            self.legend_row.say(end)
+            self.legend_row.say(ENDS[name, by])
         else:
             self.retune(tuning)
-
-    def action_depth(self, by: int) -> None:
-        """Draft more or fewer tokens a step."""
-        least = "depth 1 is the least: Ctrl+T pauses drafting"
-        if self.chat.tuning.depth == 0:
-            least = "drafting is paused: Ctrl+T resumes it"
-        self._step("depth", by, "auto is the end: F7 goes back" if by > 0 else least)
-
-    def action_margin(self, by: int) -> None:
-        """Accept fewer drafts, or less likely ones too."""
-        self._step(
-            "margin", by, "margin 1.00 is exact, the tightest" if by > 0 else "margin 0 is the loosest"
-        )
-
-    def action_toggle_mtp(self) -> None:
-        """Pause speculation, or go on with it."""
-        self._step("pause", 1, "")
 
     def action_undo_tuning(self) -> None:
         """Undo the last change of a setting."""
@@ -504,12 +438,6 @@ class ChatScreen(Screen[None]):
 
     def action_follow(self) -> None:
         """Follow the end of the text."""
-        self.transcript.action_follow()
-
-    @on(FollowChip.Pressed)
-    def chip_pressed(self, event: FollowChip.Pressed) -> None:
-        """The chip does what it says."""
-        event.stop()
         self.transcript.action_follow()
 
     @on(Transcript.FollowChanged)
@@ -551,18 +479,11 @@ class ChatScreen(Screen[None]):
         self.transcript.pick(reply, token)
         self._card.show(reply, token)
 
-    def show_message(self, message: int, at: int) -> bool:
-        """Bring a stored message into sight and mark it: in a reply, the token at character ``at`` of its
-        text; else the whole message. False where it is not on the screen's path."""
-        turn = next((turn for turn in self.chat.conversation.turns if turn.key == message), None)
-        if turn is None:
-            return False
-        if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
-            place = turn.place(token)
-            if place is not None:
-                self.post_message(TokenPicked(turn.number, place.step.index, place.index))
-                return True
-        return self.transcript.show_turn(turn)
+    def show_message(self, message: int, at: int) -> None:
+        """Bring a stored message into sight and mark it, in a reply at character ``at`` of its text."""
+        for turn in self.chat.conversation.turns:
+            if turn.key == message:
+                self.transcript.show_turn(turn, at)
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
@@ -578,7 +499,7 @@ class ChatScreen(Screen[None]):
             return
         if self.transcript.cursor is not None:
             self._leave_cursor()
-        elif self._panels_narrow and self.size.width < WIDE:
+        elif self.dock_view.covers:
             self.action_toggle_panels()
         elif not self.stop_reply():
             self.clear_selection()

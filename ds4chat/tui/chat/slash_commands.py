@@ -11,8 +11,9 @@ from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.screen import ChatScreen
-from ds4chat.tui.command_table import CommandError, Parsed, parse
-from ds4chat.tui.panels.knobs import set_value
+from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
+from ds4chat.tui.messages import SettingsChanged
+from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 
 T = TypeVar("T")
@@ -43,6 +44,13 @@ class ChatCommands:
             self._screen.notify(str(error), severity="warning", markup=False)
             return False
         return True
+
+    def choose(self, name: str) -> None:
+        """Run a command that was chosen from a list; one that needs an argument begins in the prompt."""
+        if BY_NAME[name].needs_argument:
+            self._screen.prompt.begin(f"/{name} ")
+        else:
+            self._screen.run_command(f"/{name}")
 
     def _do(self, parsed: Parsed) -> None:
         name, argument = parsed.command.name, parsed.argument
@@ -94,10 +102,16 @@ class ChatCommands:
         self._screen.show_welcome()
 
     def do_think(self, argument: str) -> None:
-        self._screen.set_thinking(True)
+        self._set_thinking(True)
 
     def do_nothink(self, argument: str) -> None:
-        self._screen.set_thinking(False)
+        self._set_thinking(False)
+
+    def _set_thinking(self, on: bool) -> None:
+        """Let the model think from the next reply on, or not."""
+        self._screen.chat.think = on
+        self._screen.app.post_message(SettingsChanged(think=on))
+        self._screen.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
     def do_read(self, argument: str) -> None:
         def insert(text: str) -> None:
@@ -141,8 +155,7 @@ class ChatCommands:
             try:
                 result = work()
             except (CommandError, FileError, StoreError) as error:
-                screen.notify(str(error), severity="warning", markup=False)
-                screen.app.call_from_thread(screen.prompt.put_back, [line])
+                screen.app.call_from_thread(screen.prompt.refuse, line, str(error))
             else:
                 screen.app.call_from_thread(then, result)
 
@@ -165,7 +178,7 @@ class ChatCommands:
         tuning = self._screen.chat.tuning
         if argument in ("", "on", "off"):
             if not argument or (argument == "off") != (tuning.depth == 0):
-                self._screen.action_toggle_mtp()
+                self._screen.action_step("pause", 1)
             return
         if argument == "lookup":
             self._load(lookup=True)
@@ -212,7 +225,7 @@ class ChatCommands:
         if raw:
             self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
         tuning = self._screen.chat.tuning
-        bound = self._screen.depth_bound if raw and key == "mtp-draft" else ""
+        bound = depth_bound(tuning, self._screen.chat.loaded) if raw and key == "mtp-draft" else ""
         self._screen.legend_row.say(
             bound or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
-from ds4chat.analysis.rows import Ints, Rows
+from ds4chat.analysis.rows import Ints, JudgedRows
 from ds4chat.files import user_path
 from ds4chat.store.files import whole_file
 
@@ -20,7 +20,7 @@ class FileExistsAlready(ExportError):
     """There is a file of that name, and overwriting it was not asked for."""
 
 
-def export_rows(rows: Rows, indices: Ints, name: str, *, overwrite: bool = False) -> tuple[Path, int]:
+def export_rows(rows: JudgedRows, indices: Ints, name: str, *, overwrite: bool = False) -> tuple[Path, int]:
     """Write these rows, in this order, in the format of the name's ending; the path and how many they are.
     Raises ExportError."""
     if not name.strip():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ds4chat.engine.events import MAX_DEPTH, Depth, DrafterInfo, Mode, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Depth, Loaded, Mode, ServerInfo, Tuning
 from ds4chat.engine.from_settings import changed
 from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
 from ds4chat.settings.validate import SettingError, check
@@ -175,8 +175,37 @@ def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
     return changed(tuning, {key: raw})
 
 
-def depth_bound(tuning: Tuning, drafter: DrafterInfo | None) -> str:
+def fixed_by(server: ServerInfo | None) -> dict[str, str]:
+    """Fields of a Tuning that no request to this server changes, each with the reason; none without a
+    server."""
+    if server is None:
+        return {}
+    fixed = dict(server.fixed)
+    return {
+        option.tuning: fixed.get(option.tuning, f"{server.kind} has no word for it in a request")
+        for option in TUNING
+        if option.tuning not in server.live
+    }
+
+
+def without_fixed(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> tuple[Tuning, str]:
+    """What of a change can be: ``wanted`` without the fields that the server fixes, and a sentence for the
+    first of those; empty where all of it can."""
+    kept = [(f, why) for f, why in fixed_by(server).items() if getattr(wanted, f) != getattr(before, f)]
+    if not kept:
+        return wanted, ""
+    field, why = kept[0]
+    return replace(wanted, **{f: getattr(before, f) for f, _ in kept}), f"{field} stays as it is: {why}."
+
+
+def is_default(tuning: Tuning, field: str) -> bool:
+    """Nobody changed this field of the tuning."""
+    return bool(getattr(tuning, field) == getattr(Tuning(), field))
+
+
+def depth_bound(tuning: Tuning, loaded: Loaded | None) -> str:
     """Why drafts do not become as deep as is set; empty where they do."""
+    drafter = loaded.drafter if loaded else None
     if drafter is None or not isinstance(tuning.depth, int) or tuning.depth <= drafter.max_depth:
         return ""
     return f"at most {drafter.max_depth} tokens are drafted, {drafter.note}"

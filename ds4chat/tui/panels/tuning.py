@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ds4chat.engine.events import MAX_DEPTH, Loaded, Step, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Loaded, ServerInfo, Step, Tuning
 from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.validate import SettingError
@@ -18,7 +18,7 @@ from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.panels.knobs import KNOBS, Memory
+from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by, is_default
 from ds4chat.tui.panels.panel import Panel
 
 UNDO_DEPTH = 50
@@ -64,6 +64,7 @@ class TuningPanel(Panel):
         self._drag_from = self._tuning
         self._presets: dict[str, Mapping[str, Any]] = {}
         self._preset = ""
+        self._server: ServerInfo | None = None
         self._controls = {
             knob.name: Control(
                 knob.name,
@@ -93,6 +94,10 @@ class TuningPanel(Panel):
         """What the controls show."""
         return self._tuning
 
+    def unpaused(self, tuning: Tuning) -> Tuning:
+        """A tuning in which speculation is not paused: at the depth before the pause."""
+        return KNOBS["pause"].step(tuning, 1, self.memory) if tuning.depth == 0 else tuning
+
     def show_tuning(self, tuning: Tuning) -> None:
         """Show a tuning that came from elsewhere; undo can take that back too."""
         if tuning != self._tuning:
@@ -116,10 +121,13 @@ class TuningPanel(Panel):
         self._draw_controls()
 
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """The depth goes as far as the drafter drafts."""
+        """The depth goes as far as the drafter drafts, and a server fixes some of the values."""
         drafter = loaded.drafter if loaded else None
-        self.memory.deepest = max(1, min(MAX_DEPTH, drafter.max_depth)) if drafter else MAX_DEPTH
-        self._draw_controls()
+        deepest = max(1, min(MAX_DEPTH, drafter.max_depth)) if drafter else MAX_DEPTH
+        server = loaded.server if loaded else None
+        if (deepest, server) != (self.memory.deepest, self._server):
+            self.memory.deepest, self._server = deepest, server
+            self._draw_controls()
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Nothing here depends on the steps."""
@@ -245,16 +253,23 @@ class TuningPanel(Panel):
         for name, control in self._controls.items():
             knob = KNOBS[name]
             share = knob.share(self._tuning, self.memory) if knob.share is not None else None
-            control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
+            field = knob.option.tuning
+            if field in fixed_by(self._server):
+                control.show("–", "the server's own")
+            elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
+                control.show("–", "the server's default")
+            else:
+                control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
         says = "Enter applies, s saves" if self._presets else "s saves these values"
         self._preset_control.show(self._preset or "–", says)
         if self._undo:
             last = changes(self._tuning, self._undo[-1]) or "no change"
             self._undo_line.set_lines([(("u ", "mark"), (f"undo: {last}", "muted"))])
         else:
-            self._undo_line.set_lines([(("changes hold from the next step", "muted"),)])
+            when = "step" if self._server is None else "reply"
+            self._undo_line.set_lines([((f"changes hold from the next {when}", "muted"),)])
         mode = self._tuning.mode
         lossy = f"approx ≥{self._tuning.margin:.2f}" if mode == "approximate" else mode
         depth = "paused" if self._tuning.depth == 0 else f"depth {self._tuning.depth}"
-        self.title_bar.show(headline=f"{depth} · {lossy}")
+        self.title_bar.show(headline=f"{depth} · {lossy}" if self._server is None else self._server.kind)
         self.set_class(mode == "approximate", "-lossy")

@@ -33,6 +33,7 @@ ROLES = (
     "accepted",
     "corrected",
     "bonus",
+    "unknown",
     "approximate",
     "user",
     "user-bar",
@@ -104,11 +105,11 @@ class Transcript(ScrollView, can_focus=True):
     class CursorLeft(Message):
         """The token cursor is gone."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._stack = Stack()
         self._following = True
-        self._markdown = False
+        self._markdown = markdown
         self._two_colours = False
         self._cursor: Cursor | None = None
         self._width = 0
@@ -147,22 +148,34 @@ class Transcript(ScrollView, can_focus=True):
             self._forget(block, first)
             self._settle(self._stack.index(block), first)
 
+    def recolour(self, reply: Reply) -> None:
+        """Draw a reply whose tokens are known better now."""
+        block = self._stack.find(reply)
+        if block is not None:
+            block.take_anew()
+            self._settle(self._stack.index(block))
+
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
         return any(block.turn is turn for block in reversed(list(self._stack)))
 
-    def show_turn(self, turn: Turn) -> bool:
-        """Scroll to a turn and select what it shows; False where it is not in the transcript."""
+    def show_turn(self, turn: Turn, at: int) -> None:
+        """Bring a turn into sight and mark it: in a reply, pick the token at character ``at`` of its text;
+        else select all that the turn shows."""
+        if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
+            place = turn.place(token)
+            if place is not None:
+                self.post_message(TokenPicked(turn.number, place.step.index, place.index))
+                return
         index = next((i for i, block in enumerate(self._stack) if block.turn is turn), None)
         if index is None:
-            return False
+            return
         top = self._stack.top(index)
         self.scroll_to(y=top, animate=False, immediate=True)
         # The last row of a block is empty.
         last = max(top, top + self._stack[index].height - 2)
         end = GUTTER + self._stack.text_length(index, last - top)
         self.screen.selections = {self: Selection(Offset(GUTTER, top), Offset(end, last))}
-        return True
 
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):

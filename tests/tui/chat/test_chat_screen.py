@@ -175,6 +175,16 @@ async def test_a_change_in_the_panel_is_sent_and_kept_for_saving(opened: Open) -
         assert (chat.app.settings.mtp_draft, chat.app.settings.temp) == (5, 0.7)
 
 
+async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> None:
+    """Also the depth that a pause left: the pause itself is not kept."""
+    async with opened() as chat:
+        await chat.pilot.press("f8", "ctrl+t", "f3", "ctrl+s")
+        await chat.settle()
+        saved = load({}, chat.app.config_path, {}).settings
+        assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")
+        assert chat.app.chat.tuning.depth == 0
+
+
 async def test_a_change_in_a_running_reply_is_marked_where_it_took_effect(opened: Open) -> None:
     async with opened(answer=False) as chat:
         await chat.type("one", "enter")

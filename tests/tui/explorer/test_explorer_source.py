@@ -11,7 +11,7 @@ from kits.chat import PIECES, ReplayEngine, loaded, steps_of
 from kits.explorer_stage import steps_from
 from kits.stored_replies import step as stored_step
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.speclog import conf_line, timing_line
 from ds4chat.store import Store
@@ -30,8 +30,11 @@ from ds4chat.tui.recorder import NullRecorder
 STEPS = steps_from(("++", "-", "+-"))
 
 
-def same(one: Rows, other: Rows) -> bool:
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Rows))
+def same(one: JudgedRows, other: JudgedRows) -> bool:
+    def equal(a: object, b: object) -> bool:
+        return a == b if isinstance(a, tuple) else np.array_equal(a, b, equal_nan=True)  # type: ignore[call-overload]
+
+    return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(JudgedRows))
 
 
 def chat_of(*replies: Reply) -> Chat:
@@ -124,7 +127,7 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     for index in range(3):
-        recorder.take(stored_step(index))
+        recorder.append(stored_step(index))
     recorder.flush()
     assert recorder.conversation is not None
     found = stored_source(store, recorder.conversation)

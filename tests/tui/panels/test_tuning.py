@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kits.panel_stage import Stage
+from kits.panel_stage import LOADED, Stage
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.from_settings import changed, preset_of
@@ -61,6 +61,18 @@ async def test_each_control_moves_by_keys_and_by_mouse(name: str, more: dict, le
                     await pilot.press(key)
                 await pilot.pause()
                 assert tunings(app) == ([dataclasses.replace(START, **fields)] if fields else [])
+
+
+async def test_depth_ends_where_the_drafter_does() -> None:
+    app = Stage("tuning")
+    async with app.run_test(size=(60, 30)) as pilot:
+        drafter = dataclasses.replace(LOADED.drafter, max_depth=3)
+        app.dock.show_engine(dataclasses.replace(LOADED, drafter=drafter), "ready")
+        app.dock.begin_with(START)
+        await focused(app, pilot, "depth")
+        await pilot.press("right", "right", "left")
+        await pilot.pause()
+        assert [t.depth for t in tunings(app)] == [3, "auto", 3]
 
 
 async def test_depth_walks_from_one_over_sixteen_to_auto_and_back() -> None:

@@ -30,6 +30,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Loaded,
+    LoadError,
     Notice,
     Replayed,
     SpeculationOff,
@@ -40,7 +41,6 @@ from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import LoadError
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings

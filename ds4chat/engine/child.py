@@ -26,6 +26,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Load,
+    LoadError,
     LoadFailed,
     ProtocolError,
     Quit,
@@ -38,7 +39,7 @@ from ds4chat.engine.events import (
     refused,
     uncompared,
 )
-from ds4chat.engine.sessions import AnySession, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
 

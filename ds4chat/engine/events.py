@@ -11,6 +11,7 @@ validated field by field, so a broken or hostile peer yields a ProtocolError and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import IO, Annotated, Literal
@@ -287,7 +288,7 @@ class Load:
 
     @property
     def title(self) -> str:
-        """What answers, as far as it is known before the load."""
+        """What is being loaded, before its own name is known."""
         if self.server is not None:
             return self.server.name or self.server.url
         return one_line(PurePath(self.model).stem)
@@ -571,6 +572,14 @@ Event = (
     | Notice
     | EngineDied
 )
+
+Emit = Callable[[Event], None]
+"""Takes the events of a session, in order."""
+
+
+class LoadError(Exception):
+    """Nothing was loaded; the text is a sentence for the user."""
+
 
 # ---------------------------------------------------------------------------------------- wire form
 

@@ -20,8 +20,10 @@ from ds4chat.engine.events import (
     MAX_DEPTH,
     Depth,
     DrafterInfo,
+    Emit,
     Load,
     Loaded,
+    LoadError,
     Loading,
     ModelInfo,
     Notice,
@@ -41,7 +43,6 @@ from ds4chat.engine.llama import (
 from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.engine.strict import (
     ODD_HEADS_CACHE,
     ODD_HEADS_NOTE,

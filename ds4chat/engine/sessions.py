@@ -10,13 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Generate, Load, Loaded
-
-Emit = Callable[[Event], None]
-
-
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
+from ds4chat.engine.events import Emit, Generate, Load, Loaded
 
 
 class AnySession(Protocol):

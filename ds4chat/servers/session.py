@@ -13,11 +13,13 @@ from ds4chat.engine.events import (
     UNKNOWN_ID,
     Alive,
     DrafterInfo,
+    Emit,
     Ended,
     FinishReason,
     Generate,
     Judged,
     Loaded,
+    LoadError,
     Loading,
     ModelInfo,
     Notice,
@@ -32,7 +34,6 @@ from ds4chat.engine.events import (
     Tuning,
     uncompared,
 )
-from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.servers.dialect import (
     About,
     Asked,

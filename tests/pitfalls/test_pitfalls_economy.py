@@ -12,10 +12,9 @@ from kits.engine import END_NOW, Bench, load_of, opened
 from kits.work import Clock
 
 from ds4chat.engine.drafters.base import Policy
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Load, LoadError
 from ds4chat.engine.llama import Context, Floats
 from ds4chat.engine.opening import open_session
-from ds4chat.engine.sessions import LoadError
 from ds4chat.engine.speclog import summary_lines
 from ds4chat.engine.stats import Stats
 from ds4chat.models.demo import demo_model, demo_support

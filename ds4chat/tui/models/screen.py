@@ -32,7 +32,7 @@ from ds4chat.models.search import (
 )
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.messages import CommandRequested, ModelChosen
+from ds4chat.tui.messages import DemoChosen, ModelChosen
 from ds4chat.tui.models.rows import model_row
 
 DEMO = "demo"
@@ -298,8 +298,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     def _take_target(self, model: FoundModel) -> None:
         if model.name == DEMO:
-            # It brings its own support model.
-            self.app.post_message(CommandRequested("/model demo"))
+            self.app.post_message(DemoChosen())
             self.dismiss(None)
         else:
             self._pair(model.path, list(self._found))

@@ -9,7 +9,7 @@ import pytest
 from kits.chat_stage import Chat, Open
 
 from ds4chat.engine.events import Load
-from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.help.screen import HelpScreen
 from ds4chat.tui.settings.screen import SettingsScreen

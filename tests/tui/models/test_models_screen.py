@@ -22,6 +22,7 @@ from ds4chat.models.search import (
     support_choices,
     told_apart,
 )
+from ds4chat.tui.messages import DemoChosen
 from ds4chat.tui.models.screen import ModelPicker
 
 
@@ -268,7 +269,7 @@ async def test_the_demo_is_offered_after_what_is_there(tmp_path: Path) -> None:
         assert "SmolLM2 135M Instruct" in detail(app)
         await pilot.press("enter")
         await pilot.pause()
-    assert [message.text for message in app.seen] == ["/model demo"]
+    assert [type(message) for message in app.seen] == [DemoChosen]
     assert app.results == [None]
 
 

@@ -206,9 +206,6 @@ class _Opening:
             windowed=self._windowed,
             settling=1 if device() == "CPU" else 2,
         )
-        if load.depth == "auto" and not self._resuming:
-            # Who resumes conversations waits for prompts, and measures meanwhile.
-            session.measure(budget_s=measure.BUDGET_S)
         return session, Loaded(
             target=self._info(model),
             drafter=(

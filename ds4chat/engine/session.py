@@ -53,6 +53,7 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.measure import BUDGET_S
 from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
@@ -124,6 +125,8 @@ class Session:
 
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+        if control.tuning.depth == "auto":
+            self.measure(lambda: control.cancelled, BUDGET_S)
         started = time.perf_counter()
         prompt = self._prompt(request, emit)
         if prompt is None:

@@ -109,9 +109,12 @@ class AutoDepth:
     OPTIMISM = 1.5
     """Standard errors by which acceptance is taken to be better than its mean: little is known of it after a
     rest, and ending one costs the change of size."""
-    CARE = 0.8
+    CARE = 0.05
+    """c: how little of what may be lost is put at risk for a faster depth."""
     RENEWED = 1024
     """Tokens without a draft after which one is made whatever the costs say, to see that they still hold."""
+    CHECK = 12
+    """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true."""
     PATIENT = 4
     """Replies in a row without a try that paid after which the next ones are tried later and later."""
     HOPED = 0.85
@@ -142,6 +145,7 @@ class AutoDepth:
         self._wake = 0
         """Token of the reply at which a rest ends."""
         self._rows = self._same = self._rested = self._calls = self._depth = 0
+        self._drops = 0
         self._without = 0
         """Tokens since the last draft that was verified."""
         self._confident = False
@@ -162,9 +166,12 @@ class AutoDepth:
         self._calibration = Calibration()
         self._running = False
         self._trying = 0
-        self._failed_replies = self._failed_replies + 1 if self._failed and not self._paid else 0
+        if self._paid:
+            self._failed_replies = 0
+        elif self._failed:
+            self._failed_replies += 1
         late = self._failed_replies - self.PATIENT
-        self._wake = 0 if late < 0 else self.FIRST_REST << min(late, 4)
+        self._wake = 0 if late < 0 else max(0, (self.FIRST_REST << min(late, 5)) - self._without)
         self._failed = 0
         self._paid = False
         self._rows = self._same = self._depth = 0
@@ -197,7 +204,9 @@ class AutoDepth:
         sure = self._calibration.rate(draft_prob)
         renewing = position == 1 and self._without >= self.RENEWED
         if not (self._trying or renewing or self._pays(position, sure)):
-            return False
+            self._drops += 1
+            if self._asking or self._drops % self.CHECK:
+                return False
         self._sure.append((draft_prob, sure))
         return True
 
@@ -251,27 +260,27 @@ class AutoDepth:
         there is none.
 
         A change of size is spread over SETTLED tokens. What a depth gains is weighed with the chance that bad
-        luck does not use up what may be lost, which ends it: that of a Brownian motion with the step's mean
-        gain and variance to stay above a bound (D. R. Cox and H. D. Miller, The Theory of Stochastic
-        Processes, 1965, 5.7)."""
+        luck does not use up what may be lost, which ends it: 1 - exp(-c g r / s), as of a random walk with
+        the mean gain g and a bound r away, where s is the mean square of its losses."""
         table, room = self.table, self._ledger.room
         assert table is not None
         best, found = -1.0, 0
-        mean = square = 0.0
-        passed = 1.0
-        change = table.change_ms() / table.plain_ms / self.SETTLED
+        plain, change = table.plain_ms, table.change_ms() / table.plain_ms / self.SETTLED
+        passed, tokens = [1.0], 1.0
         for depth, rate in enumerate(rates[:limit], 1):
-            passed *= rate
-            mean += passed
-            square += (2 * depth - 1) * passed
-            cost = table.step_ms(depth) / table.plain_ms
-            speed = 1 / (cost / (1 + mean) + (change if depth + 1 != self._rows else 0.0))
-            left = room - self._worst(depth, steps)
-            if speed > 1 and left >= 0:
-                left = room - self._way_ms(depth) / table.plain_ms
-                lasting = 1 - math.exp(-self.CARE * (1 + mean - cost) * left / (square - mean * mean))
-                if (speed - 1) * lasting > best:
-                    best, found = (speed - 1) * lasting, depth
+            passed.append(passed[-1] * rate)
+            tokens += passed[-1]
+            cost = table.step_ms(depth) / plain
+            gain = 1 / (cost / tokens + (change if depth + 1 != self._rows else 0.0)) - 1
+            if gain <= 0 or self._worst(depth, steps) > room:
+                continue
+            losses = 0.01
+            for accepted in range(min(math.ceil(cost) - 1, depth)):
+                losses += (passed[accepted] - passed[accepted + 1]) * (cost - accepted - 1) ** 2
+            left = room - self._way_ms(depth) / plain
+            gain *= 1 - math.exp(-self.CARE * (tokens - cost) * left / losses)
+            if gain > best:
+                best, found = gain, depth
         return found
 
     def _worst(self, depth: int, steps: float = 1) -> float:

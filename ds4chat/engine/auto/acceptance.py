@@ -130,9 +130,6 @@ class Ledger:
     WINDOW = 256 + MAX_DEPTH + 1
     BOUND = 0.028 * 256
     """0.2 % is left for errors in the measured costs."""
-    START = 6.0
-    """The bound of the first token, so that a short reply pays little for what is learned in it; it rises by
-    0.03 a token up to BOUND."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -147,7 +144,7 @@ class Ledger:
     @property
     def room(self) -> float:
         """What may be lost before the bound is reached, in plain steps."""
-        return min(self.BOUND, self.START + 0.03 * self.tokens) - self.drawdown
+        return self.BOUND - self.drawdown
 
     def add(self, cost: float, emitted: int) -> None:
         """Book one step of ``cost`` plain steps."""

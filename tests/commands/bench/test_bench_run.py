@@ -235,7 +235,7 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
 
 def hopeless(folder: Path, **more: Any) -> Settings:
     """Every draft is wrong: the session gives the drafter up."""
-    settings = settings_for(folder, "llama-draft", **more)
+    settings = settings_for(folder, "llama-draft", mtp_draft=1, **more)
     return replace(settings, mtp=str(tiny.build("llama-draft", folder, wrong_every=1)))
 
 

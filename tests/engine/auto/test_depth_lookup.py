@@ -229,4 +229,4 @@ def test_what_follows_a_prompt_is_no_loss() -> None:
         for step in range(20):
             ms = PLAIN_MS * (2 if step < 2 else 1)
             auto.observe(StepCost(auto.choose(0), 0, 0, 0, 0.0, ms, ms, 1))
-    assert auto._ledger.room == pytest.approx(Ledger.START + 0.03 * 20)
+    assert auto._ledger.room == pytest.approx(Ledger.BOUND)

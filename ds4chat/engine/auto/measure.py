@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ STEPS = 4
 BEHIND = 32
 """Tokens that the drafter has to catch up with when that is measured."""
 BUDGET = 150
-"""Plain steps' time that measuring takes at most."""
+"""Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
+BUDGET_S = 1.0
 ROOM = STEPS * (len(DEPTHS) + 1) + BEHIND + MAX_DEPTH + 2
 """Tokens of context that it takes."""
 
@@ -46,7 +48,8 @@ def measure_costs(
     overhead = {0: 0.0, 1: 0.0}
     for depth in (0, *DEPTHS):
         spent = time.perf_counter() - began
-        if depth > drafter.max_depth or (draft and spent > min(budget_s, BUDGET * verify[1] / 1000)):
+        allowed = min(budget_s, max(BUDGET_S, BUDGET * verify[1] / 1000)) if draft else math.inf
+        if depth > drafter.max_depth or spent > allowed:
             continue
         taken: list[float] = []
         for _ in range(STEPS):

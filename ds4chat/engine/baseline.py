@@ -110,9 +110,11 @@ def plain_steps(emitted: int, judged: int) -> int:
 class PlainTime:
     """What plain decoding takes for the tokens of a reply, by its steps as they are added.
 
-    A pass took what it took. Tokens between two runs of passes would have taken the mean of what the passes
-    on either side took, so that a context that grows and a load that drifts count as they are there; those
-    after the last run, what that one took.
+    A pass took what it took, and so did a plain step before the first draft: plain decoding begins with the
+    same. Tokens between two runs of passes would have taken the mean of what the passes
+    on either side took, so that a context that grows and a load that drifts count as they are there. Those
+    after the last run would have taken what that one took, and longer as the steps with drafts since then
+    have come to take longer.
 
     Machines interrupt a step now and then. A pass stands for many tokens, so it counts for them with no more
     than the median of the steps with drafts among them, which no pass exceeds by itself; and plain decoding
@@ -134,7 +136,9 @@ class PlainTime:
         "_before",
         "_closed_ms",
         "_drafting",
+        "_drafting_first",
         "_drafting_ms",
+        "_drafting_rows",
         "_gap",
         "_interrupted_ms",
         "_pass_ms",
@@ -172,7 +176,10 @@ class PlainTime:
         self._closed_ms = 0.0
         """Of the tokens of all gaps before this one."""
         self._drafting: deque[float] = deque(maxlen=self.RECENT)
-        """Steps with drafts in the gap."""
+        """The latest steps with drafts in the gap, all of one size."""
+        self._drafting_first: list[float] = []
+        """The first of them."""
+        self._drafting_rows = 0
         self._usual: dict[int, deque[float]] = {}
         """Steps with drafts by the rows of their batch."""
         self._rows = self._same = 0
@@ -199,14 +206,21 @@ class PlainTime:
             if len(self._run) == self.NEAR:
                 self._close()  # what comes later in a long run is not near the gap
             return
+        if rows == 1 and not self._drafting_ms:
+            self._pass_ms += total_ms - draft_ms
+            return
         if self._run:
             self._close()
             self._before = statistics.fmean(self._run)
             self._run.clear()
         self._gap += tokens
         if rows > 1:
-            self._drafting.append(total_ms)
             self._look_for_interruption(rows, total_ms)
+            self._drafting_rows = self._drafting_rows or rows
+            if rows == self._drafting_rows:
+                self._drafting.append(total_ms)
+                if len(self._drafting_first) < self.RECENT:
+                    self._drafting_first.append(total_ms)
 
     @property
     def at_load(self) -> bool:
@@ -251,13 +265,24 @@ class PlainTime:
         if len(self._drafting) > 2:
             most = statistics.median(self._drafting)
             sides = [min(side, most) for side in sides]
-        return self._gap * statistics.fmean(sides) if sides else 0.0
+        if not sides:
+            return 0.0
+        return self._gap * statistics.fmean(sides) * (1.0 if self._run else self._trend())
+
+    def _trend(self) -> float:
+        """What a token of the gap takes over one at its begin, by the steps with drafts: half of what the
+        latest take over the first."""
+        if len(self._drafting) < self.RECENT:
+            return 1.0
+        grown = statistics.median(self._drafting) / statistics.median(self._drafting_first)
+        return (1 + min(max(grown, 0.5), 2.0)) / 2
 
     def _close(self) -> None:
         """The passes on both sides of the gap are known."""
         self._closed_ms += self._gap_ms()
-        self._gap = 0
+        self._gap = self._drafting_rows = 0
         self._drafting.clear()
+        self._drafting_first.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from ds4chat.engine import measure
 from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
-from ds4chat.engine.prompting import Prompter, PromptError
+from ds4chat.engine.prompting import Prompter, PromptError, named_template
 from ds4chat.engine.reply import Reply
 from ds4chat.models.pairing import check_target
 
@@ -48,8 +48,9 @@ class BatchedSession:
 
     def __init__(self, load: Load, slots: int) -> None:
         check_target(Path(load.model))
+        template = named_template(load.chat_template)
         self._model = Model(load.model, gpu_layers=load.gpu_layers, split_mode=load.split_mode)
-        self._prompter = Prompter(self._model, chat_template=load.chat_template, use_template=load.template)
+        self._prompter = Prompter(self._model, template, use_template=load.template)
         self.note = self._prompter.note
         self._n_ctx = self._model.room = load.ctx or min(self._model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
         self._context = Context(
@@ -94,7 +95,7 @@ class BatchedSession:
             reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
             done[number] = [refused(request.reply, str(error), reason)]
             return
-        if not 0 < len(prompt.tokens) < self._n_ctx:
+        if len(prompt.tokens) >= self._n_ctx:
             detail = (
                 f"The prompt has {len(prompt.tokens)} tokens and a slot holds {self._n_ctx}. Shorten it, or "
                 "raise the context length (-c)."

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import judge, measure
+from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
 from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.lookup import Either, Lookup
@@ -18,7 +18,6 @@ from ds4chat.engine.events import (
     MAX_DEPTH,
     Depth,
     DrafterInfo,
-    Event,
     Load,
     Loaded,
     Loading,
@@ -32,13 +31,15 @@ from ds4chat.engine.llama import (
     Context,
     LlamaError,
     Model,
+    add_rpc_servers,
     build,
     device,
     memory,
 )
-from ds4chat.engine.prompting import Prompter
+from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.engine.strict import (
     ODD_HEADS_CACHE,
     ODD_HEADS_NOTE,
@@ -63,12 +64,6 @@ PROBE = 32
 COPIES_SHARE = 0.05
 """Of the memory, what copies of a recurrent state take at most unless a depth asks for more."""
 
-Emit = Callable[[Event], None]
-
-
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
-
 
 def open_session(
     load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
@@ -82,7 +77,7 @@ def open_session(
         header = check_target(Path(load.model))
         pair, off_reason = _check_support(load, header, emit, forgiving)
         return _Opening(load, header, emit, resuming).session(pair, off_reason)
-    except (ModelFileError, LlamaError) as error:
+    except (ModelFileError, LlamaError, rpc.RpcError) as error:
         raise LoadError(str(error)) from None
 
 
@@ -136,6 +131,7 @@ class _Opening:
         self._load = load
         self._resuming = resuming
         self._header = header
+        self._template = named_template(load.chat_template)
         self._emit = emit
         self._rollback = rollback_class(header)
         self._threads = load.threads or measure.cores()
@@ -153,8 +149,10 @@ class _Opening:
         load, emit = self._load, self._emit
         if load.strict:
             prepare_strict()
+        if load.rpc:
+            self._add_rpc_servers()
         model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
-        prompter = Prompter(model, chat_template=load.chat_template, use_template=load.template)
+        prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
         lookup = load.lookup and load.split_mode not in ("row", "tensor")
@@ -214,10 +212,18 @@ class _Opening:
             off_reason="" if drafter else off_reason,
             n_ctx=session.n_ctx,
             threads=self._threads,
-            device=device(),
+            device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
         )
+
+    def _add_rpc_servers(self) -> None:
+        """Take the other machines in, each asked first. Raises RpcError, LlamaError."""
+        self._emit(Loading("asking the RPC servers", 0.0))
+        rpc.check(self._load.rpc)
+        add_rpc_servers(self._load.rpc)
+        if not all(server.startswith(("127.", "localhost:")) for server in self._load.rpc):
+            self._emit(Notice("warning", rpc.UNPROTECTED))
 
     def _model(self, path: str, stage: str, *, mtp: bool) -> Model:
         load = self._load
@@ -227,6 +233,7 @@ class _Opening:
             gpu_layers=load.gpu_layers,
             split_mode=load.split_mode,
             extra_buffers=not load.strict,
+            rpc_servers=load.rpc,
             progress=_progress(self._emit, stage),
         )
         self._windowed |= model.windowed
@@ -305,7 +312,7 @@ class _Opening:
             log.warning("%s", error)
             return costs.Tables()
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        return costs.Tables(path, costs.key(self._load.model, source, self._threads, device()))
+        return costs.Tables(path, costs.key(self._load.model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
         """Where conversations of this load are kept; None without a cache folder, or where that is off:
@@ -326,7 +333,7 @@ class _Opening:
                 "drafter": drafter.kind if drafter else "",
                 "support": _file_identity(pair.support) if pair and pair.support else None,
                 "build": build(),
-                "device": [device(), load.gpu_layers, load.split_mode],
+                "device": [device(load.rpc), load.gpu_layers, load.split_mode, *load.rpc],
                 "n_ctx": target.n_ctx,
                 "rollback": target.rollback,
                 "cache": [self._cache.type_k, self._cache.type_v, self._cache.flash_attn],

@@ -60,12 +60,10 @@ class Prompt:
 class Prompter:
     """Renders conversations for one model.
 
-    chat_template: a file with a template, or the name of one that llama.cpp knows; empty for the model's
-    own. use_template: False for the plain layout. Raises ModelFileError for a named template that cannot be
-    used.
+    template: instead of the model's own. use_template: False for the plain layout.
     """
 
-    def __init__(self, model: Model, *, chat_template: str = "", use_template: bool = True) -> None:
+    def __init__(self, model: Model, template: Template | None = None, *, use_template: bool = True) -> None:
         self._model = model
         names = names_of(model.special_tokens)
         self._specials = Finder(names)
@@ -79,8 +77,8 @@ class Prompter:
         """A sentence when the model's chat template is missing or broken."""
         if not use_template:
             return
-        if chat_template:
-            self._use(_named_template(model, chat_template))
+        if template is not None:
+            self._use(template)
             return
         if not model.chat_template:
             self.note = (
@@ -89,7 +87,7 @@ class Prompter:
             )
             return
         try:
-            self._use(JinjaTemplate(model.chat_template, model.bos, model.eos))
+            self._use(JinjaTemplate(model.chat_template))
         except TemplateError as error:
             self.note = (
                 f"The model's chat template cannot be used ({_short(error)}), {_PLAIN_LINES}. Its replies "
@@ -103,10 +101,15 @@ class Prompter:
         self._structural = {source[start:end] for start, end in self._specials.spans(source)}
 
     def of(self, request: Generate) -> Prompt:
-        """Tokens of a request: its raw prompt, or its messages. Raises PromptError, LlamaError."""
+        """Tokens of a request: its raw prompt, or its messages; at least one. Raises PromptError,
+        LlamaError."""
         if request.prompt is not None:
-            return self.raw(request.prompt)
-        return self.chat(request.messages, think=request.think)
+            prompt = self.raw(request.prompt)
+        else:
+            prompt = self.chat(request.messages, think=request.think)
+        if not prompt.tokens:
+            raise PromptError("The prompt is empty. Write something to answer.")
+        return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
         """Tokens of a conversation with the assistant's turn opened, or left open at its end when it is the
@@ -117,8 +120,7 @@ class Prompter:
         if messages and messages[-1].role == "assistant" and not messages[-1].content.strip():
             messages = messages[:-1]
         continues = bool(messages) and messages[-1].role == "assistant"
-        variables = switches(self._template.source, think)
-        rendering = _Rendering(self._template, messages, self._names, variables, continues)
+        rendering = _Rendering(self._template, messages, self._names, self._variables(think), continues)
         text, own = rendering.marked()
         forbidden = self._forbidden(text, own)
         if not (continues or rendering.holds_names or forbidden):
@@ -132,6 +134,10 @@ class Prompter:
             self._notes(forbidden.values(), rendering.left_out),
             rendering.form,
         )
+
+    def _variables(self, think: bool) -> dict[str, Any]:
+        tokens = {"bos_token": self._model.bos, "eos_token": self._model.eos}
+        return {**tokens, **switches(self._template.source if self._template else "", think)}
 
     def _forbidden(self, text: str, own: Sequence[Span]) -> dict[int, str]:
         return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
@@ -173,7 +179,7 @@ class Prompter:
         Raises TemplateError."""
         if self._template is None or not self._answers:
             raise TemplateError("it is not asked")
-        variables = switches(self._template.source, think)
+        variables = self._variables(think)
         rendered = ""
         try:
             for form in (messages, _typed(messages)):
@@ -376,8 +382,11 @@ def _joined(turns: Sequence[Turn]) -> list[Turn]:
     return joined
 
 
-def _named_template(model: Model, name: str) -> Template:
-    """The template in a file, or of this name. Raises ModelFileError."""
+def named_template(name: str) -> Template | None:
+    """The template in a file, or the one that llama.cpp knows by this name; None for an empty name. Raises
+    ModelFileError."""
+    if not name:
+        return None
     if name in builtin_templates():
         return BuiltinTemplate(name)
     try:
@@ -388,7 +397,7 @@ def _named_template(model: Model, name: str) -> Template:
                 f"The chat template {one_line(name)} is larger than a mebibyte, so it is something else: "
                 "name a file with a Jinja template."
             )
-        return JinjaTemplate(raw.decode("utf-8-sig"), model.bos, model.eos)
+        return JinjaTemplate(raw.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ModelFileError(
             f"There is no chat template {one_line(name)}: name a file with a Jinja template, or one of "

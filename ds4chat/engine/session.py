@@ -27,6 +27,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
@@ -38,6 +39,7 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.drafters.hidden import MAX_BACKLOG
 from ds4chat.engine.events import (
+    CONTEXT_LENGTH,
     Ended,
     Event,
     FinishReason,
@@ -58,6 +60,7 @@ from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
+from ds4chat.engine.sessions import Emit
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -71,8 +74,6 @@ MEASURING_S = 20.0
 HOPELESS = 64
 """Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
 but a support file that does not belong to this target."""
-
-Emit = Callable[[Event], None]
 
 
 class Session:
@@ -166,7 +167,9 @@ class Session:
             self.reset()
         finally:
             reply.close()
-        self._remember_costs()
+        if self._auto_ran:
+            self._costs.save()
+            self._auto_ran = False
         self._last = Finished(
             request,
             prompt,
@@ -193,11 +196,6 @@ class Session:
             )
         )
 
-    def _remember_costs(self) -> None:
-        if self._auto_ran:
-            self._costs.save()
-            self._auto_ran = False
-
     def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
         """The request's prompt; None where there is none that fits the context, and an Ended says why."""
         try:
@@ -208,18 +206,9 @@ class Session:
             return None
         for note in prompt.notes:
             emit(Notice("info", note))
-        if not prompt.tokens:
-            emit(refused(request.reply, "The prompt is empty. Write something to answer."))
-            return None
         if len(prompt.tokens) >= self.n_ctx:
-            emit(
-                refused(
-                    request.reply,
-                    f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}. "
-                    "Shorten it, or raise {CONTEXT_LENGTH}.",
-                    "context",
-                )
-            )
+            why = f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}."
+            emit(refused(request.reply, f"{why} Shorten it, or raise {CONTEXT_LENGTH}.", "context"))
             return None
         return prompt
 
@@ -373,32 +362,21 @@ class Session:
         tuning = control.tuning
         reply.retune(tuning, self.tokens)
         controller = self._controller(tuning)
-        n = len(self.tokens)
-        limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
-        depth, draft = 0, Draft()
-        failed = False
-        plainly = reply.request.baseline and not tuning.probe and self._plain.due()
-        if self.drafter and limit > 0 and not plainly:
-            depth = 1 if tuning.probe else controller.choose(min(limit, self.drafter.max_depth))
-            if depth > 0:
-                draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
+        depth, stands_for = self._choose_depth(reply, tuning, controller)
+        draft, failed = Draft(), False
+        if depth > 0:
+            draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
         used = [] if tuning.probe else draft.tokens
-        try:
-            rows = self._verify([reply.last, *used], one_by_one=tuning.strict and not self.batches_are_exact)
-        except DecodeError as error:
-            if not used:
-                if error.code == 1:
-                    reply.end_for_context(self.n_ctx)
-                    return None
-                raise
-            self._unverified(error, reply, control, emit)
-            if control.cancelled:
-                return None
+        rows = self._verify(
+            reply, used, control, emit, one_by_one=tuning.strict and not self.batches_are_exact
+        )
+        if rows is None:
+            return None
+        if len(rows.tokens) <= len(used):
             used, failed = [], True
-            rows = self._verify([reply.last], one_by_one=False)
         t2 = time.perf_counter()
         dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
         tokens, judged = ([], []) if dropped else reply.accept(rows, draft, used, tuning)
@@ -410,34 +388,12 @@ class Session:
         t4 = time.perf_counter()
         if not tuning.probe:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
-        between = reply.between_ms(t0)
-        ms = Phases(
-            draft=(t1 - t0) * 1000,
-            verify=(t2 - t1 + rows.late_s) * 1000,
-            accept=(t3 - t2 - rows.late_s) * 1000,
-            rollback=(t4 - t3) * 1000,
-            other=between,
-            total=between + (t4 - t0) * 1000,
-        )
+        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
-        controller.observe(
-            StepCost(
-                depth=depth,
-                drafted=len(used),
-                judged=len(judged),
-                accepted=accepted,
-                draft_ms=ms.draft,
-                verify_ms=ms.verify,
-                total_ms=ms.total,
-                emitted=len(tokens),
-            )
-        )
-        baseline = self._plain.took(
-            rows=0 if failed or not rolled_back else len(used) + 1,
-            tokens=len(tokens),
-            total_ms=ms.total,
-            plain_ms=ms.total - ms.draft,
-        )
+        cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(tokens))
+        controller.observe(cost)
+        wrong = failed or not rolled_back
+        baseline = self._plain.took(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,
@@ -445,14 +401,29 @@ class Session:
             tokens=tuple(tokens),
             drafted=len(draft.tokens),
             judged=tuple(judged),
-            outcome=_outcome(used, accepted, failed or not rolled_back, draft.gated),
+            outcome=_outcome(used, accepted, wrong, draft.gated),
             ms=ms,
             tuning=tuning,
-            depth=depth,
+            depth=stands_for,
             drafter=draft.source,
             context_used=len(self.tokens),
             baseline=baseline,
         )
+
+    def _choose_depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
+        """Drafts to ask for in the next step, and those that the step is recorded with: a fixed depth, too,
+        where the step is plain for the baseline's sake."""
+        n = len(self.tokens)
+        limit = min(self.n_ctx - n - 1, reply.left - 1) if reply.left > 0 else self.n_ctx - n - 1
+        if not self.drafter or limit <= 0:
+            return 0, 0
+        limit = min(limit, self.drafter.max_depth)
+        if tuning.probe:
+            return 1, 1
+        if reply.request.baseline and self._plain.due():
+            return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
+        depth = controller.choose(limit)
+        return depth, depth
 
     def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
@@ -505,10 +476,22 @@ class Session:
         self.reset()
         self._read(tokens, reply.request.reply, control, emit, again=True)
 
-    def _verify(self, tokens: list[int], *, one_by_one: bool) -> Rows:
-        """Decode ``last`` and the drafts; one by one, each row only when it is asked for."""
-        rows = Rows(self.target, tokens, len(self.tokens), one_by_one, self.drafter)
-        rows.decode_first()
+    def _verify(
+        self, reply: Reply, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
+    ) -> Rows | None:
+        """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
+        it is asked for. None where the context is full, or a cancel came after a failure."""
+        rows = Rows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
+        try:
+            rows.decode_first()
+        except DecodeError as error:
+            if drafts:
+                self._unverified(error, reply, control, emit)
+                return None if control.cancelled else self._verify(reply, (), control, emit, one_by_one=False)
+            if error.code != 1:
+                raise
+            reply.end_for_context(self.n_ctx)
+            return None
         return rows
 
     def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
@@ -519,12 +502,8 @@ class Session:
         if self.drafter and not rows.one_by_one:
             self.drafter.observe(rows.tokens, pos, rows.committed)
         if rows.decoded > rows.committed and not self.target.remove_from(len(self.tokens)):
-            emit(
-                Notice(
-                    "warning",
-                    "The target's cache refused to drop rejected drafts; the conversation is decoded again.",
-                )
-            )
+            why = "The target's cache refused to drop rejected drafts; the conversation is decoded again."
+            emit(Notice("warning", why))
             self._decode_again(reply, control, emit)
             return False
         return True
@@ -559,6 +538,23 @@ class Session:
         if self.drafter:
             self.drafter.close()
             self.drafter = None
+
+
+def _phases(at: Sequence[float], late_s: float, between_ms: float, *, drafted: bool) -> Phases:
+    """The phases of a step whose draft, verification, acceptance and rollback begin and end at these five
+    seconds. ``late_s``: of the acceptance, what went into decodes; ``between_ms``: since the step before.
+    Before a step that drafts nothing there is only what plain decoding has as well."""
+    draft, verify, accept, rollback = ((end - begin) * 1000 for begin, end in pairwise(at))
+    if not drafted:
+        draft, between_ms = 0.0, between_ms + draft
+    return Phases(
+        draft=draft,
+        verify=verify + late_s * 1000,
+        accept=accept - late_s * 1000,
+        rollback=rollback,
+        other=between_ms,
+        total=draft + verify + accept + rollback + between_ms,
+    )
 
 
 def _outcome(used: Sequence[int], accepted: int, failed: bool, gated: bool) -> Outcome:

@@ -87,7 +87,7 @@ class BuiltinTemplate:
 class JinjaTemplate:
     """A template in Jinja, compiled once. Raises TemplateError where it cannot be."""
 
-    def __init__(self, source: str, bos: str, eos: str) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
         # As transformers renders chat templates, for which they are written.
         environment = _Environment(
@@ -95,7 +95,6 @@ class JinjaTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_raise, strftime_now=_now, dict=_dict)
-        self._tokens = {"bos_token": bos, "eos_token": eos}
         with _guarded():
             self._template = environment.from_string(source)
 
@@ -111,7 +110,6 @@ class JinjaTemplate:
                 # What llama.cpp gives them beside the conversation.
                 date_string=now.strftime("%d %b %Y"),
                 datetime=now.strftime("%b %d %Y"),
-                **self._tokens,
                 **variables,
             ):
                 room -= len(part)

@@ -322,6 +322,7 @@ _LOW_RANK = (
     "kimi-linear",
     "hy_v4",
     "dots3note",
+    "glm5-next",
 )
 """Their cache holds one low-rank row a token, beside the rotated part of the key (MLA)."""
 
@@ -474,7 +475,11 @@ def _check_windows(header: Header) -> None:
     layer does not."""
     architecture = header.architecture
     if architecture in WINDOWED and header.own(_PATTERN) in header.metadata:
-        listed = isinstance(header.metadata[header.own(_PATTERN)], ArrayInfo)
+        info = header.metadata[header.own(_PATTERN)]
+        listed = isinstance(info, ArrayInfo)
+        trunk = _blocks(header) - (header.own_integer("nextn_predict_layers") or 0)
+        if isinstance(info, ArrayInfo) and info.length < trunk:
+            _corrupt(header, f"its {_PATTERN} tells of {info.length} layers, and it has {trunk}")
         windows = header.own_each(_PATTERN, _blocks(header), 0)
         if not any(windows) if listed else windows[0] == 1:
             _corrupt(header, "it has a sliding window, and no layer that sees it")

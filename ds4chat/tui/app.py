@@ -33,7 +33,7 @@ from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.conversation import NullRecorder, Recorder
 from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.help.palette import PaletteCommands
@@ -119,7 +119,7 @@ class ChatApp(App[int]):
             engine = EngineClient(log)
         self.chat = Chat(
             engine,
-            store or Forgetful(),
+            store or NullRecorder(),
             tuning_of(settings),
             system=settings.system_prompt,
             think=settings.think,
@@ -170,9 +170,10 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        self._catch_signals()
-        drain_after_the_terminal(self._driver)
-        if self.settings.model or self.settings.demo:
+        if self._owns_process:
+            self._catch_signals()
+            drain_after_the_terminal(self._driver)
+        if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
 
@@ -250,6 +251,13 @@ class ChatApp(App[int]):
 
     # -- settings
 
+    @property
+    def chosen_sampling(self) -> tuple[str, ...]:
+        """Fields of the sampling that somebody set: a server's own defaults hold for the others."""
+        from ds4chat.engine.from_settings import chosen_sampling
+
+        return chosen_sampling(self._sources)
+
     def keep_tuning(self, tuning: Tuning) -> None:
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
@@ -283,7 +291,8 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        gc.freeze()
+        if self._owns_process:
+            gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -315,7 +324,7 @@ class ChatApp(App[int]):
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
         settings = replace(
-            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False
+            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server=""
         )
         self.chat_screen.load(settings)
 

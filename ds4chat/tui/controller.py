@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Literal
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Ended,
     EngineDied,
@@ -37,12 +37,12 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     SpeculationOff,
     Step,
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -84,6 +84,8 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
@@ -92,6 +94,13 @@ class Frame:
     """Why nothing could be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
@@ -207,7 +216,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
+        return self.load_command.title if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -280,12 +289,11 @@ class Chat:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self.reply is None:
-                assert self._checked is not None
+            if self._checked is not None:
                 self.engine.send(Cancel(self._checked))
-            elif self._unasked is None:
+            elif self.reply is not None and self._unasked is None:
                 self.engine.send(Cancel(self.reply.number))
-            else:
+            elif self.reply is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
             self.state = "stopping"
@@ -410,18 +418,9 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
-            return "The engine does not stop. Esc again ends it; what came is kept."
-        complaint = self._watchdog.complaint
-        if not complaint or self._stopped_at is not None:
-            return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
+        running = "check" if self.reply is None else "reply"
+        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -466,43 +465,42 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
+            self.loaded, self._in_force, frame.engine = event, self.load_command, True
             if self.load_command is not None:
                 self.recorder.loaded(self.load_command, event)
-            frame.engine = True
-            self._next()
+            if self.reply is None:  # else a reply of a server told more of it
+                self.state = "ready"
+                self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
+        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
+            self._revised(self.reply, event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
             self._died(event, frame)
         elif isinstance(event, Replayed):
             self._replayed(event, frame)
-            if event.reply == self._checked:
-                self._check_ended()
-                frame.engine = True
         elif isinstance(event, SpeculationOff):
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _check_ended(self) -> None:
-        self._checked = self._stopped_at = None
-        self.state = "ready"
-        if not self._load_pending():
-            self._next()
+    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
+        reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(reply, (event,))
+        frame.grown = frame.revised = reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
         if self.loaded is None or self.load_command is None:
             return
-        self.loaded = self.loaded.without_drafter(off)
+        self.loaded, frame.engine = self.loaded.without_drafter(off), True
         self.recorder.loaded(self.load_command, self.loaded)
-        frame.engine = True
         frame.notices.append(Notice("warning", f"MTP is off: {off.reason}."))
 
     def _replayed(self, replayed: Replayed, frame: Frame) -> None:
@@ -512,6 +510,11 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
+        if replayed.reply == self._checked:
+            self._checked = self._stopped_at = None
+            self.state, frame.engine = "ready", True
+            if not self._load_pending():
+                self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
@@ -555,3 +558,19 @@ class Chat:
         self.loaded = None
         self.trouble = sentence
         self._changed = True
+
+
+def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
+    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
+
+    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
+    """
+    if stopped_for is not None:
+        does_not = "The engine does not stop. Esc again ends it; what came is kept."
+        return does_not if stopped_for >= KILL_AFTER else ""
+    if not complaint or what == "load":
+        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
+    return (
+        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
+        "ends the engine. What came is kept."
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kits.recorded import draft, step
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes, plain_times
 from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.baseline import PlainTime
@@ -26,7 +26,7 @@ def a_pass(index: int, ms: Phases = PLAIN) -> Step:
     return replace(step(index, [], depth=0, ms=ms), baseline=True)
 
 
-def rows_of(*steps: Step) -> Rows:
+def rows_of(*steps: Step) -> JudgedRows:
     return rows_from_steps(replace(one, index=index) for index, one in enumerate(steps))
 
 
@@ -76,6 +76,14 @@ def test_depth_0_is_as_fast_as_the_baseline_says_and_no_other() -> None:
     assert found.speedup == pytest.approx(1.0)
     assert found.plain_ms == pytest.approx(stats.plain.ms)
     assert found.tokens_per_s == pytest.approx(stats.plain.tokens_per_s)
+
+
+def test_plain_steps_for_the_baseline_stay_plain_at_the_recorded_depth() -> None:
+    """They would be plain in a run at that depth as well: the record determines every step."""
+    steps = [replace(a_pass(0), depth=3), *(drafting(i) for i in range(20)), replace(a_pass(21), depth=3)]
+    found = what_if(rows_of(*steps), depth=3)
+    assert not found.estimate
+    assert (found.steps, found.judged) == (22, 60)
 
 
 def test_each_reply_has_passes_of_its_own() -> None:

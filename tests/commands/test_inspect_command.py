@@ -121,7 +121,7 @@ def test_names_from_files_are_escaped(tmp_path: Path) -> None:
 def test_inspection_loads_no_engine() -> None:
     """Neither llama.cpp nor the chat: the command is quick and safe on any file."""
     code = (
-        "import sys; from ds4chat.models import inspect, convert; "
+        "import sys; from ds4chat.commands import inspect; from ds4chat.models import convert; "
         "assert not {'llama_cpp', 'textual', 'ds4chat.engine'} & sys.modules.keys()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

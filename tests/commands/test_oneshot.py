@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -73,15 +74,15 @@ def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
     jsonschema.validate(answer, schema)
     assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
     assert answer["finish_reason"] == "length"
-    stats = answer["stats"]
-    assert [stats[k] for k in ("steps", "drafted", "judged", "accepted", "emitted")] == [
-        51,
-        152,
-        150,
-        149,
-        200,
-    ]
-    assert stats["acceptance"] == pytest.approx(149 / 150, abs=1e-4)
+    stats, origins = answer["stats"], Counter(token["origin"] for token in answer["tokens"])
+    assert stats["emitted"] == 200
+    assert stats["accepted"] == origins["accepted"] and not stats["accepted_ends"]
+    # The reply begins with two plain steps, the second of them a pass; few drafts are wrong.
+    assert origins["accepted"] > 140
+    assert stats["judged"] == stats["accepted"] + origins["corrected"]
+    assert stats["outcomes"]["plain"] == origins["plain"] >= 2
+    assert stats["plain_passes"] >= 1 and stats["speedup"] > 0
+    assert stats["acceptance"] == pytest.approx(stats["accepted"] / stats["judged"], abs=1e-4)
     assert answer["settings"]["drafter"] == "nextn-support"
     assert (answer["settings"]["draft"], answer["settings"]["mode"]) == (3, "exact")
 
@@ -141,13 +142,15 @@ def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
     assert done.stdout == plain_text(20) + "\n"
     lines = done.stderr.splitlines()
     assert all(line.startswith("ds4chat: mtp ") for line in lines)
-    hand = tiny.simulate(tiny.encode(END_NOW), 20, 3)
-    assert sum(" timing " in line for line in lines) == hand.steps
-    assert sum(" spec " in line for line in lines) == hand.steps
+    # Two plain steps for the baseline, and the rest of the text with drafts.
+    hand = tiny.simulate([*tiny.encode(END_NOW), *tiny.reply(tiny.encode(END_NOW)[-1], 2)], 18, 3)
+    assert sum(" timing " in line for line in lines) == hand.steps + 2
+    assert sum(" spec " in line for line in lines) == hand.steps + 2
     assert sum(" conf " in line for line in lines) == hand.judged
     summary = next(line for line in lines if " summary steps=" in line)
     assert (
-        f"steps={hand.steps} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}" in summary
+        f"steps={hand.steps + 2} drafted={hand.drafted} judged={hand.judged} accepted={hand.accepted}"
+        in summary
     )
 
 
@@ -241,7 +244,7 @@ def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
         assert child.stdout is not None
         first = child.stdout.read(200)
         child.send_signal(signal.SIGINT)
-        rest, errors = child.communicate(timeout=60)
+        rest, errors = child.communicate(timeout=120)
         assert child.returncode == 130
         assert (first + rest).startswith(plain_text(40))
         assert "Traceback" not in errors
@@ -292,7 +295,7 @@ def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], t
         assert child.stdout is not None
         first = child.stdout.readline()
         child.send_signal(signal.SIGINT)
-        rest, errors = child.communicate(timeout=60)
+        rest, errors = child.communicate(timeout=120)
         assert child.returncode == 130
         assert (first, rest) == ("\n", "")
         assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"

@@ -68,6 +68,19 @@ def test_a_growing_context_counts_as_it_grows(begin: int, tokens: int) -> None:
     assert plain.speedup == pytest.approx(plainly(tokens, cost) / taken, rel=0.015)
 
 
+def test_tokens_after_the_last_run_take_longer_as_the_steps_around_them_do() -> None:
+    """One run at the begin and 600 tokens behind it, the context grown by as much: 11 ms become 18."""
+
+    def cost(n: int) -> float:
+        return 11 + 0.012 * n
+
+    plain = PlainTime()
+    plain.add(index=0, rows=1, tokens=1, total_ms=cost(0), draft_ms=0.0, is_pass=True)
+    for n in range(1, 601, 2):
+        plain.add(index=n, rows=3, tokens=2, total_ms=2 * cost(n), draft_ms=0.0, is_pass=False)
+    assert plain.ms == pytest.approx(plainly(601, cost), rel=0.02)
+
+
 def test_a_load_that_comes_and_goes_counts_where_it_was() -> None:
     """Everything takes three times as long in the second quarter of the reply."""
 
@@ -87,7 +100,7 @@ def test_without_speculation_it_is_the_reply_itself() -> None:
     plain, _, _ = simulate(
         2000, lambda n: 10 + n / 100, lambda n: 10 + n / 100, drafted=0, emitted=1, interrupted=interrupted
     )
-    assert plain.speedup == pytest.approx(1.0, abs=0.003)
+    assert plain.speedup == pytest.approx(1.0)
 
 
 def test_an_interrupted_pass_does_not_stand_for_the_steps_around_it() -> None:
@@ -111,9 +124,9 @@ def test_drafting_steps_that_are_interrupted_do_not_make_plain_decoding_look_fas
 
 @pytest.mark.parametrize("settling", [1, 2])
 def test_what_a_change_of_size_costs_is_left_out(settling: int) -> None:
-    """A graph that is built anew takes twice as long as the pass."""
+    """A graph that is built anew takes twice as long as the pass. Plain decoding, too, begins with that."""
     plain, _, _ = simulate(2000, lambda n: 10.0, lambda n: 16.0, change_ms=20.0, settling=settling)
-    assert plain.ms == pytest.approx(20_000, rel=0.001)
+    assert plain.ms == pytest.approx(20_000 + settling * 20, abs=10)  # a last step may emit one more
 
 
 @pytest.mark.parametrize(
@@ -226,6 +239,7 @@ def test_plain_steps_in_between_leave_the_text_as_it_is(tiny_dir: Path, drafter:
         got = bench.ask(n=150, depth=2, temp=temp, seed=7, ignore_eos=True, baseline=True)
     assert got.ids == without.ids
     assert [step.drafted for step in got.steps[:3]] == [0, 0, 2]
+    assert {step.depth for step in got.steps[:-1]} == {2}
     assert got.steps[1].baseline and not got.steps[0].baseline
     assert {step.drafted for step in got.steps if step.baseline} == {0}
     assert got.stats.plain.passes >= 1
@@ -249,7 +263,7 @@ def test_without_a_drafter_a_reply_is_as_fast_as_plain_decoding(tiny_dir: Path) 
     with opened(dataclasses.replace(load_of(tiny_dir, "llama-draft"), support="")) as bench:
         got = bench.ask(n=200, depth=2, ignore_eos=True, baseline=True)
     assert got.stats.plain.passes == 199
-    assert got.stats.plain.speedup == pytest.approx(1.0, abs=0.03)
+    assert got.stats.plain.speedup == pytest.approx(1.0)
 
 
 def test_a_probe_drafts_in_every_step_and_is_all_passes(tiny_dir: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
         ),
         (
             "failed to initialize the context: std::bad_alloc",
-            "Lower the context length (-c), or free memory.",
+            "Lower the context length (-c, or /ctx in the chat), or free memory.",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_more_cells_than_llama_cpp_counts_are_never_asked_of_it(tiny_dir: Path) 
         BatchedSession(load, 256)
     assert str(failed.value) == (
         "A context of 549755813632 tokens in all is longer than the 2147483647 that llama.cpp counts. "
-        "Lower the context length (-c), or answer fewer prompts at once (--parallel)."
+        "Lower the context length (-c, or /ctx in the chat), or answer fewer prompts at once (--parallel)."
     )
 
 

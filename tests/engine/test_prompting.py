@@ -15,7 +15,7 @@ from tiny import vocab
 from ds4chat.engine.events import Load, Message
 from ds4chat.engine.llama import Model
 from ds4chat.engine.opening import LoadError, open_session
-from ds4chat.engine.prompting import Prompt, Prompter, PromptError
+from ds4chat.engine.prompting import Prompt, Prompter, PromptError, named_template
 from ds4chat.models.errors import ModelFileError
 
 ASK, REPLY, MORE = Message("user", " sun"), Message("assistant", " sea"), Message("user", " log")
@@ -40,7 +40,7 @@ def prompter_of(model: Model, template: str, folder: Path) -> Prompter:
     """With a template in a file, as --chat-template gives it."""
     path = folder / "template.jinja"
     path.write_text(template, encoding="utf-8")
-    return Prompter(model, chat_template=str(path))
+    return Prompter(model, named_template(str(path)))
 
 
 def prompt_of(model: Model, template: str, folder: Path, messages: Sequence[Message]) -> Prompt:
@@ -221,7 +221,7 @@ def test_past_thinking_goes_to_templates_that_ask_for_it(model: Model, tmp_path:
 
 
 def test_a_template_by_name(model: Model) -> None:
-    prompt = Prompter(model, chat_template="chatml").chat([ASK, MORE], think=True)
+    prompt = Prompter(model, named_template("chatml")).chat([ASK, MORE], think=True)
     assert text_of(model, prompt) == (
         "<|im_start|>user\n sun<|im_end|>\n<|im_start|>user\n log<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -248,9 +248,9 @@ def test_a_named_template_that_cannot_be_used_is_an_error_of_the_load(
     assert str(path) in str(caught.value)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(model: Model) -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ModelFileError, match=r"There is no chat template chatlm: .*chatml.*zephyr"):
-        Prompter(model, chat_template="chatlm")
+        named_template("chatlm")
 
 
 def test_a_template_that_cannot_be_read_says_so_and_what_to_do(tiny_dir: Path, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ ENDLESS = {
 
 
 def rendered(template: str) -> str:
-    return JinjaTemplate(template, "<s>", "</s>").render(TURNS, {"enable_thinking": False}, open_turn=True)
+    variables = {"enable_thinking": False, "bos_token": "<s>", "eos_token": "</s>"}
+    return JinjaTemplate(template).render(TURNS, variables, open_turn=True)
 
 
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
@@ -114,9 +115,9 @@ def test_what_answers_to_no_limit_ends_the_process() -> None:
     script = f"""
 from ds4chat.engine import templates
 templates.TEMPLATE_SECONDS = templates.BACKSTOP_SECONDS = 0.5
-templates.JinjaTemplate({endless!r}, "", "").render([], {{}}, open_turn=True)
+templates.JinjaTemplate({endless!r}).render([], {{}}, open_turn=True)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr and "<template>" in ended.stderr
 
@@ -136,20 +137,20 @@ def test_what_honest_templates_use_works() -> None:
 
 
 def test_a_template_changes_its_own_copy_of_the_conversation() -> None:
-    template = JinjaTemplate("{% for m in messages %}{{ m.seen }}{% set m.seen = 1 %}{% endfor %}", "", "")
+    template = JinjaTemplate("{% for m in messages %}{{ m.seen }}{% set m.seen = 1 %}{% endfor %}")
     for _ in range(2):
         assert template.render(TURNS, {}, open_turn=True) == ""
 
 
 def test_a_text_that_utf8_cannot_say_comes_back() -> None:
-    template = JinjaTemplate(GOOD, "", "")
+    template = JinjaTemplate(GOOD)
     turns = [{"role": "user", "content": "a\udc80ü\0"}]
     assert template.render(turns, {}, open_turn=True) == "<user>a\udc80ü\0"
 
 
 def test_a_long_conversation_is_rendered() -> None:
     turns = [{"role": "user", "content": "word " * 200_000}] * 20  # 20 MB, more than MAX_OUTPUT
-    assert len(JinjaTemplate(GOOD, "", "").render(turns, {}, open_turn=True)) == 20 * 1_000_006
+    assert len(JinjaTemplate(GOOD).render(turns, {}, open_turn=True)) == 20 * 1_000_006
 
 
 def test_llama_cpps_own_templates_by_name() -> None:

@@ -66,7 +66,7 @@ def test_a_crash_is_a_sentence_with_advice(
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert f"ds4chat: The engine stopped: {words}." in err
-    assert "download or convert it again" in err
+    assert "Try another or a shorter prompt" in err
     assert "Traceback" not in err
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import tiny
+from kits.command_line import Ran, ds4chat
 from kits.engine import END_NOW
-from pitfalls.command_line import Ran, ds4chat
 
 PLAIN = tiny.reply(tiny.encode(END_NOW)[-1], 41)
 
@@ -29,8 +29,10 @@ def shot(folder: Path, *more: str, n: int = 41, **env: str) -> Ran:
 
 
 def all_drafts_accepted(n: int, depth: int) -> list[int]:
-    """The reply when every draft passes: depth words of the draft model, then one of the target."""
-    last, tokens = tiny.encode(END_NOW)[-1], []
+    """The reply when every draft passes: two plain steps, which every reply begins with, then in each step
+    depth words of the draft model and one of the target."""
+    tokens = PLAIN[:2]
+    last = tokens[-1]
     while len(tokens) < n:
         for _ in range(min(depth, n - len(tokens) - 1)):
             last = tiny.draft_token(last, 4)
@@ -43,9 +45,10 @@ def all_drafts_accepted(n: int, depth: int) -> list[int]:
 LOSSY = all_drafts_accepted(41, 3)
 
 
-def test_the_two_texts_differ_from_the_first_word_on() -> None:
-    """ " now" is a fourth word: there the draft model says another word than the target."""
-    assert LOSSY[0] == tiny.draft_token(tiny.encode(END_NOW)[-1], 4) != PLAIN[0]
+def test_the_two_texts_differ_after_the_first_fourth_word() -> None:
+    """ " to" is a fourth word: there the draft model says another word than the target."""
+    assert LOSSY[:4] == PLAIN[:4]
+    assert LOSSY[4] == tiny.draft_token(PLAIN[3], 4) != PLAIN[4]
 
 
 # -- DS4_MTP_MIN_MARGIN
@@ -159,12 +162,12 @@ Context.decode = decode
 """
 
 
-@pytest.mark.parametrize(("keep", "n"), [("1", 5), ("0", 1), (None, 5), ("", 5)])
+@pytest.mark.parametrize(("keep", "n"), [("1", 9), ("0", 5), (None, 9), ("", 9)])
 def test_keep_accepted_decides_what_ctrl_c_leaves_of_a_block(
     tiny_dir: Path, keep: str | None, n: int
 ) -> None:
-    """Ctrl-C comes while the second block of four is verified: the first step missed (one token), and of the
-    block its four tokens stay, or none. Set but empty is as good as unset: on."""
+    """Ctrl-C comes while the second block of four is verified: two plain steps and a block of three tokens
+    went before, and of this one its four tokens stay, or none. Set but empty is as good as unset: on."""
     env = {} if keep is None else {"DS4_MTP_KEEP_ACCEPTED": keep}
     ran = ds4chat(
         *files(tiny_dir),

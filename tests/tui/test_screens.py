@@ -192,9 +192,9 @@ async def test_log_lines_are_harmless_copyable_and_bounded(tmp_path: Path) -> No
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         view = app.screen.query_one(LogView)
-        assert list(view.lines) == ["·[31mred·[0m    tab", "·evil"]
+        assert list(view.lines) == ["␛[31mred␛[0m    tab", "▯evil"]
         whole = Selection(None, None)
-        assert view.get_selection(whole) == ("·[31mred·[0m    tab\n·evil", "\n")
+        assert view.get_selection(whole) == ("␛[31mred␛[0m    tab\n▯evil", "\n")
         view.extend([str(i) for i in range(MAX_LINES)])
         assert len(view.lines) == MAX_LINES and view.lines[0] == "0"
 

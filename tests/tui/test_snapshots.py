@@ -12,6 +12,7 @@ from kits.panel_stage import LOADED, OFF, Stage, step
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Ended, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
@@ -54,7 +55,7 @@ async def filled(pilot: Pilot, theme: str) -> None:
     app.dock.show_engine(LOADED, "ready")
     app.dock.begin_with(Tuning(depth=2))
     app.dock.show_presets({"careful": {"mtp-draft": 2}})
-    steps, stats = a_reply(), Stats()
+    steps, stats = a_reply(), Stats(plain=PlainTime(LOADED.plain_ms))
     for one in steps:
         stats.fold(one)
     app.dock.show_step_batch(steps, stats, stats)

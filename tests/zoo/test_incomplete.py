@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.refusals import reason
-from models.test_fuzz_loader import Loader
+from kits.loader import Loader
+from kits.refusals import reason
 from tiny import species, zoo
 from tiny.species import EXPERTS, FFN, INDEXER, LAYERS, SHARED_EXPERT
 from zoo.fast import params
@@ -70,10 +70,12 @@ CORRUPT: list[tuple[str, dict[str, Any], str]] = [
     ("gpt-oss", {"attention.value_length": 64}, "equal to attention.key_length, 32"),
     ("gemma4", {"attention.value_length": 64}, "equal to attention.key_length, 32"),
     ("granitehybrid", {"embedding_length": 128}, "its ssm.inner_size is 128"),
+    ("glm5-next", {"attention.key_length": 64}, "attention.kv_lora_rank and rope.dimension_count, 32"),
     ("rwkv7", {"wkv.head_size": 33}, "its wkv.head_size is 33"),
     ("hy_v4", {"attention.value_length_mla": 0}, "its attention.value_length_mla is 0"),
     ("dots3note", {"attention.key_length_swa": 65}, "its attention.key_length_swa is 65"),
     ("dots3note", {"attention.sliding_window_pattern": [True] * 4}, "sees beyond the sliding window"),
+    ("dots3note", {"attention.sliding_window_pattern": [True]}, "tells of 1 layers, and it has 4"),
     ("qwen3moe", {"expert_used_count": [0, 2, 2, 2]}, "it uses 0 experts in its first block"),
     ("llama", {"attention.head_count_kv": 3, "attention.head_count": 4}, "4 attention heads over 3"),
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ds4chat.engine.events import MAX_DEPTH
-from ds4chat.settings.files import write_atomically
+from ds4chat.files import write_whole
 
 _CACHE_VERSION = 4
 _CACHE_LOADS = 64
@@ -210,7 +210,7 @@ class Tables:
         payload = json.dumps({"version": _CACHE_VERSION, "tables": kept}, separators=(",", ":"))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, payload.encode())
+            write_whole(self._path, [payload.encode()], overwrite=True)
         except OSError:
             return False
         return True

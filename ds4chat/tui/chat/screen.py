@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Level, Load
+from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -92,7 +92,6 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
         self._status_at = 0.0
         self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
@@ -148,8 +147,7 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            level: Level = "warning" if replayed.equal is False else "info"
-            self.transcript.add_note(replayed.detail, level)
+            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -184,13 +182,15 @@ class ChatScreen(TuningScreen):
             self.dock_view.reset_reply()
             self.show_welcome()
             self.show_queue()
+        if frame.revised is not None:
+            self.transcript.recolour(frame.revised)
+            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if frame.grown.lossy and not self._approximate_seen:
-                self._approximate_seen = True
+            if self.legend_row.legend.learn(frame.looks):
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -227,8 +227,8 @@ class ChatScreen(TuningScreen):
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
         what = "the reply ends" if self.chat.reply else "the check ends"
-        waiting = f"sent when {what if self.chat.working else 'a model is loaded'}"
-        self.prompt.show_queue(tuple(self.chat.queue), waiting)
+        what = what if self.chat.working else "a model is loaded"
+        self.prompt.show_queue(tuple(self.chat.queue), f"sent when {what}")
 
     def show_conversation(self) -> None:
         """Draw the conversation anew: it is another one, or turns were taken off."""
@@ -247,12 +247,9 @@ class ChatScreen(TuningScreen):
         self.show_legend()
 
     def show_legend(self) -> None:
-        self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
-            markdown=self.transcript.markdown,
-            hint=HINT,
-        )
+        legend, shown = self.legend_row.legend, self.transcript
+        lossy = self.chat.tuning.mode == "approximate"
+        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
 
     # -- layout
 
@@ -355,7 +352,7 @@ class ChatScreen(TuningScreen):
         from ds4chat.models.errors import ModelFileError
 
         try:
-            command = load_of(settings)
+            command = load_of(settings, self.chat_app.chosen_sampling)
         except ModelFileError as error:
             self.transcript.add_note(str(error), "error")
             self.show_welcome()
@@ -371,20 +368,16 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            self._offer_last_model()
+            # The settings are again those of the model that a reload loads.
+            if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
+                self.chat_app.settings = with_model(self.chat_app.settings, before)
+            self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
         self.show_queue()
         return True
-
-    def _offer_last_model(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
-        command = self.chat.load_command
-        if command in self._settings_of:
-            self.chat_app.settings = with_model(self.chat_app.settings, self._settings_of[command])
-        self.show_status()
 
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""

@@ -270,7 +270,7 @@ def _try_to_open(path: Path, name: str, advice: str) -> None:
     """Raise CommandError where no file can be read at ``path``, before a loaded model is given up for it."""
     try:
         open_regular(path).close()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise CommandError(f"{name} is no file. {advice}") from None
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}. {advice}") from None

@@ -22,7 +22,10 @@ from ds4chat.commands.bench.command import load_for, plan_for
 from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, Shot
+from ds4chat.engine.drafters.base import Draft
+from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
 from ds4chat.settings.schema import Settings
 
@@ -233,19 +236,17 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
     assert {run.workload for run in measured.runs} == {"chat"}
 
 
-def hopeless(folder: Path, **more: Any) -> Settings:
-    """Every draft is wrong: the session gives the drafter up."""
-    settings = settings_for(folder, "llama-draft", mtp_draft=1, **more)
-    return replace(settings, mtp=str(tiny.build("llama-draft", folder, wrong_every=1)))
-
-
 def test_a_drafter_given_up_on_the_way_is_the_reason_in_the_json_and_the_advice(
-    tiny_dir: Path, capsys: pytest.CaptureFixture[str]
+    tiny_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bench.run(hopeless(tiny_dir), BenchOptions(quick=True, json=True)) == 0
+    def failing(*args: object) -> Draft:
+        raise LlamaError("its cache is damaged.")
+
+    monkeypatch.setattr(DraftModel, "draft", failing)
+    assert bench.run(settings_for(tiny_dir, "llama-draft"), BenchOptions(quick=True, json=True)) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["drafter"] is None
-    assert "none of the first" in result["off_reason"]
+    assert "the drafter failed 3 times in a row" in result["off_reason"]
     assert result["off_reason"] in result["advice"]
     assert not result["advised"]["pays"]
 
@@ -260,7 +261,9 @@ def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> N
 
 
 def test_check_says_when_the_drafter_was_given_up(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.run(hopeless(tiny_dir, predict=80), Shot("hello", json=True, raw=True)) == 0
+    settings = settings_for(tiny_dir, "llama-draft", mtp_draft=1, predict=80)
+    settings = replace(settings, mtp=str(tiny.build("llama-draft", tiny_dir, wrong_every=1)))
+    assert check.run(settings, Shot(" end now", json=True, raw=True)) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert result["drafter"] is None and "none of the first 64 drafts" in result["off_reason"]

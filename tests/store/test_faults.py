@@ -246,7 +246,7 @@ def test_a_read_only_folder_can_be_read_and_is_otherwise_a_sentence(tmp_path: Pa
         conversation = store.conversations.create("kept")
         store.conversations.add(conversation, None, "user", "hello")
         store.close()
-        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
 
         with pytest.raises(StoreError, match="cannot be opened for writing") as error:
             open_store(folder / "c.db")

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Literal
@@ -44,7 +43,6 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -218,10 +216,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        if self.load_command is None:
-            return ""
-        server = self.load_command.server
-        return (server.name or server.url) if server else one_line(PurePath(self.load_command.model).stem)
+        return self.load_command.title if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -423,18 +418,9 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
-            return "The engine does not stop. Esc again ends it; what came is kept."
-        complaint = self._watchdog.complaint
-        if not complaint or self._stopped_at is not None:
-            return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
+        running = "check" if self.reply is None else "reply"
+        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -479,13 +465,17 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self._loaded(event)
-            frame.engine = True
+            self.loaded, self._in_force, frame.engine = event, self.load_command, True
+            if self.load_command is not None:
+                self.recorder.loaded(self.load_command, event)
+            if self.reply is None:  # else a reply of a server told more of it
+                self.state = "ready"
+                self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
-        elif isinstance(event, Revised):
-            self._revised(event, frame)
+        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
+            self._revised(self.reply, event, frame)
         elif isinstance(event, Alive):
             self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
@@ -499,22 +489,11 @@ class Chat:
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _loaded(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        self._in_force = self.load_command
-        if self.load_command is not None:
-            self.recorder.loaded(self.load_command, loaded)
-        if self.reply is None:  # else a reply of a server told more of it
-            self.state = "ready"
-            self._next()
-
-    def _revised(self, event: Revised, frame: Frame) -> None:
-        if self.reply is None or event.reply != self.reply.number:
-            return
-        self.reply.revise(event)
+    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
+        reply.revise(event)
         self.session.fold(event)
-        self.recorder.took(self.reply, (event,))
-        frame.grown = frame.revised = self.reply
+        self.recorder.took(reply, (event,))
+        frame.grown = frame.revised = reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -579,3 +558,19 @@ class Chat:
         self.loaded = None
         self.trouble = sentence
         self._changed = True
+
+
+def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
+    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
+
+    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
+    """
+    if stopped_for is not None:
+        does_not = "The engine does not stop. Esc again ends it; what came is kept."
+        return does_not if stopped_for >= KILL_AFTER else ""
+    if not complaint or what == "load":
+        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
+    return (
+        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
+        "ends the engine. What came is kept."
+    )

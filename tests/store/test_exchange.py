@@ -22,6 +22,7 @@ from ds4chat.store import document as documents
 from ds4chat.store.export import chunks, export
 from ds4chat.store.importing import import_file, import_json
 from ds4chat.store.recording import Request
+from ds4chat.text import one_line
 
 MODEL = ModelIdentity("/m/tiny.gguf", "Tiny", "qwen3", "Q4_0", 4, 5)
 SUPPORT = ModelIdentity("/m/nextn.gguf", "nextn")
@@ -392,7 +393,7 @@ def try_import(data: bytes) -> None:
     try:
         imported = import_json(fresh, data, name="f.json")
     except StoreError as error:
-        assert str(error).isprintable() and str(error).endswith(".")
+        assert one_line(error) == str(error) and str(error).endswith(".")
         assert fresh.conversations.listed() == []
     else:
         without_numbers(fresh, imported)

@@ -85,8 +85,8 @@ class FirstRun(Static):
         self.update(
             Content.from_markup(
                 "[b $primary]A model first[/]\n\n"
-                "[b]Enter[/]  [$foreground-muted]$demo[/]\n"
-                "[b]/model[/]  [$foreground-muted]$disk[/]\n"
+                "[b]Enter[/]       [$foreground-muted]$demo[/]\n"
+                "[b]/model[/]      [$foreground-muted]$disk[/]\n"
                 "[b]/get[/] WORDS  [$foreground-muted]gets one from the Hugging Face hub[/]",
                 demo=demo,
                 disk=self._disk,

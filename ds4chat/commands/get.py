@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
 from ds4chat.models.download import (
     FoundRepository,
     Progress,
@@ -24,11 +25,8 @@ from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
 from ds4chat.models.repository import HubModel, Reference, choose, no_models, parse_reference
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import json_text, one_line, redraw_line
+from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
 
-RUN_ERROR = 1
-INTERRUPTED = 130
 GOES_ON = "Stopped. What came is kept: the same command goes on from there."
 
 
@@ -62,7 +60,7 @@ def parser() -> Parser:
     return made
 
 
-def run(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Carry out ``ds4chat get``; the exit code. Raises UsageError."""
     given, words = parser().read(argv)
     if given.search is not None:
@@ -85,10 +83,10 @@ def run(argv: Sequence[str]) -> int:
     except ModelFileError as error:
         if given.json:
             print(json_text({"error": str(error)}))
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     except KeyboardInterrupt:
-        print(f"ds4chat: {GOES_ON}", file=sys.stderr)
+        say(GOES_ON)
         return INTERRUPTED
 
 

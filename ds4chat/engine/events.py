@@ -18,6 +18,7 @@ from typing import IO, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
@@ -284,6 +285,13 @@ class Load:
     depth: Depth = MAX_DEPTH
     """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
     a copy of a recurrent state; "auto": as deep as such copies take little memory."""
+
+    @property
+    def title(self) -> str:
+        """What answers, as far as it is known before the load."""
+        if self.server is not None:
+            return self.server.name or self.server.url
+        return display_name(self.model)
 
 
 @dataclass(frozen=True, slots=True)

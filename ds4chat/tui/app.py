@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
-from textual import events, work
+from textual import events, on, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -25,7 +25,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import ModelInfo, Tuning
+from ds4chat.engine.events import Load, ModelInfo, Tuning
 from ds4chat.engine.from_settings import tuning_of, with_tuning
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
@@ -33,6 +33,7 @@ from ds4chat.settings.logfile import log_path
 from ds4chat.settings.model_sampling import for_file, take_sampling
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
+from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import NullRecorder, Recorder
@@ -55,6 +56,8 @@ from ds4chat.tui.messages import (
 )
 from ds4chat.tui.panels import PanelDock
 from ds4chat.tui.panels.tuning import TuningPanel
+from ds4chat.tui.panels.tuning_steps import with_model
+from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
@@ -128,6 +131,8 @@ class ChatApp(App[int]):
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
         )
+        self._settings_of: dict[Load, Settings] = {}
+        """The settings that each load was asked for with."""
         self.chat_screen = ChatScreen(self.chat, settings)
         self.chat.took_model = self._take_sampling
 
@@ -173,8 +178,9 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        self._catch_signals()
-        drain_after_the_terminal(self._driver)
+        if self._owns_process:
+            self._catch_signals()
+            drain_after_the_terminal(self._driver)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
@@ -264,6 +270,15 @@ class ChatApp(App[int]):
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
 
+    def asked_to_load(self, command: Load, settings: Settings) -> None:
+        """These settings hold from now on, and again when what they load is loaded again."""
+        self.settings = self._settings_of[command] = settings
+
+    def settle_for(self, command: Load | None) -> None:
+        """A load was stopped or failed: the model in the settings is again the one that ``command`` loads."""
+        if command is not None and command in self._settings_of:
+            self.settings = with_model(self.settings, self._settings_of[command])
+
     def _take_sampling(self, model: ModelInfo) -> None:
         """What the model asks for holds where nothing else is set."""
         self.settings, self._from_sources, self._sources = take_sampling(
@@ -307,7 +322,8 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        gc.freeze()
+        if self._owns_process:
+            gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -342,6 +358,12 @@ class ChatApp(App[int]):
             self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server=""
         )
         self.chat_screen.load(settings)
+
+    @on(PromptText.SentBlank)
+    def take_first_offer(self) -> None:
+        """Enter on the card that stands where there is no model takes the demo."""
+        if self.chat_screen.query_one(FirstRun).display:
+            self.chat_screen.run_command("/model demo")
 
     def on_command_requested(self, event: CommandRequested) -> None:
         """A slash command from elsewhere than the prompt."""

@@ -44,7 +44,6 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.models.naming import display_name
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -220,10 +219,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        if self.load_command is None:
-            return ""
-        server = self.load_command.server
-        return (server.name or server.url) if server else display_name(self.load_command.model)
+        return self.load_command.title if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -425,18 +421,9 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
-            return "The engine does not stop. Esc again ends it; what came is kept."
-        complaint = self._watchdog.complaint
-        if not complaint or self._stopped_at is not None:
-            return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
+        running = "check" if self.reply is None else "reply"
+        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -481,14 +468,18 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self._loaded(event)
-            frame.engine = True
+            self.loaded, self._in_force, frame.engine = event, self.load_command, True
+            if self.load_command is not None:
+                self.recorder.loaded(self.load_command, event)
+            self.took_model(event.target)
+            if self.reply is None:  # else a reply of a server told more of it
+                self.state = "ready"
+                self._next()
         elif isinstance(event, LoadFailed):
-            frame.failed = event.message
-            if not self._load_former(event.message, frame):
+            if not _load_former(self, event.message, frame):
                 self._fail(event.message)
-        elif isinstance(event, Revised):
-            self._revised(event, frame)
+        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
+            self._revised(self.reply, event, frame)
         elif isinstance(event, Alive):
             self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
@@ -502,39 +493,11 @@ class Chat:
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _load_former(self, sentence: str, frame: Frame) -> bool:
-        """Load again what was loaded before the load that failed, and say why; False where nothing was, or
-        where that is what failed."""
-        if self._in_force is None or self._in_force == self.load_command:
-            return False
-        failed = self.model_name
-        self.state = "failed"  # nothing is loading any more
-        self.load(self._in_force)
-        former = self.model_name
-        again = (
-            f"{former} is loaded again." if former != failed else "What was loaded before is loaded again."
-        )
-        frame.notices.append(Notice("error", f"{sentence} {again}"))
-        frame.engine = True
-        return True
-
-    def _loaded(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        self._in_force = self.load_command
-        if self.load_command is not None:
-            self.recorder.loaded(self.load_command, loaded)
-        self.took_model(loaded.target)
-        if self.reply is None:  # else a reply of a server told more of it
-            self.state = "ready"
-            self._next()
-
-    def _revised(self, event: Revised, frame: Frame) -> None:
-        if self.reply is None or event.reply != self.reply.number:
-            return
-        self.reply.revise(event)
+    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
+        reply.revise(event)
         self.session.fold(event)
-        self.recorder.took(self.reply, (event,))
-        frame.grown = frame.revised = self.reply
+        self.recorder.took(reply, (event,))
+        frame.grown = frame.revised = reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -580,16 +543,12 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
-        if self.state == "loading" and not ended_by_user and self._load_former(died.message, frame):
-            frame.failed = died.message
+        if self.state == "loading" and not ended_by_user and _load_former(self, died.message, frame):
             return
         frame.died = died
         frame.engine = True
-        self.state = "died"
-        self.loaded = None
-        self.trouble = died.message
-        self._unasked = None
-        self._checked = self._stopped_at = None
+        self.state, self.loaded, self.trouble = "died", None, died.message
+        self._unasked = self._checked = self._stopped_at = None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)
@@ -598,7 +557,33 @@ class Chat:
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:
-        self.state = "failed"
-        self.loaded = None
-        self.trouble = sentence
+        self.state, self.loaded, self.trouble = "failed", None, sentence
         self._changed = True
+
+
+def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
+    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
+
+    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
+    """
+    if stopped_for is not None:
+        does_not = "The engine does not stop. Esc again ends it; what came is kept."
+        return does_not if stopped_for >= KILL_AFTER else ""
+    if not complaint or what == "load":
+        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
+    return (
+        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
+        "ends the engine. What came is kept."
+    )
+
+
+def _load_former(chat: Chat, why: str, frame: Frame) -> bool:
+    """A load failed: load what was loaded before it, and say why; False where there is no other."""
+    frame.failed, frame.engine = why, True
+    former = chat._in_force
+    if former is None or former == chat.load_command:
+        return False
+    chat.state = "failed"  # nothing is loading any more
+    chat.load(former)
+    frame.notices.append(Notice("error", f"{why} {former.title} is loaded again."))
+    return True

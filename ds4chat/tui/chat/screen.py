@@ -13,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from ds4chat.engine.events import Load
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -32,7 +31,6 @@ from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
-from ds4chat.tui.panels.tuning_steps import with_model
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
@@ -94,12 +92,8 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._looks: set[str] = set()
-        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self)
-        self._settings_of: dict[Load, Settings] = {}
-        """The settings that each load was asked for with."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -152,7 +146,7 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         if frame.failed:
-            self._offer_last_model()
+            self.chat_app.settle_for(self.chat.load_command)
         for replayed in frame.replayed:
             self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
@@ -197,8 +191,7 @@ class ChatScreen(TuningScreen):
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if not frame.looks <= self._looks:
-                self._looks |= frame.looks
+            if self.legend_row.legend.learn(frame.looks):
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -213,9 +206,7 @@ class ChatScreen(TuningScreen):
             keys = f"F5 loads {model} · /model chooses another · /log shows the log"
             self._banner.show(chat.trouble, keys)
         elif chat.state == "none":
-            self._banner.show(
-                "No model is loaded.", "/model chooses one · /model demo takes the demo", error=False
-            )
+            self._banner.show("No model is loaded.", "/model chooses one", error=False)
         elif chat.warning:
             self._banner.show(chat.warning)
         else:
@@ -251,24 +242,16 @@ class ChatScreen(TuningScreen):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        settings = self.chat_app.settings
-        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo or settings.server)
-        if self.transcript.is_empty and lacks_model:
-            self._first_run.open(settings.model_folders)
-        else:
-            self._first_run.display = False
-        self._welcome.display = self.transcript.is_empty and not lacks_model
+        first_run = self._first_run.wanted_by(self.chat_app.settings, self.chat.state)
+        self._first_run.display = self.transcript.is_empty and first_run
+        self._welcome.display = self.transcript.is_empty and not first_run
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 
     def show_legend(self) -> None:
-        self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
-            unknown="unknown" in self._looks,
-            markdown=self.transcript.markdown,
-            hint=HINT,
-        )
+        legend, shown = self.legend_row.legend, self.transcript
+        lossy = self.chat.tuning.mode == "approximate"
+        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
 
     # -- layout
 
@@ -376,7 +359,7 @@ class ChatScreen(TuningScreen):
             self.transcript.add_note(str(error), "error")
             self.show_welcome()
             return
-        self.chat_app.settings = self._settings_of[command] = settings
+        self.chat_app.asked_to_load(command, settings)
         self.chat.load(command)
         self.wake()
 
@@ -387,26 +370,13 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            self._offer_last_model()
+            self.chat_app.settle_for(self.chat.load_command)
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
         self.wake()
         self.show_queue()
         return True
-
-    @on(PromptText.SentBlank)
-    def take_first_offer(self, event: PromptText.SentBlank) -> None:
-        """Enter on the card that stands where there is no model takes the demo."""
-        event.stop()
-        if self._first_run.display:
-            self.run_command("/model demo")
-
-    def _offer_last_model(self) -> None:
-        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
-        if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
-            self.chat_app.settings = with_model(self.chat_app.settings, before)
-        self.show_status()
 
     def set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""

@@ -36,9 +36,7 @@ from ds4chat.tui.messages import CommandRequested, ModelChosen
 from ds4chat.tui.models.rows import model_row
 
 DEMO = "demo"
-TARGET_HINT = (
-    "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
-)
+TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 

@@ -19,6 +19,7 @@ from typing import IO, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
@@ -291,7 +292,7 @@ class Load:
         """What is being loaded, before its own name is known."""
         if self.server is not None:
             return self.server.name or self.server.url
-        return one_line(PurePath(self.model).stem)
+        return display_name(self.model)
 
 
 @dataclass(frozen=True, slots=True)

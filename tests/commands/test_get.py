@@ -245,5 +245,5 @@ def test_hf_loads_what_it_names_and_asks_nothing_the_second_time(hub: hubs.Hub, 
 def test_hf_and_m_do_not_go_together(hub: hubs.Hub, tmp_path: Path) -> None:
     done = get(hub, tmp_path, "-hf", REPO, "-m", "a.gguf", "-p", "a")
     assert done.returncode == 2
-    assert "-hf, -m and --demo each name the model" in done.stderr
+    assert "-hf, -m, --demo and --server each name the model" in done.stderr
     assert hub.asked == []

@@ -17,6 +17,8 @@ from ds4chat.models.demo import INSTALL, demo_model
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.naming import display_name
 from ds4chat.models.search import describe_file, gguf_files, ollama_models, search_folders
+from ds4chat.settings.schema import Settings
+from ds4chat.tui.controller import EngineState
 from ds4chat.tui.kit.lines import style_sheet
 
 MOST_LOOKED_AT = 60
@@ -44,13 +46,14 @@ class FirstRun(Static):
         self._disk = "looking on this disk…"
         self._begun = False
 
-    def open(self, model_folders: str) -> None:
-        """Show the card; the first time, look for models in that setting's folders and the usual."""
-        self.display = True
-        if not self._begun:
+    def wanted_by(self, settings: Settings, state: EngineState) -> bool:
+        """There is no model, and none is named. The first time, the disk is looked through."""
+        wanted = state == "none" and not (settings.model or settings.demo or settings.server)
+        if wanted and not self._begun:
             self._begun = True
-            self._search(model_folders)
+            self._search(settings.model_folders)
             self._draw()
+        return wanted
 
     @work(thread=True, exclusive=True, group="search", exit_on_error=False)
     def _search(self, model_folders: str) -> None:
@@ -80,13 +83,13 @@ class FirstRun(Static):
                 f"takes the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
             )
         except (ModelFileError, OSError):
-            demo = f"takes the demo once it is installed: {INSTALL}"
+            demo = f"takes the demo, once installed: {INSTALL}"
         # Names come from files: as variables they are text and no markup.
         self.update(
             Content.from_markup(
                 "[b $primary]A model first[/]\n\n"
-                "[b]Enter[/]  [$foreground-muted]$demo[/]\n"
-                "[b]/model[/]  [$foreground-muted]$disk[/]\n"
+                "[b]Enter[/]       [$foreground-muted]$demo[/]\n"
+                "[b]/model[/]      [$foreground-muted]$disk[/]\n"
                 "[b]/get[/] WORDS  [$foreground-muted]gets one from the Hugging Face hub[/]",
                 demo=demo,
                 disk=self._disk,

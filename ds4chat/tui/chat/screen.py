@@ -249,13 +249,9 @@ class ChatScreen(Screen[None]):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        settings = self._host.settings
-        lacks_model = self.chat.state == "none" and not (settings.model or settings.demo or settings.server)
-        if self.transcript.is_empty and lacks_model:
-            self._first_run.open(settings.model_folders)
-        else:
-            self._first_run.display = False
-        self._welcome.display = self.transcript.is_empty and not lacks_model
+        first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
+        self._first_run.display = self.transcript.is_empty and first_run
+        self._welcome.display = self.transcript.is_empty and not first_run
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 

@@ -36,9 +36,7 @@ from ds4chat.tui.messages import DemoChosen, ModelChosen
 from ds4chat.tui.models.rows import model_row
 
 DEMO = "demo"
-TARGET_HINT = (
-    "Type to filter or give a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
-)
+TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 
@@ -266,7 +264,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def take_typed(self, event: Input.Submitted) -> None:
         """Take the path that stands in the field, or the highlighted model."""
         if event.value.strip():
-            self._pair_typed(user_path(event.value.strip()).absolute(), list(self._found))
+            self._pair_typed(user_path(event.value.strip()).absolute(), self._own_files())
         else:
             self._take_highlighted()
 
@@ -296,12 +294,16 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self.app.post_message(chosen)
             self.dismiss(chosen)
 
+    def _own_files(self) -> list[FoundModel]:
+        """What was found, without the demo: it drafts for nothing here."""
+        return [model for model in self._found if model.name != DEMO]
+
     def _take_target(self, model: FoundModel) -> None:
         if model.name == DEMO:
             self.app.post_message(DemoChosen())
             self.dismiss(None)
         else:
-            self._pair(model.path, list(self._found))
+            self._pair(model.path, self._own_files())
 
     def action_toggle_lookup(self) -> None:
         """Whether drafts found in the conversation stand before the support model."""
@@ -318,7 +320,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     def _take_fetched(self, path: Path | None) -> None:
         if path is not None:
-            self._pair(path, list(self._found))
+            self._pair(path, self._own_files())
 
     def action_close(self) -> None:
         """From the support models back to the targets, from there back to the chat."""

@@ -3,7 +3,7 @@
 The states of the engine as the chat sees it:
 
     none -> loading -> ready -> saving -> reading -> writing -> ready ...
-                         \\---> checking -> ready
+                         \\---> checking or comparing -> ready
                  \\-> failed            (nothing is loaded, or the load was stopped; another may be asked for)
     any  -> died                        (the process is gone; a new load starts another)
 
@@ -45,15 +45,26 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.stats import Stats
 from ds4chat.text import one_line
+from ds4chat.tui.compare.comparison import Comparison
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
 
 EngineState = Literal[
-    "none", "loading", "ready", "saving", "reading", "writing", "checking", "stopping", "failed", "died"
+    "none",
+    "loading",
+    "ready",
+    "saving",
+    "reading",
+    "writing",
+    "checking",
+    "comparing",
+    "stopping",
+    "failed",
+    "died",
 ]
 """saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
-decoded again and compared."""
+decoded again and compared. comparing: a prompt is answered under two settings."""
 
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
@@ -153,7 +164,9 @@ class Chat:
         """Sentences about an engine that is silent or does not stop, and what the user can do."""
         self._watchdog = Watchdog(clock)
         self._checked: int | None = None
-        """Number of the reply that is being checked."""
+        """Number of the reply that a check or a comparison has decoded."""
+        self._comparison: Comparison | None = None
+        """The one that runs."""
         self._stopped_at: float | None = None
         self._pending_load = False
         self._in_force: Load | None = None
@@ -173,7 +186,7 @@ class Chat:
 
     @property
     def working(self) -> bool:
-        """A reply or a check runs."""
+        """A reply, a check or a comparison runs."""
         return self.reply is not None or self._checked is not None
 
     def load(self, command: Load) -> None:
@@ -288,8 +301,8 @@ class Chat:
         return next(self._numbers)
 
     def stop(self) -> bool:
-        """Stop the running reply and keep what came, or a check, or a load; False where none runs. Asked
-        again after KILL_AFTER seconds, it ends an engine that does not answer."""
+        """Stop the running reply and keep what came, a check, a comparison or a load; False where none runs.
+        Asked again after KILL_AFTER seconds, it ends an engine that does not answer."""
         if not self.working:
             return self._stop_load()
         if self._stopped_at is None:
@@ -350,6 +363,51 @@ class Chat:
         self.engine.send(Replay(reply.number))
         return reply
 
+    def compare(self, comparison: Comparison) -> bool:
+        """Run a comparison; False while the engine is not ready."""
+        if self.state != "ready":
+            return False
+        self._comparison = comparison
+        self._stopped_at = None
+        self._ask_trial(comparison)
+        return True
+
+    def last_request(self) -> Generate | None:
+        """The newest prompt as a request, with the draws of its reply; None without one."""
+        messages = self.conversation.messages_to_last_prompt()
+        if not messages:
+            return None
+        reply = self.conversation.last_reply
+        seed = reply.ended.seed if reply is not None and reply.ended is not None else self.tuning.seed
+        request = self._generate(0, messages)
+        return replace(request, tuning=replace(self.tuning, seed=max(0, seed)))
+
+    def _ask_trial(self, comparison: Comparison) -> None:
+        asked = comparison.next_request(self.next_number())
+        self._checked = asked.reply
+        self.state = "comparing"
+        self.progress = Progress()
+        self._changed = True
+        self._watchdog.expect("reading")
+        self.engine.send(asked)
+
+    def _trial(self, event: Step | Revised | Ended, frame: Frame) -> bool:
+        """Whether the event is of a comparison, which takes it."""
+        comparison = self._comparison
+        if comparison is None or event.reply != self._checked:
+            return False
+        comparison.take(event)
+        if isinstance(event, Step):
+            self._watchdog.sign("writing", event.ms.total / 1000)
+        elif isinstance(event, Ended):
+            comparison.stopped |= self._stopped_at is not None
+            if comparison.over:
+                self._comparison = None
+                self._aside_over(frame)
+            else:
+                self._ask_trial(comparison)
+        return True
+
     def _ask(self, text: str) -> None:
         self.conversation.turns.append(UserTurn(text))
         self._request()
@@ -377,17 +435,18 @@ class Chat:
         self._changed = True
         self.state = "reading"
         self._watchdog.expect("reading")
-        self.engine.send(
-            Generate(
-                reply=reply.number,
-                messages=messages,
-                tuning=self.tuning,
-                max_tokens=self.max_tokens,
-                think=self.think,
-                keep_accepted=self.keep_accepted,
-                conversation=self.recorder.number_on_disk(self.conversation),
-                baseline=True,
-            )
+        number = self.recorder.number_on_disk(self.conversation)
+        request = self._generate(reply.number, messages)
+        self.engine.send(replace(request, conversation=number, baseline=True))
+
+    def _generate(self, reply: int, messages: tuple[Message, ...]) -> Generate:
+        return Generate(
+            reply=reply,
+            messages=messages,
+            tuning=self.tuning,
+            max_tokens=self.max_tokens,
+            think=self.think,
+            keep_accepted=self.keep_accepted,
         )
 
     def _next(self) -> None:
@@ -430,7 +489,7 @@ class Chat:
             return ""
         if self.state == "loading":
             return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
+        what = "reply" if self.reply is not None else "comparison" if self._comparison else "check"
         return (
             f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
             "ends the engine. What came is kept."
@@ -442,7 +501,7 @@ class Chat:
         recorded.clear()
 
     def _step(self, step: Step, frame: Frame, recorded: list[Step | Prefill]) -> None:
-        if self.reply is None or step.reply != self.reply.number:
+        if self._trial(step, frame) or self.reply is None or step.reply != self.reply.number:
             return
         if self.state == "reading":
             self.state = "writing"
@@ -509,7 +568,7 @@ class Chat:
             self._next()
 
     def _revised(self, event: Revised, frame: Frame) -> None:
-        if self.reply is None or event.reply != self.reply.number:
+        if self._trial(event, frame) or self.reply is None or event.reply != self.reply.number:
             return
         self.reply.revise(event)
         self.session.fold(event)
@@ -532,14 +591,18 @@ class Chat:
             self.recorder.checked(reply)
             frame.grown = reply
         if replayed.reply == self._checked:
-            self._checked = self._stopped_at = None
-            self.state, frame.engine = "ready", True
-            if not self._load_pending():
-                self._next()
+            self._aside_over(frame)
+
+    def _aside_over(self, frame: Frame) -> None:
+        """A check or a comparison is over."""
+        self._checked = self._stopped_at = None
+        self.state, frame.engine = "ready", True
+        if not self._load_pending():
+            self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
-        if reply is None or ended.reply != reply.number:
+        if self._trial(ended, frame) or reply is None or ended.reply != reply.number:
             return
         by_user = self._stopped_at is not None
         reply.end(ended)
@@ -567,6 +630,8 @@ class Chat:
         self.trouble = died.message
         self._unasked = None
         self._checked = self._stopped_at = None
+        if self._comparison is not None:
+            self._comparison.stopped, self._comparison = True, None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)

@@ -42,7 +42,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came, or a check or a load", action="chat.back"),
+    Command(
+        "stop", "Stop the reply and keep what came, or a check, a comparison or a load", action="chat.back"
+    ),
     Command("model", "Choose the model; with a file, load it", "[FILE]", completes="model"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
     Command(
@@ -69,6 +71,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("read", "Put a text file into the prompt; @FILE in it does the same", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
+    Command(
+        "compare",
+        "The last prompt under two settings by turns: plain, now, a depth, a preset, margin=0.8; one against "
+        "plain",
+        "[A] [B]",
+    ),
     Command(
         "explore",
         "Judged drafts of this conversation, of a log file, or of a stored conversation",

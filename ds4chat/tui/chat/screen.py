@@ -48,6 +48,7 @@ BUSY: dict[str, str] = {
     "none": "No model is loaded: /model chooses one.",
     **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
     "checking": "A reply is being checked: Esc stops that.",
+    "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
 }
 
@@ -149,7 +150,8 @@ class ChatScreen(TuningScreen):
         self._draw_turns(frame)
         self._draw_engine(frame)
         for replayed in frame.replayed:
-            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
+            told = f"{replayed.detail} {replayed.plain_speed}".rstrip()
+            self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ds4chat.engine.events import Tuning
 from ds4chat.files import open_regular, user_path
 from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.command_table import CommandError, parse
+from ds4chat.tui.compare.comparison import Comparison
 from ds4chat.tui.panels.tuning_steps import set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.themes import unknown_theme
@@ -65,7 +67,7 @@ class ChatCommands:
 
     def _stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply or check is running, and no model is loading.")
+            raise CommandError("No reply, check or comparison is running, and no model is loading.")
 
     def _system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -96,6 +98,26 @@ class ChatCommands:
         if reply is None:
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
+
+    def _compare(self, argument: str) -> None:
+        from ds4chat.tui.compare.screen import CompareScreen
+        from ds4chat.tui.compare.sides import sides_of
+
+        chat, screen = self._screen.chat, self._screen
+        request = chat.last_request()
+        if request is None or chat.loaded is None or chat.state != "ready":
+            raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
+        comparison = Comparison(
+            request, *sides_of(argument, chat.tuning, screen.chat_app.settings.presets, chat.loaded)
+        )
+        chat.compare(comparison)
+
+        def keep(tuning: Tuning | None) -> None:
+            if tuning is not None:
+                screen.retune(tuning)
+            screen.wake()
+
+        screen.app.push_screen(CompareScreen(comparison, screen.stop_reply), keep)
 
     def _explore(self, argument: str) -> None:
         self._screen.chat_app.action_explore(argument)

@@ -25,7 +25,7 @@ from ds4chat.engine.events import (
     Token,
     Tuning,
 )
-from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_demo
+from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
@@ -244,6 +244,7 @@ def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Gen
         ignore_eos=shot.ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
         baseline=True,
+        end_loops=ends_loops(settings),
     )
 
 

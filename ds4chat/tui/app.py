@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from ds4chat.engine.events import Tuning
-from ds4chat.engine.from_settings import tuning_of, with_tuning
+from ds4chat.engine.from_settings import ends_loops, tuning_of, with_tuning
 from ds4chat.settings import paths
 from ds4chat.settings.logfile import log_path
 from ds4chat.settings.schema import OPTIONS, Settings
@@ -125,6 +125,7 @@ class ChatApp(App[int]):
             think=settings.think,
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
+            end_loops=ends_loops(settings),
         )
         self.chat_screen = ChatScreen(self.chat, settings)
 
@@ -298,6 +299,7 @@ class ChatApp(App[int]):
         self.chat.think = event.settings.think
         self.chat.max_tokens = event.settings.predict
         self.chat.keep_accepted = event.settings.mtp_keep_accepted
+        self.chat.end_loops = ends_loops(event.settings)
         self.chat_screen.retune(tuning_of(event.settings))
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:

@@ -134,6 +134,7 @@ class Chat:
         think: bool = True,
         max_tokens: int = -1,
         keep_accepted: bool = True,
+        end_loops: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.engine = engine
@@ -142,6 +143,7 @@ class Chat:
         self.think = think
         self.max_tokens = max_tokens
         self.keep_accepted = keep_accepted
+        self.end_loops = end_loops
         self.conversation = Conversation(system=system)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
@@ -447,6 +449,7 @@ class Chat:
             max_tokens=self.max_tokens,
             think=self.think,
             keep_accepted=self.keep_accepted,
+            end_loops=self.end_loops,
         )
 
     def _next(self) -> None:

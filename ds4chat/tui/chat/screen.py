@@ -14,6 +14,7 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
 from ds4chat.engine.events import Load
+from ds4chat.engine.from_settings import ends_loops
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -367,6 +368,7 @@ class ChatScreen(TuningScreen):
             self.show_welcome()
             return
         self.chat_app.settings = self._settings_of[command] = settings
+        self.chat.end_loops = ends_loops(settings)
         self.chat.load(command)
         self.wake()
 
@@ -380,6 +382,7 @@ class ChatScreen(TuningScreen):
             # The settings are again those of the model that a reload loads.
             if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
                 self.chat_app.settings = with_model(self.chat_app.settings, before)
+                self.chat.end_loops = ends_loops(self.chat_app.settings)
             self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))

@@ -135,6 +135,8 @@ def _parts(status: Status, width: int) -> list[_Part]:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
+    if status.state == "writing" and status.stats.repeating:
+        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")]))
     if status.model:
         parts.append(_Part(6, [(_short(status.model, 28 if width < VERY_WIDE else 44), "strong")]))
     if status.queued:

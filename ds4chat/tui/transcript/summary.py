@@ -38,10 +38,11 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
         ending = limit_words(reply.ended.finish_reason, any_text=bool(reply.tokens))
     if ending:
         parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
-    count = len(reply.tokens)
+    count, stats = len(reply.tokens), reply.stats
     if count:
         parts.append((f"{count:,} token{'s' if count != 1 else ''}", "note"))
-    stats = reply.stats
+    if stats.loop_since is not None:
+        parts.append((f"repeats itself from token {stats.loop_since + 1:,}", "warning"))
     if stats.decode_tokens_per_s:
         parts.append((f"{stats.decode_tokens_per_s:.1f} tok/s", "note"))
     if stats.plain.speedup:

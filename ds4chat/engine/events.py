@@ -283,6 +283,13 @@ class Load:
     """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
     a copy of a recurrent state; "auto": as deep as such copies take little memory."""
 
+    @property
+    def title(self) -> str:
+        """What answers, as far as it is known before the load."""
+        if self.server is not None:
+            return self.server.name or self.server.url
+        return one_line(PurePath(self.model).stem)
+
 
 @dataclass(frozen=True, slots=True)
 class Generate:

@@ -125,7 +125,7 @@ class ChatApp(App[int]):
             think=settings.think,
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
-            end_loops=ends_loops(settings),
+            end_loops=lambda: ends_loops(self.settings),
         )
         self.chat_screen = ChatScreen(self.chat, settings)
 
@@ -171,8 +171,9 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        self._catch_signals()
-        drain_after_the_terminal(self._driver)
+        if self._owns_process:
+            self._catch_signals()
+            drain_after_the_terminal(self._driver)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
@@ -291,7 +292,8 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        gc.freeze()
+        if self._owns_process:
+            gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -299,7 +301,6 @@ class ChatApp(App[int]):
         self.chat.think = event.settings.think
         self.chat.max_tokens = event.settings.predict
         self.chat.keep_accepted = event.settings.mtp_keep_accepted
-        self.chat.end_loops = ends_loops(event.settings)
         self.chat_screen.retune(tuning_of(event.settings))
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:

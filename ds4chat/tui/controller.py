@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Literal
@@ -35,7 +34,6 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Prefill,
-    Replay,
     Replayed,
     Retune,
     Revised,
@@ -44,8 +42,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
-from ds4chat.tui.compare.comparison import Comparison
+from ds4chat.tui.aside import Aside, Check
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -134,16 +131,14 @@ class Chat:
         think: bool = True,
         max_tokens: int = -1,
         keep_accepted: bool = True,
-        end_loops: bool = False,
+        end_loops: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.engine = engine
         self.recorder = recorder
         self.tuning = tuning
-        self.think = think
-        self.max_tokens = max_tokens
-        self.keep_accepted = keep_accepted
-        self.end_loops = end_loops
+        self.think, self.max_tokens = think, max_tokens
+        self.keep_accepted, self.end_loops = keep_accepted, end_loops
         self.conversation = Conversation(system=system)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
@@ -165,10 +160,8 @@ class Chat:
         self.warning = ""
         """Sentences about an engine that is silent or does not stop, and what the user can do."""
         self._watchdog = Watchdog(clock)
-        self._checked: int | None = None
-        """Number of the reply that a check or a comparison has decoded."""
-        self._comparison: Comparison | None = None
-        """The one that runs."""
+        self._aside: Aside | None = None
+        """The check or comparison that runs."""
         self._stopped_at: float | None = None
         self._pending_load = False
         self._in_force: Load | None = None
@@ -189,7 +182,7 @@ class Chat:
     @property
     def working(self) -> bool:
         """A reply, a check or a comparison runs."""
-        return self.reply is not None or self._checked is not None
+        return self.reply is not None or self._aside is not None
 
     def load(self, command: Load) -> None:
         """Load models, in the place of what is loaded. A running reply, check or load is stopped first."""
@@ -233,10 +226,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        if self.load_command is None:
-            return ""
-        server = self.load_command.server
-        return (server.name or server.url) if server else one_line(PurePath(self.load_command.model).stem)
+        return self.load_command.title if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -309,13 +299,11 @@ class Chat:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self._checked is not None:
-                self.engine.send(Cancel(self._checked))
-            elif self.reply is not None and self._unasked is None:
-                self.engine.send(Cancel(self.reply.number))
-            elif self.reply is not None:
+            if self.reply is not None and self._unasked is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
+            elif running := self.reply or self._aside:
+                self.engine.send(Cancel(running.number))
             self.state = "stopping"
             self._changed = True
         elif self._clock() - self._stopped_at >= KILL_AFTER:
@@ -354,61 +342,28 @@ class Chat:
     def replay(self) -> Reply | None:
         """Have the newest reply decoded again without speculation; None where that cannot be."""
         reply = self.conversation.last_reply
-        if self.state != "ready" or reply is None or not reply.tokens:
-            return None
-        self._checked = reply.number
-        self._stopped_at = None
-        self.state = "checking"
-        self.progress = Progress()
-        self._changed = True
-        self._watchdog.expect("reading")
-        self.engine.send(Replay(reply.number))
-        return reply
+        return reply if reply and reply.tokens and self.begin(Check(reply.number)) else None
 
-    def compare(self, comparison: Comparison) -> bool:
-        """Run a comparison; False while the engine is not ready."""
+    def begin(self, aside: Aside) -> bool:
+        """Have the engine do something else than answer; False while it is not ready."""
         if self.state != "ready":
             return False
-        self._comparison = comparison
-        self._stopped_at = None
-        self._ask_trial(comparison)
-        return True
-
-    def last_request(self) -> Generate | None:
-        """The newest prompt as a request, with the draws of its reply; None without one."""
-        messages = self.conversation.messages_to_last_prompt()
-        if not messages:
-            return None
-        reply = self.conversation.last_reply
-        seed = reply.ended.seed if reply is not None and reply.ended is not None else self.tuning.seed
-        request = self._generate(0, messages)
-        return replace(request, tuning=replace(self.tuning, seed=max(0, seed)))
-
-    def _ask_trial(self, comparison: Comparison) -> None:
-        asked = comparison.next_request(self.next_number())
-        self._checked = asked.reply
-        self.state = "comparing"
-        self.progress = Progress()
-        self._changed = True
+        self._aside, self._stopped_at = aside, None
+        self.state, self.progress, self._changed = aside.state, Progress(), True
         self._watchdog.expect("reading")
-        self.engine.send(asked)
-
-    def _trial(self, event: Step | Revised | Ended, frame: Frame) -> bool:
-        """Whether the event is of a comparison, which takes it."""
-        comparison = self._comparison
-        if comparison is None or event.reply != self._checked:
-            return False
-        comparison.take(event)
-        if isinstance(event, Step):
-            self._watchdog.sign("writing", event.ms.total / 1000)
-        elif isinstance(event, Ended):
-            comparison.stopped |= self._stopped_at is not None
-            if comparison.over:
-                self._comparison = None
-                self._aside_over(frame)
-            else:
-                self._ask_trial(comparison)
+        self.engine.send(aside.next_command(self.next_number))
         return True
+
+    def _aside_answered(self, aside: Aside) -> None:
+        self.state, self._changed = "ready", True
+        if self._stopped_at is not None:
+            aside.stop()
+        if not aside.over:
+            self.begin(aside)
+            return
+        self._aside = self._stopped_at = None
+        if not self._load_pending():
+            self._next()
 
     def _ask(self, text: str) -> None:
         self.conversation.turns.append(UserTurn(text))
@@ -438,19 +393,8 @@ class Chat:
         self.state = "reading"
         self._watchdog.expect("reading")
         number = self.recorder.number_on_disk(self.conversation)
-        request = self._generate(reply.number, messages)
-        self.engine.send(replace(request, conversation=number, baseline=True))
-
-    def _generate(self, reply: int, messages: tuple[Message, ...]) -> Generate:
-        return Generate(
-            reply=reply,
-            messages=messages,
-            tuning=self.tuning,
-            max_tokens=self.max_tokens,
-            think=self.think,
-            keep_accepted=self.keep_accepted,
-            end_loops=self.end_loops,
-        )
+        request = request_of(self, messages)
+        self.engine.send(replace(request, reply=reply.number, conversation=number, baseline=True))
 
     def _next(self) -> None:
         if self.state == "ready" and self.queue:
@@ -461,8 +405,7 @@ class Chat:
     @alone
     def frame(self) -> Frame:
         """Take everything in that the engine sent since the last call."""
-        frame = Frame(engine=self._changed)
-        self._changed = False
+        frame = Frame()
         recorded: list[Step | Prefill] = []
         own, self._own = self._own, []
         for event in [*own, *self.engine.drain()]:
@@ -473,10 +416,12 @@ class Chat:
             else:
                 self._flush(recorded)
                 self._other(event, frame)
+            if self._aside is not None and self._aside.take(event):
+                self._aside_answered(self._aside)
         self._flush(recorded)
         warning = self._warn()
-        frame.engine |= warning != self.warning
-        self.warning = warning
+        frame.engine |= self._changed or warning != self.warning
+        self.warning, self._changed = warning, False
         frame.started, self._started = self._started, []
         frame.notices += self.recorder.news()
         self._ask_when_kept()
@@ -485,18 +430,9 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
-            return "The engine does not stop. Esc again ends it; what came is kept."
-        complaint = self._watchdog.complaint
-        if not complaint or self._stopped_at is not None:
-            return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "reply" if self.reply is not None else "comparison" if self._comparison else "check"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
+        running = "reply" if self.reply else "comparison" if self.state == "comparing" else "check"
+        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -504,12 +440,12 @@ class Chat:
         recorded.clear()
 
     def _step(self, step: Step, frame: Frame, recorded: list[Step | Prefill]) -> None:
-        if self._trial(step, frame) or self.reply is None or step.reply != self.reply.number:
+        self._watchdog.sign("writing", step.ms.total / 1000)
+        if self.reply is None or step.reply != self.reply.number:
             return
         if self.state == "reading":
             self.state = "writing"
             frame.engine = True
-        self._watchdog.sign("writing", step.ms.total / 1000)
         self.reply.take(step)
         self.session.fold(step)
         frame.steps.append(step)
@@ -517,7 +453,8 @@ class Chat:
         recorded.append(step)
 
     def _prefill(self, event: Prefill, frame: Frame, recorded: list[Step | Prefill]) -> None:
-        if event.reply != (self.reply.number if self.reply is not None else self._checked):
+        running = self.reply or self._aside
+        if running is None or event.reply != running.number:
             return
         self._watchdog.sign("reading")
         self.progress = Progress(
@@ -541,13 +478,17 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self._loaded(event)
-            frame.engine = True
+            self.loaded, self._in_force, frame.engine = event, self.load_command, True
+            if self.load_command is not None:
+                self.recorder.loaded(self.load_command, event)
+            if self.reply is None:  # else a reply of a server told more of it
+                self.state = "ready"
+                self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
-        elif isinstance(event, Revised):
-            self._revised(event, frame)
+        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
+            self._revised(self.reply, event, frame)
         elif isinstance(event, Alive):
             self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
@@ -561,22 +502,11 @@ class Chat:
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _loaded(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        self._in_force = self.load_command
-        if self.load_command is not None:
-            self.recorder.loaded(self.load_command, loaded)
-        if self.reply is None:  # else a reply of a server told more of it
-            self.state = "ready"
-            self._next()
-
-    def _revised(self, event: Revised, frame: Frame) -> None:
-        if self._trial(event, frame) or self.reply is None or event.reply != self.reply.number:
-            return
-        self.reply.revise(event)
+    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
+        reply.revise(event)
         self.session.fold(event)
-        self.recorder.took(self.reply, (event,))
-        frame.grown = frame.revised = self.reply
+        self.recorder.took(reply, (event,))
+        frame.grown = frame.revised = reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -593,19 +523,10 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
-        if replayed.reply == self._checked:
-            self._aside_over(frame)
-
-    def _aside_over(self, frame: Frame) -> None:
-        """A check or a comparison is over."""
-        self._checked = self._stopped_at = None
-        self.state, frame.engine = "ready", True
-        if not self._load_pending():
-            self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
-        if self._trial(ended, frame) or reply is None or ended.reply != reply.number:
+        if reply is None or ended.reply != reply.number:
             return
         by_user = self._stopped_at is not None
         reply.end(ended)
@@ -632,9 +553,9 @@ class Chat:
         self.loaded = None
         self.trouble = died.message
         self._unasked = None
-        self._checked = self._stopped_at = None
-        if self._comparison is not None:
-            self._comparison.stopped, self._comparison = True, None
+        if self._aside is not None:
+            self._aside.stop()
+        self._aside = self._stopped_at = None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)
@@ -647,3 +568,43 @@ class Chat:
         self.loaded = None
         self.trouble = sentence
         self._changed = True
+
+
+def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
+    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
+
+    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
+    """
+    if stopped_for is not None:
+        does_not = "The engine does not stop. Esc again ends it; what came is kept."
+        return does_not if stopped_for >= KILL_AFTER else ""
+    if not complaint or what == "load":
+        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
+    return (
+        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
+        "ends the engine. What came is kept."
+    )
+
+
+def request_of(chat: Chat, messages: tuple[Message, ...]) -> Generate:
+    """The messages as a request under the chat's settings, without a number."""
+    return Generate(
+        reply=0,
+        messages=messages,
+        tuning=chat.tuning,
+        max_tokens=chat.max_tokens,
+        think=chat.think,
+        keep_accepted=chat.keep_accepted,
+        end_loops=chat.end_loops(),
+    )
+
+
+def last_request(chat: Chat) -> Generate | None:
+    """The newest prompt as a request, with the draws of its reply; None without one."""
+    messages = chat.conversation.messages_to_last_prompt()
+    if not messages:
+        return None
+    reply = chat.conversation.last_reply
+    seed = reply.ended.seed if reply is not None and reply.ended is not None else chat.tuning.seed
+    request = request_of(chat, messages)
+    return replace(request, tuning=replace(chat.tuning, seed=max(0, seed)))

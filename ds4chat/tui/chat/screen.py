@@ -14,7 +14,6 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
 from ds4chat.engine.events import Load
-from ds4chat.engine.from_settings import ends_loops
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -94,8 +93,6 @@ class ChatScreen(TuningScreen):
         self._panels_narrow = False
         self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
-        self._looks: set[str] = set()
-        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
@@ -195,8 +192,7 @@ class ChatScreen(TuningScreen):
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if not frame.looks <= self._looks:
-                self._looks |= frame.looks
+            if self.legend_row.legend.learn(frame.looks):
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -253,13 +249,9 @@ class ChatScreen(TuningScreen):
         self.show_legend()
 
     def show_legend(self) -> None:
-        self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
-            unknown="unknown" in self._looks,
-            markdown=self.transcript.markdown,
-            hint=HINT,
-        )
+        legend, shown = self.legend_row.legend, self.transcript
+        lossy = self.chat.tuning.mode == "approximate"
+        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
 
     # -- layout
 
@@ -368,7 +360,6 @@ class ChatScreen(TuningScreen):
             self.show_welcome()
             return
         self.chat_app.settings = self._settings_of[command] = settings
-        self.chat.end_loops = ends_loops(settings)
         self.chat.load(command)
         self.wake()
 
@@ -382,7 +373,6 @@ class ChatScreen(TuningScreen):
             # The settings are again those of the model that a reload loads.
             if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
                 self.chat_app.settings = with_model(self.chat_app.settings, before)
-                self.chat.end_loops = ends_loops(self.chat_app.settings)
             self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))

@@ -13,6 +13,7 @@ from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.command_table import CommandError, parse
 from ds4chat.tui.compare.comparison import Comparison
+from ds4chat.tui.controller import last_request
 from ds4chat.tui.panels.tuning_steps import set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.themes import unknown_theme
@@ -104,13 +105,13 @@ class ChatCommands:
         from ds4chat.tui.compare.sides import sides_of
 
         chat, screen = self._screen.chat, self._screen
-        request = chat.last_request()
+        request = last_request(chat)
         if request is None or chat.loaded is None or chat.state != "ready":
             raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
         comparison = Comparison(
             request, *sides_of(argument, chat.tuning, screen.chat_app.settings.presets, chat.loaded)
         )
-        chat.compare(comparison)
+        chat.begin(comparison)
 
         def keep(tuning: Tuning | None) -> None:
             if tuning is not None:

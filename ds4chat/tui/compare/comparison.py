@@ -3,9 +3,11 @@ controller."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from ds4chat.engine.events import Ended, Generate, Revised, Step, Tuning
+from ds4chat.engine.events import Ended, Event, Generate, Revised, Step, Tuning
 from ds4chat.engine.stats import Stats
 
 ORDER = (0, 1, 1, 0)
@@ -49,6 +51,9 @@ class Comparison:
 
     def __init__(self, request: Generate, a: Side, b: Side) -> None:
         self.sides = (a, b)
+        self.state: Literal["checking", "comparing"] = "comparing"
+        self.number = 0
+        """Of the answer asked for last."""
         self.stopped = False
         """By the user, or with the engine."""
         self.trouble = ""
@@ -68,13 +73,14 @@ class Comparison:
         """Answers that are over, of len(ORDER)."""
         return sum(side.answers for side in self.sides)
 
-    def next_request(self, number: int) -> Generate:
-        """The next answer to ask for, under this number."""
+    def next_command(self, new_number: Callable[[], int]) -> Generate:
+        """The next answer to ask for."""
+        self.number = new_number()
         tuning = replace(self._now.tuning, seed=self._request.tuning.seed)
         limit = self._request.max_tokens
         return replace(
             self._request,
-            reply=number,
+            reply=self.number,
             tuning=tuning,
             max_tokens=TOKENS if limit < 0 else min(limit, TOKENS),
             baseline=False,
@@ -85,8 +91,14 @@ class Comparison:
     def _now(self) -> Side:
         return self.sides[ORDER[self.done]]
 
-    def take(self, event: Step | Revised | Ended) -> None:
-        """Take in what came of the answer asked for last."""
+    def stop(self) -> None:
+        """No more is asked; the figures are of what came."""
+        self.stopped = True
+
+    def take(self, event: Event) -> bool:
+        """Take in what came of the answer asked for last; True where it is over."""
+        if not isinstance(event, Step | Revised | Ended) or event.reply != self.number:
+            return False
         side = self._now
         side.stats.fold(event)
         if isinstance(event, Step):
@@ -96,7 +108,7 @@ class Comparison:
         if not side.answers:
             side.text = "".join(self._text.values())
         if not isinstance(event, Ended):
-            return
+            return False
         self._text = {}
         if event.finish_reason == "error":
             self.trouble = event.detail
@@ -107,6 +119,7 @@ class Comparison:
                 side.text += event.thinking_tail + event.tail
                 side.complete = True
             side.answers += 1
+        return True
 
     @property
     def speedup(self) -> float | None:

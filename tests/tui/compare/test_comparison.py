@@ -29,20 +29,24 @@ PLAIN: tuple[tuple[str, Origin], ...] = tuple((text, "plain") for text, _ in PIE
 REQUEST = Generate(0, (Message("user", "one"),), tuning=Tuning(seed=7))
 
 
+def asked(comparison: Comparison, number: int) -> Generate:
+    return comparison.next_command(lambda: number)
+
+
 def both() -> Comparison:
     return Comparison(REQUEST, Side("plain", Tuning(depth=0)), Side("depth 2", Tuning(depth=2)))
 
 
 def test_the_sides_take_turns_with_one_seed_and_are_no_part_of_the_conversation() -> None:
     comparison = both()
-    asked = []
+    seen = []
     for number in range(1, 5):
-        request = comparison.next_request(number)
-        asked.append((request.reply, request.tuning.depth))
+        request = asked(comparison, number)
+        seen.append((request.reply, request.tuning.depth))
         assert (request.tuning.seed, request.max_tokens, request.trial) == (7, 128, True)
         assert (request.baseline, request.conversation) == (False, 0)
         comparison.take(ended(number))
-    assert asked == [(1, 0), (2, 2), (3, 2), (4, 0)]
+    assert seen == [(1, 0), (2, 2), (3, 2), (4, 0)]
     assert comparison.over and not comparison.stopped
 
 
@@ -50,16 +54,18 @@ def test_a_shorter_limit_of_the_chat_holds() -> None:
     comparison = Comparison(
         Generate(0, max_tokens=40), Side("plain", Tuning(depth=0)), Side("depth 2", Tuning())
     )
-    assert comparison.next_request(1).max_tokens == 40
+    assert comparison.next_command(lambda: 1).max_tokens == 40
 
 
 def test_figures_are_of_all_answers_of_a_side_and_do_not_wait_for_an_end() -> None:
     comparison = both()
+    asked(comparison, 1)
     for step in steps_of(1, PLAIN, step_ms=20.0):
         comparison.take(step)
     a, b = comparison.sides
     assert (a.ms_a_token, a.tokens_per_s, b.ms_a_token, comparison.speedup) == (20.0, 50.0, None, None)
     comparison.take(ended(1))
+    asked(comparison, 2)
     # 22 tokens in 10 steps of 22 ms are 10 ms a token, twice as fast; 12 of 15 judged were accepted.
     steps = steps_of(2, PIECES, step_ms=22.0)
     for step in steps:
@@ -72,10 +78,12 @@ def test_figures_are_of_all_answers_of_a_side_and_do_not_wait_for_an_end() -> No
 def test_where_the_texts_part() -> None:
     comparison = both()
     other: tuple[tuple[str, Origin], ...] = (*PLAIN[:2], (" dreaming", "plain"))
+    asked(comparison, 1)
     for step in steps_of(1, PLAIN[:3]):
         comparison.take(step)
     comparison.take(ended(1))
     assert comparison.verdict == ""
+    asked(comparison, 2)
     for step in steps_of(2, PLAIN[:2]):
         comparison.take(step)
     assert comparison.verdict == "The same as far as both came, 11 characters."
@@ -87,6 +95,7 @@ def test_where_the_texts_part() -> None:
 def test_an_answer_that_is_the_others_beginning_parts_where_it_ends() -> None:
     comparison = both()
     for number, pieces in ((1, PLAIN[:3]), (2, PLAIN[:2])):
+        asked(comparison, number)
         for step in steps_of(number, pieces):
             comparison.take(step)
         comparison.take(ended(number))
@@ -96,6 +105,7 @@ def test_an_answer_that_is_the_others_beginning_parts_where_it_ends() -> None:
 def test_equal_texts_are_said_to_be_equal() -> None:
     comparison = both()
     for number, pieces in ((1, PLAIN), (2, PIECES)):
+        asked(comparison, number)
         for step in steps_of(number, pieces):
             comparison.take(step)
         comparison.take(ended(number))
@@ -105,6 +115,7 @@ def test_equal_texts_are_said_to_be_equal() -> None:
 
 def test_an_answer_that_fails_ends_the_comparison_with_its_sentence() -> None:
     comparison = both()
+    asked(comparison, 1)
     comparison.take(ended(1, reason="error", detail="The target broke. Reload the model."))
     assert comparison.over and comparison.trouble == "The target broke. Reload the model."
 

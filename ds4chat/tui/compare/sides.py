@@ -13,7 +13,7 @@ from ds4chat.settings.schema import TUNING
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.compare.comparison import Side
 from ds4chat.tui.kit.charts import shown_value
-from ds4chat.tui.panels.tuning_steps import set_value, taken
+from ds4chat.tui.panels.knobs import set_value, without_fixed
 
 USAGE = (
     "/compare takes one or two settings: plain, now, a depth, the name of a preset, or values such as "
@@ -64,7 +64,7 @@ def _effective(tuning: Tuning, now: Tuning, loaded: Loaded) -> Tuning:
     """What of the tuning makes a difference with what is loaded. Raises SettingError for what a server
     fixes."""
     if loaded.server is not None:
-        _, refused = taken(now, tuning, loaded.server)
+        _, refused = without_fixed(now, tuning, loaded.server)
         if refused:
             raise SettingError(f"That cannot be compared here: {refused}")
         return tuning

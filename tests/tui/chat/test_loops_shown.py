@@ -9,7 +9,6 @@ from kits.chat_stage import Open
 
 from ds4chat.engine.events import Origin, Step
 from ds4chat.engine.stats import Stats
-from ds4chat.settings.schema import Settings
 from ds4chat.tui.messages import SettingsSaved
 from ds4chat.tui.panels.acceptance import counter_lines
 
@@ -61,11 +60,7 @@ async def test_replies_end_at_a_loop_as_is_set_for_what_is_loaded(opened: Open) 
         await chat.settle()
         await chat.type("two", "enter")
         assert not chat.engine.generates[-1].end_loops
-        chat.screen.load(Settings(model="/models/tiny.gguf", end_loops="on"))
+        chat.app.load(end_loops="on")
         await chat.settle()
         await chat.type("three", "enter")
         assert chat.engine.generates[-1].end_loops
-        chat.screen.load(Settings(model="/models/tiny.gguf"))
-        await chat.settle()
-        await chat.type("four", "enter")
-        assert not chat.engine.generates[-1].end_loops

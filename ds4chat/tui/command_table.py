@@ -45,7 +45,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "stop", "Stop the reply and keep what came, or a check, a comparison or a load", action="chat.back"
     ),
-    Command("model", "Choose the model; with a file, load it", "[FILE]", completes="model"),
+    Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
+    Command("get", "Get a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
     Command(
         "mtp",

@@ -66,6 +66,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
     Command("temp", "Temperature; 0 takes the likeliest token", "[F]"),
     Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
+    Command("try", "Send one of three prompts that show what the demo's drafts do", "[1|2|3]"),
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
     Command("think", "Let the model think first"),
     Command("nothink", "Have the model answer at once"),

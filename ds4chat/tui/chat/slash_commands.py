@@ -106,6 +106,11 @@ class ChatCommands:
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
 
+    def do_try(self, argument: str) -> None:
+        if argument not in ("", "1", "2", "3"):
+            raise CommandError("/try takes 1, 2 or 3.")
+        self._screen.action_try_starter(int(argument or 1))
+
     def do_think(self, argument: str) -> None:
         self._set_thinking(True)
 

@@ -131,6 +131,7 @@ def request_of(
     tuning: Tuning | None = None,
     max_tokens: int | None = None,
     baseline: bool = False,
+    end_loops: bool = False,
 ) -> Generate:
     """What the engine is asked: the prompt under the settings, but for ``tuning`` and ``max_tokens``."""
     from ds4chat.engine.events import Generate, Message
@@ -147,4 +148,5 @@ def request_of(
         ignore_eos=ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
         baseline=baseline,
+        end_loops=end_loops,
     )

@@ -25,8 +25,8 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Load, ModelInfo
-from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
+from ds4chat.engine.events import Load, ModelInfo, Tuning
+from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
@@ -37,7 +37,7 @@ from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
-from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.controller import Chat, Engine, last_request
 from ds4chat.tui.conversation import Recorder
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
@@ -132,6 +132,7 @@ class ChatApp(App[int]):
             think=settings.think,
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
+            end_loops=lambda: ends_loops(self.settings),
         )
         self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
@@ -463,6 +464,24 @@ class ChatApp(App[int]):
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
+
+    def action_compare(self, argument: str = "") -> None:
+        """Answer the last prompt by turns under two settings."""
+        from ds4chat.tui.compare.comparison import Comparison
+        from ds4chat.tui.compare.screen import CompareScreen
+        from ds4chat.tui.compare.sides import sides_of
+
+        request, loaded = last_request(self.chat), self.chat.loaded
+        if request is None or loaded is None or self.chat.state != "ready":
+            raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
+        sides = sides_of(argument, self.chat.tuning, self.settings.presets, loaded)
+        comparison = Comparison(request, *sides)
+        self.chat.begin(comparison)
+        self.push_screen(CompareScreen(comparison, self.chat_screen.stop_reply), self._keep_compared)
+
+    def _keep_compared(self, tuning: Tuning | None) -> None:
+        if tuning is not None:
+            self.chat_screen.retune(tuning)
 
     def action_explore(self, source: str = "") -> None:
         """The judged drafts of this conversation, of a stored one (its number), or of a log file."""

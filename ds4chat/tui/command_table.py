@@ -42,7 +42,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came, or a check or a load", action="chat.back"),
+    Command(
+        "stop", "Stop the reply and keep what came, or a check, a comparison or a load", action="chat.back"
+    ),
     Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
     Command("get", "Get a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
@@ -64,12 +66,19 @@ COMMANDS: tuple[Command, ...] = (
     Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
     Command("temp", "Temperature; 0 takes the likeliest token", "[F]"),
     Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
+    Command("try", "Send one of three prompts that show what the demo's drafts do", "[1|2|3]"),
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
     Command("think", "Let the model think first"),
     Command("nothink", "Have the model answer at once"),
     Command("read", "Put a text file into the prompt; @FILE in it does the same", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
+    Command(
+        "compare",
+        "The last prompt under two settings by turns: plain, now, a depth, a preset, margin=0.8; one against "
+        "plain",
+        "[A] [B]",
+    ),
     Command(
         "explore",
         "Judged drafts of this conversation, of a log file, or of a stored conversation",

@@ -216,6 +216,13 @@ class Conversation:
                 found.append(Message("assistant", turn.answer, turn.thinking))
         return tuple(found)
 
+    def messages_to_last_prompt(self) -> tuple[Message, ...]:
+        """What the newest prompt was asked with; empty without one."""
+        prompts = [i for i, turn in enumerate(self.turns) if isinstance(turn, UserTurn)]
+        if not prompts:
+            return ()
+        return Conversation(self.system, self.turns[: prompts[-1] + 1]).messages()
+
     @property
     def last_reply(self) -> Reply | None:
         """The newest reply."""

@@ -22,7 +22,7 @@ from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.status_line import STATES, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
-from ds4chat.tui.chat.welcome import Welcome
+from ds4chat.tui.chat.welcome import STARTERS, Welcome
 from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.kit.charts import changes
@@ -47,6 +47,7 @@ BUSY: dict[str, str] = {
     "none": "No model is loaded: /model chooses one.",
     **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
     "checking": "A reply is being checked: Esc stops that.",
+    "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
 }
 ENDS: dict[tuple[str, int], str] = {
@@ -181,7 +182,8 @@ class ChatScreen(Screen[None]):
         if frame.failed:
             self._host.load_stopped()
         for replayed in frame.replayed:
-            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
+            told = f"{replayed.detail} {replayed.plain_speed}".rstrip()
+            self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -252,8 +254,13 @@ class ChatScreen(Screen[None]):
         first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
         self._first_run.display = self.transcript.is_empty and first_run
         self._welcome.display = self.transcript.is_empty and not first_run
+        self._welcome.offer_starters(self._host.settings.demo)
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
+
+    def action_try_starter(self, number: int) -> None:
+        """Send a prompt of the welcome, as if it had been typed."""
+        self.post_message(PromptSubmitted(STARTERS[number - 1][0]))
 
     def show_legend(self) -> None:
         """Draw the legend."""

@@ -93,7 +93,7 @@ class ChatCommands:
 
     def do_stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply or check is running, and no model is loading.")
+            raise CommandError("No reply, check or comparison is running, and no model is loading.")
 
     def do_system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -105,6 +105,11 @@ class ChatCommands:
             said += "\nIt holds from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
+
+    def do_try(self, argument: str) -> None:
+        if argument not in ("", "1", "2", "3"):
+            raise CommandError("/try takes 1, 2 or 3.")
+        self._screen.action_try_starter(int(argument or 1))
 
     def do_think(self, argument: str) -> None:
         self._set_thinking(True)

@@ -23,6 +23,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "reading": ("◐ reading", "mark"),
     "writing": ("▶ writing", "mark"),
     "checking": ("◐ checking", "mark"),
+    "comparing": ("◐ comparing", "mark"),
     "stopping": ("■ stopping", "warning"),
     "failed": ("✕ not loaded", "bad"),
     "died": ("✕ engine died", "bad"),
@@ -130,10 +131,12 @@ def _parts(status: Status, width: int) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
         parts.append(_Part(2, [(progress.stage, "muted")]))
         parts.append(_Part(1, [("Esc stops", "muted")]))
-    elif status.state in ("reading", "checking") and progress.total:
+    elif status.state in ("reading", "checking", "comparing") and progress.total:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
+    if status.state == "writing" and status.stats.repeating:
+        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")]))
     if status.model:
         parts.append(_Part(6, [(_short(status.model, 28 if width < VERY_WIDE else 44), "strong")]))
     if status.queued:

@@ -56,6 +56,14 @@ decoded again and compared."""
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
+_ENDS = f"Esc again {KILL_AFTER:.0f} seconds later ends the engine. What came is kept."
+WAIT_OR_STOP = {
+    "load": "Wait, or press Esc to stop the load.",
+    "check": f"Wait, or press Esc to stop the check; {_ENDS}",
+    "reply": f"Wait, or press Esc to stop the reply; {_ENDS}",
+}
+"""What to do when the engine is silent, by what it is at."""
+
 ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
     "on."
@@ -243,6 +251,14 @@ class Chat:
         self._request()
         return True
 
+    def go_on(self) -> bool:
+        """Go on with the newest reply; False where it is not cut in its answer, or the engine not ready."""
+        last = self.conversation.last_reply
+        able = self.state == "ready" and last is not None and last.can_go_on
+        if able:
+            self._request(last)
+        return able
+
     def set_system(self, text: str) -> None:
         """Ask under this system prompt from now on; empty: under none."""
         self.conversation.system = text
@@ -340,10 +356,10 @@ class Chat:
         self.conversation.turns.append(UserTurn(text))
         self._request()
 
-    def _request(self) -> None:
-        """Ask for a reply to the conversation as it stands."""
+    def _request(self, before: Reply | None = None) -> None:
+        """Ask for a reply to the conversation as it stands, or for more of the one ``before``."""
+        reply = Reply(self.next_number(), self.model_name, before=before)
         self._unasked = self.conversation.messages()
-        reply = Reply(self.next_number(), self.model_name)
         reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
@@ -411,16 +427,10 @@ class Chat:
             self._watchdog.expect(None)
         if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
             return "The engine does not stop. Esc again ends it; what came is kept."
-        complaint = self._watchdog.complaint
-        if not complaint or self._stopped_at is not None:
+        if not self._watchdog.complaint or self._stopped_at is not None:
             return ""
-        if self.state == "loading":
-            return f"{complaint} Wait, or press Esc to stop the load."
-        what = "check" if self.reply is None else "reply"
-        return (
-            f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-            "ends the engine. What came is kept."
-        )
+        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
+        return f"{self._watchdog.complaint} {WAIT_OR_STOP[what]}"
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -545,7 +555,5 @@ class Chat:
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:
-        self.state = "failed"
-        self.loaded = None
-        self.trouble = sentence
+        self.state, self.loaded, self.trouble = "failed", None, sentence
         self._changed = True

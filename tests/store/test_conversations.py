@@ -278,3 +278,19 @@ def test_the_unsent_text_and_the_models_used_are_kept(store: Store) -> None:
         ("/m/5.gguf", "embedded", True),
         (f"/m/{MOST_MODELS + 2}.gguf", "", False),
     ]
+
+
+def test_versions_stand_in_one_place_whatever_system_prompt_is_between(store: Store) -> None:
+    talk = store.conversations
+    key = talk.create()
+    asked = talk.add(key, None, "user", "Why?")
+    first = talk.add(key, asked, "assistant", "First.")
+    below = talk.under_system(key, asked, "Be brief.")
+    second = talk.add(key, below, "assistant", "Second.")
+    edited = talk.edit(asked, "How?")
+    assert talk.versions(key) == {
+        first: (first, second),
+        second: (first, second),
+        asked: (asked, edited),
+        edited: (asked, edited),
+    }

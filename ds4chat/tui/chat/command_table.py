@@ -39,6 +39,18 @@ COMMANDS: tuple[Command, ...] = (
     Command("new", "Begin a new conversation", aliases=("clear",)),
     Command("history", "Stored conversations: find, read, export, go on with one", action="app.history"),
     Command("retry", "Answer the last prompt anew", aliases=("regenerate",), action="chat.retry"),
+    Command("continue", "Go on with a reply that was cut or stopped", action="chat.go_on"),
+    Command(
+        "edit",
+        "Edit a prompt in its place: the last one, or the N-th from the last",
+        "[N]",
+    ),
+    Command(
+        "branch",
+        "Show the version before of a reply or a prompt, or the one after",
+        "[back|forward]",
+        action="chat.other_version",
+    ),
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
@@ -76,7 +88,13 @@ COMMANDS: tuple[Command, ...] = (
         completes="file",
         action="app.explore",
     ),
-    Command("copy", "Copy the last reply as it was written"),
+    Command(
+        "copy",
+        "Copy the last reply as it was written, the N-th from the last, or a code block",
+        "[N|code [N]]",
+        action="chat.pick",
+    ),
+    Command("find", "Find words in the conversation", "[WORDS]", action="chat.find"),
     Command(
         "view",
         "Finished replies as tokens or as Markdown",

@@ -18,13 +18,15 @@ from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.command_table import is_command
+from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.legend import FollowChip
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.pace import APART, Pace
+from ds4chat.tui.chat.piece_bar import PieceBar
+from ds4chat.tui.chat.reading import ReadingScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
-from ds4chat.tui.chat.tuning_keys import TuningScreen
 from ds4chat.tui.chat.welcome import Welcome
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.kit.lines import style_sheet
@@ -41,18 +43,10 @@ STATUS_SECONDS = 0.2
 """Least time between two status lines of a running reply: faster figures cannot be read."""
 WIDE = 120
 """Columns from which the panels stand beside the transcript."""
-QUIT_SECONDS = 2.0
 HINT = "F1 help"
-BUSY: dict[str, str] = {
-    "loading": "A model is loading: Esc stops that.",
-    "none": "No model is loaded: /model chooses one.",
-    **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
-    "checking": "A reply is being checked: Esc stops that.",
-    "stopping": "The reply is being stopped.",
-}
 
 
-class ChatScreen(TuningScreen):
+class ChatScreen(ReadingScreen):
     """Transcript, prompt, status line, and the panels beside or over them."""
 
     DEFAULT_CSS = style_sheet(__package__, "screen.tcss")
@@ -65,11 +59,9 @@ class ChatScreen(TuningScreen):
             id="chat.back",
             priority=True,
         ),
-        Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
         Binding("f2", "toggle_panels", "Panels", id="chat.panels"),
         Binding("f3", "toggle_view", "Tokens or Markdown", id="chat.view"),
         Binding("f4", "toggle_cursor", "Token cursor", id="chat.cursor"),
-        Binding("f5", "retry", "Answer again, or load the model again", id="chat.retry"),
         Binding(
             "f6", "toggle_colours", "All origins, or accepted and fallback", id="chat.colours", priority=True
         ),
@@ -81,6 +73,9 @@ class ChatScreen(TuningScreen):
         super().__init__(chat, settings)
         self.transcript = Transcript(id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
+        self.find_bar = FindBar(id="find")
+        self.piece_bar = PieceBar(id="piece")
+        self.piece_bar.display = False
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
@@ -90,7 +85,6 @@ class ChatScreen(TuningScreen):
         self._pace = Pace()
         self._panels_wide = True
         self._panels_narrow = False
-        self._quit_asked_at = float("-inf")
         self._markdown = settings.view == "markdown"
         self._approximate_seen = False
         self._status_at = 0.0
@@ -105,6 +99,8 @@ class ChatScreen(TuningScreen):
                 yield self.transcript
                 yield self._card
                 yield self._banner
+                yield self.find_bar
+                yield self.piece_bar
                 yield self.legend_row
                 yield self.prompt
             yield self.dock_view
@@ -193,6 +189,8 @@ class ChatScreen(TuningScreen):
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
+        if frame.ended is not None:
+            self.reply_ended(frame.ended)
 
     def _draw_engine(self, frame: Frame) -> None:
         if not frame.engine:
@@ -290,7 +288,7 @@ class ChatScreen(TuningScreen):
             self.run_command(text, typed=True)
             return
         self.prompt.taken(text)
-        self._outbox.put(text)
+        self._outbox.put(text, self.leave_editing())
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
@@ -387,19 +385,6 @@ class ChatScreen(TuningScreen):
         self.chat_app.settings = replace(self.chat_app.settings, think=on)
         self.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
-    def action_retry(self) -> None:
-        """Answer the last prompt anew; without a loaded model, load it again."""
-        chat = self.chat
-        if chat.state in ("died", "failed"):
-            chat.reload()
-        elif chat.retry():
-            self.show_conversation()
-            if chat.conversation.key is not None:
-                self.legend_row.say("Earlier replies are kept: Ctrl+B, b")
-        else:
-            self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
-        self.wake()
-
     # -- views
 
     def action_toggle_view(self) -> None:
@@ -478,7 +463,7 @@ class ChatScreen(TuningScreen):
 
     def action_back(self) -> None:
         """Close what is open, from the innermost on; then stop the reply."""
-        if self.prompt.close_menu():
+        if self.prompt.close_menu() or self.leave_reading():
             return
         if self.transcript.cursor is not None:
             self._leave_cursor()
@@ -487,18 +472,3 @@ class ChatScreen(TuningScreen):
         elif not self.stop_reply():
             self.clear_selection()
             self.prompt.text_field.focus()
-
-    def action_interrupt(self) -> None:
-        """Copy a selection; else stop the reply; else quit, when pressed twice."""
-        selected = self.prompt.text_field.selected_text or self.get_selected_text()
-        if selected:
-            self.app.copy_to_clipboard(selected)
-            self.clear_selection()
-            self.notify("Copied.")
-        elif self.chat.working:
-            self.stop_reply()
-        elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
-            self.app.exit()
-        else:
-            self._quit_asked_at = monotonic()
-            self.legend_row.say("Ctrl+C again leaves")

@@ -14,6 +14,7 @@ from ds4chat.tui.chat.command_table import CommandError, parse
 from ds4chat.tui.panels.tuning_steps import set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.themes import unknown_theme
+from ds4chat.tui.transcript.pieces import from_last
 
 if TYPE_CHECKING:
     from ds4chat.tui.chat.screen import ChatScreen
@@ -50,6 +51,18 @@ class ChatCommands:
 
     def _retry(self, argument: str) -> None:
         self._screen.action_retry()
+
+    def _continue(self, argument: str) -> None:
+        self._screen.action_go_on()
+
+    def _edit(self, argument: str) -> None:
+        self._screen.action_edit(whole_number(argument))
+
+    def _branch(self, argument: str) -> None:
+        ways = {"": -1, "back": -1, "forward": 1}
+        if argument not in ways:
+            raise CommandError("/branch takes back or forward.")
+        self._screen.action_version(ways[argument])
 
     def _undo(self, argument: str) -> None:
         if argument == "tuning":
@@ -101,11 +114,19 @@ class ChatCommands:
         self._screen.chat_app.action_explore(argument)
 
     def _copy(self, argument: str) -> None:
-        reply = self._screen.chat.conversation.last_reply
-        if reply is None or not reply.tokens:
-            raise CommandError("There is no reply to copy.")
-        self._screen.app.copy_to_clipboard(reply.answer)
-        self._screen.notify("Copied the last reply.")
+        code = argument == "code" or argument.startswith("code ")
+        number = whole_number(argument.removeprefix("code").strip() if code else argument)
+        turns = self._screen.chat.conversation.turns
+        piece = from_last(turns, number, code=code)
+        if piece is None and from_last(turns, 1, code=code) is None:
+            raise CommandError(f"There is no {'code block' if code else 'reply'} to copy.")
+        if piece is None:
+            raise CommandError(f"There are fewer {'code blocks' if code else 'replies'}. 1 is the last.")
+        self._screen.copy_piece(piece)
+
+    def _find(self, argument: str) -> None:
+        self._screen.find_bar.field.value = argument
+        self._screen.action_find()
 
     def _unqueue(self, argument: str) -> None:
         self._screen.chat.queue.clear()
@@ -264,6 +285,13 @@ class ChatCommands:
 
     def _quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def whole_number(argument: str) -> int:
+    """A number counted from the last, which is 1 and what no argument means. Raises CommandError."""
+    if argument and not (argument.isascii() and argument.isdigit() and int(argument) > 0):
+        raise CommandError(f"{argument} is no number: 1 is the last, 2 the one before.")
+    return int(argument or 1)
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:

@@ -27,8 +27,8 @@ class TuningScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f7", "depth(-1)", "Draft one token less", id="chat.shallower", priority=True),
         Binding("f8", "depth(1)", "Draft one token more", id="chat.deeper"),
-        Binding("f9,ctrl+f", "margin(1)", "Loosen the margin", id="chat.looser"),
-        Binding("f10,ctrl+g", "margin(-1)", "Tighten the margin", id="chat.tighter"),
+        Binding("f9", "margin(1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10", "margin(-1)", "Tighten the margin", id="chat.tighter"),
         Binding("ctrl+t", "toggle_mtp", "Pause or resume speculation", id="chat.mtp"),
         Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
     ]

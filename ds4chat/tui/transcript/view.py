@@ -24,8 +24,9 @@ from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.scrolling import set_virtual_size
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
-from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
+from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
+from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.roles import MD_ROLES, ROLES
 from ds4chat.tui.transcript.stack import Stack
 
@@ -69,6 +70,14 @@ class Transcript(ScrollView, can_focus=True):
 
     class CursorLeft(Message):
         """The token cursor is gone."""
+
+    class VersionWanted(Message):
+        """Another version of a turn was asked for by a click."""
+
+        def __init__(self, turn: Turn, by: int) -> None:
+            super().__init__()
+            self.turn = turn
+            self.by = by
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -115,10 +124,15 @@ class Transcript(ScrollView, can_focus=True):
 
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
-        return any(
-            block.turn is turn if isinstance(block, UserBlock) else block.reply is turn
-            for block in reversed(list(self._stack))
-        )
+        return any(block.turn is turn for block in reversed(list(self._stack)))
+
+    def measure(self) -> None:
+        """Draw anew what stands around the turns' texts: the versions that there are."""
+        anchor = self._anchor()
+        for block in self._stack:
+            block.measure()
+        self._settle(0)
+        self._return_to(anchor)
 
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):
@@ -186,7 +200,7 @@ class Transcript(ScrollView, can_focus=True):
             if self._following:
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
-            self._render_in_sight()
+            self.render_in_sight()
         y = self.scroll_offset.y
         top = max(0, self._stack.top(first) + row - y)
         bottom = min(self.size.height, max(before, self._stack.height) - y)
@@ -210,7 +224,12 @@ class Transcript(ScrollView, can_focus=True):
         y = self._stack.top(index) + min(row, self._stack[index].height - 1)
         self.scroll_to(y=y, animate=False, immediate=True)
 
-    def _render_in_sight(self) -> None:
+    def settle_block(self, block: Block) -> None:
+        """Take over the height of a block that was opened or folded."""
+        self._settle(self._stack.index(block))
+        self.refresh()
+
+    def render_in_sight(self) -> None:
         """Render the Markdown of the blocks in sight and a little beyond; keep what is in sight in its place.
 
         A block that was never in sight keeps the height of its tokens until then.
@@ -228,11 +247,11 @@ class Transcript(ScrollView, can_focus=True):
         ]
         if not waiting:
             return
-        from ds4chat.tui.transcript.markdown import markdown_rows
+        from ds4chat.tui.transcript.markdown import markdown_page
 
         styles = {role: self._styles[f"md-{role}"] for role in MD_ROLES}
         for _, block in waiting:
-            block.render_with(lambda text, width: markdown_rows(text, width, styles))
+            block.render_with(lambda text, width: markdown_page(text, width, styles))
         self._settle(waiting[0][0])
         self._return_to(anchor)
 
@@ -263,7 +282,7 @@ class Transcript(ScrollView, can_focus=True):
         elif new_value < old_value:
             self._set_following(False)
         if self._markdown and round(new_value) != round(old_value):
-            self.call_after_refresh(self._render_in_sight)
+            self.call_after_refresh(self.render_in_sight)
 
     def _set_following(self, following: bool) -> None:
         if following != self._following:
@@ -393,6 +412,8 @@ class Transcript(ScrollView, can_focus=True):
             self._toggle(block)
         elif hit.what == "token" and isinstance(block, ReplyBlock):
             self._move(Cursor(block, hit.token))
+        elif hit.what == "version" and block.turn is not None:
+            self.post_message(self.VersionWanted(block.turn, hit.by))
 
     # -- selection
 

@@ -47,10 +47,13 @@ async def test_every_command_and_every_key_without_one_is_there_once(opened: Ope
 
 def test_the_key_that_a_command_names_is_an_action() -> None:
     from ds4chat.tui.app import ChatApp
+    from ds4chat.tui.chat.reading import ReadingScreen
     from ds4chat.tui.chat.screen import ChatScreen
     from ds4chat.tui.chat.tuning_keys import TuningScreen
 
-    known = {b.id for owner in (ChatApp, ChatScreen, TuningScreen) for b in vars(owner)["BINDINGS"]}
+    known = {
+        b.id for owner in (ChatApp, ChatScreen, ReadingScreen, TuningScreen) for b in vars(owner)["BINDINGS"]
+    }
     assert {command.action for command in COMMANDS if command.action} <= known
 
 

@@ -112,6 +112,8 @@ def _dispatch(argv: list[str], *, own_process: bool) -> int:
     shot = _shot(given)
     if shot is None:
         return _chat(given, loaded)
+    if given.go_on:
+        raise UsageError("--continue opens the chat: leave the prompt out.")
     _report(loaded, given.config)
     _need_model(loaded)
     if own_process and (code := supervised()) is not None:
@@ -144,6 +146,13 @@ def chat_parser() -> Parser:
         action="version",
         version=f"ds4chat {__version__}",
         help="Show the version and leave.",
+    )
+    parser.put(
+        parser.about,
+        "--continue",
+        dest="go_on",
+        action="store_true",
+        help="Open the chat with the conversation that was written to last. (-c is the context length.)",
     )
     shot = parser.add_argument_group("One shot")
     _add_prompt(parser, shot)
@@ -409,7 +418,7 @@ def _chat(given: argparse.Namespace, loaded: Loaded) -> int:
         )
     from ds4chat.tui.app import run
 
-    return run(loaded.settings, loaded)
+    return run(loaded.settings, loaded, go_on=given.go_on)
 
 
 def _report(loaded: Loaded, named: str | None) -> None:

@@ -60,6 +60,15 @@ class Conversations:
             ).fetchall()
             return self._conversations(connection, rows)
 
+    def latest(self) -> int | None:
+        """The conversation that was written to last; None where there is none that is not deleted."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT id FROM conversations WHERE deleted_ms IS NULL "
+                "ORDER BY updated_ms DESC, id DESC LIMIT 1"
+            ).fetchone()
+            return int(row[0]) if row else None
+
     def get(self, conversation: int) -> Conversation:
         """One conversation, deleted or not."""
         with self._database.read() as connection:

@@ -101,6 +101,8 @@ class ChatApp(App[int]):
         self.settings = settings
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
+        self.first_conversation: int | None = None
+        """The store's number of the conversation to begin with; None: a new one."""
         self.parting = ""
         """What is to be said when the screen is gone: a sentence of what could not be kept."""
         self._owns_process = False
@@ -172,6 +174,8 @@ class ChatApp(App[int]):
         self._show_problems([*self._problems, *self._key_problems()])
         self._catch_signals()
         drain_after_the_terminal(self._driver)
+        if self.first_conversation is not None:
+            self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
@@ -307,10 +311,19 @@ class ChatApp(App[int]):
         self.settings = replace(self.settings, panels=event.panels)
 
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
-        """A named preset is written at once, with the settings as they are."""
+        """A named preset is written at once, and nothing else of the settings."""
+        from ds4chat.settings.save import SaveError, save_preset
+
         presets = {**self.settings.presets, event.name: event.values}
         self.settings = replace(self.settings, presets=presets)
-        self.action_save()
+        try:
+            save_preset(event.name, event.values, self.config_path)
+        except (SaveError, paths.FolderError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._from_sources = replace(self._from_sources, presets=presets)
+        self._sources["presets"] = "file"
+        self.notify(f"Saved the preset {event.name} to {self.config_path}.", markup=False)
 
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
@@ -356,10 +369,14 @@ class ChatApp(App[int]):
             self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
 
     def _history_closed(self, chosen: Chosen | None) -> None:
-        self._read_conversation(chosen)
+        if chosen is None:
+            self._read_conversation(None)
+        else:
+            self._read_conversation(chosen.conversation, chosen.message, chosen.at)
 
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
-    def _read_conversation(self, chosen: Chosen | None) -> None:
+    def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
+        """Read a conversation, or (None) what became of the one on the screen."""
         from ds4chat.store import StoreError
         from ds4chat.tui.recorder import StoreRecorder
 
@@ -369,13 +386,11 @@ class ChatApp(App[int]):
         found = None
         try:
             if self.chat.reply is None:
-                key = chosen.conversation if chosen else None
                 found = recorder.after_history(self.chat.conversation, key, self.chat.next_number)
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
-            at = (chosen.message, chosen.at) if chosen else (None, 0)
-            self.post_message(ConversationRead(found, *at))
+            self.post_message(ConversationRead(found, message, at))
 
     def on_conversation_read(self, event: ConversationRead) -> None:
         """Go on with a stored conversation, unless a reply was begun meanwhile."""
@@ -458,20 +473,28 @@ class ChatApp(App[int]):
         self._leave_in_time(self.return_code or 0)
 
 
-def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:
-    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
+def run(settings: Settings, loaded: LoadedSettings | None = None, *, go_on: bool = False) -> int:
+    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems. ``go_on``:
+    with the conversation that was written to last."""
+    from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
+    from ds4chat.tui.recorder import StoreRecorder
+
     problems: list[str] = []
     config_path: Path | None = None
     sources: Mapping[str, str] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources
-    if store is None:
-        from ds4chat.store import FILE_NAME, open_or_in_memory
-        from ds4chat.tui.recorder import StoreRecorder
-
-        store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    latest: int | None = None
+    if go_on:
+        try:
+            latest = store.store.conversations.latest()
+            problems += [] if latest else ["There is no conversation to continue, so this is a new one."]
+        except StoreError as error:
+            problems.append(str(error))
     app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)
+    app.first_conversation = latest
     try:
         code = app.run()
     finally:

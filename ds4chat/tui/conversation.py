@@ -194,13 +194,19 @@ class Conversation:
     title: str = ""
     key: int | None = None
     """The recorder's number for it."""
+    dropped: int = 0
+    """How many of the oldest prompts, with their replies, the engine is not asked with."""
 
     def messages(self) -> tuple[Message, ...]:
         """What the engine is asked with: all turns so far, a reply and what goes on with it as one. A reply
         without an answer is left out, and so is a prompt at which the engine died, which would end it again
         and again; only a retry asks it anew."""
         found = [Message("system", self.system)] if self.system.strip() else []
+        prompts = 0
         for turn in self._standing():
+            prompts += isinstance(turn, UserTurn)
+            if prompts <= self.dropped:
+                continue
             if isinstance(turn, UserTurn):
                 found.append(Message("user", turn.text))
             elif turn.answer:

@@ -323,7 +323,9 @@ class StoreRecorder:
             return None
         self.store.conversations.switch(message)
         known = {turn.key: turn for turn in conversation.turns if turn.key is not None}
-        return read_conversation(self.store, conversation.key, number, known)
+        found = read_conversation(self.store, conversation.key, number, known)
+        found.dropped = conversation.dropped
+        return found
 
     def export(self, conversation: Conversation, path: Path) -> None:
         """Write the conversation to a new file in the form of its ending, with all its branches where it is

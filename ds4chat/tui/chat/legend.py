@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
+from ds4chat.tui.messages import CommandRequested
 
 ORIGINS: tuple[Span, ...] = (
     ("accepted", "accepted"),
@@ -63,6 +64,11 @@ class Legend(LinesView):
 
     def on_resize(self) -> None:
         self._draw_line()
+
+    def on_click(self, event: events.Click) -> None:
+        """The hint does what it says, and a look is explained."""
+        event.stop()
+        self.post_message(CommandRequested("/help"))
 
     def _draw_line(self) -> None:
         two, approximate, markdown, hint = self._shown

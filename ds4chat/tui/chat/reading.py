@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
@@ -31,6 +32,8 @@ BUSY: dict[str, str] = {
     "checking": "A reply is being checked: Esc stops that.",
     "stopping": "The reply is being stopped.",
 }
+NEARLY_FULL = 0.8
+"""Share of the context from which it is said that it fills."""
 NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
 
 
@@ -42,6 +45,7 @@ class ReadingScreen(TuningScreen):
         Binding("f5", "retry", "Answer again, or load the model again", id="chat.retry"),
         Binding("shift+f5,f17", "other_version", "The other reply to the prompt", id="chat.other_version"),
         Binding("ctrl+g", "go_on", "Go on with a reply that was cut or stopped", id="chat.go_on"),
+        Binding("shift+f2,f14", "editor", "Write the prompt in $EDITOR", id="chat.editor"),
         Binding("ctrl+n", "pick", "Step through replies, code blocks and prompts", id="chat.pick"),
         Binding("ctrl+f", "find", "Find in the conversation", id="chat.find", priority=True),
     ]
@@ -52,6 +56,8 @@ class ReadingScreen(TuningScreen):
     _editing: UserTurn | None = None
     """The earlier prompt that what stands in the prompt is to be asked in the place of."""
     _quit_asked_at = float("-inf")
+    _context_told = False
+    """It was said that the context is nearly full, and it still is."""
     _finder: Finder | None = None
     _place = 0
     """Index of the place shown among the finder's."""
@@ -119,6 +125,20 @@ class ReadingScreen(TuningScreen):
         if reply.can_go_on and reply.state in ("stopped", "limited"):
             self.legend_row.say("Ctrl+G or /continue goes on")
         self.count_versions()
+        self._warn_of_context(reply)
+
+    def _warn_of_context(self, reply: Reply) -> None:
+        """Say once, as the context fills, what can be done before it is full."""
+        room = self.chat.loaded.n_ctx if self.chat.loaded else 0
+        used = reply.stats.context_used
+        full = bool(room) and used >= NEARLY_FULL * room
+        if full and not self._context_told:
+            self.transcript.add_note(
+                f"The context holds {used:,} of {room:,} tokens and fills. /ctx {2 * room} loads the model "
+                "again with more; /drop N leaves the oldest N prompts and their replies out.",
+                "warning",
+            )
+        self._context_told = full
 
     # -- versions
 
@@ -207,11 +227,25 @@ class ReadingScreen(TuningScreen):
         if self.chat.resume(event.conversation):
             self.leave_editing()
             self.show_conversation()
+            self.piece_bar.display = False
             turn = next((turn for turn in event.conversation.turns if turn.key == event.key), None)
             if turn is not None:
                 self.call_after_refresh(bring_turn, self.transcript, turn)
 
     # -- editing
+
+    def action_editor(self) -> None:
+        """Write the prompt in the user's own editor; the chat waits for that."""
+        from ds4chat.tui.chat.editor import EditorError, edited
+
+        try:
+            with self.app.suspend():
+                text = edited(self.prompt.text)
+        except (EditorError, SuspendNotSupported) as error:
+            self.notify(str(error) or "This terminal cannot be given to an editor.", severity="warning")
+            return
+        self.prompt.text_field.put(text)
+        self.prompt.text_field.focus()
 
     def action_edit(self, back: int = 1) -> None:
         """Edit a prompt in its place: the ``back``-th from the last."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ds4chat.engine.from_settings import changed
 from ds4chat.files import open_regular, user_path
 from ds4chat.settings.validate import SettingError
 from ds4chat.store import StoreError
+from ds4chat.store.entities import title_of
 from ds4chat.tui.chat.command_table import CommandError, parse
+from ds4chat.tui.conversation import Conversation, UserTurn
 from ds4chat.tui.panels.tuning_steps import set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.themes import unknown_theme
@@ -134,12 +138,50 @@ class ChatCommands:
 
     def _export(self, argument: str) -> None:
         chat, screen = self._screen.chat, self._screen
-        conversation, path = chat.conversation, user_path(argument)
+        conversation = chat.conversation
+        if not argument:
+            if not conversation.turns:
+                raise CommandError("There is no conversation to write yet.")
+            screen.prompt.text_field.put(f"/export {proposed_name(conversation)}")
+            screen.prompt.text_field.focus()
+            return
+        path = user_path(argument)
         self._aside(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
-            lambda _: screen.notify(f"Written to {path}.", markup=False),
+            lambda _: screen.notify(f"Written to {path.absolute()}.", markup=False),
         )
+
+    def _editor(self, argument: str) -> None:
+        self._screen.action_editor()
+
+    def _drop(self, argument: str) -> None:
+        number = int(argument) if argument.isascii() and argument.isdigit() else -1
+        prompts = sum(isinstance(turn, UserTurn) for turn in self._screen.chat.conversation.turns)
+        if not 0 <= number < max(1, prompts):
+            raise CommandError(
+                f"/drop takes a number from 0 to {max(0, prompts - 1)}: how many are left out."
+            )
+        self._screen.chat.conversation.dropped = number
+        one = "The oldest prompt and its reply are" if number == 1 else f"The oldest {number} prompts are"
+        self._screen.transcript.add_note(
+            f"{one} left out of what the model gets from the next prompt on; they stay here. /drop 0 sends "
+            "all again."
+            if number
+            else "The model gets the whole conversation again."
+        )
+
+    def _preset(self, argument: str) -> None:
+        presets = self._screen.chat_app.settings.presets
+        if not presets:
+            raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
+        if not argument:
+            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.", markup=False)
+            return
+        if argument not in presets:
+            raise CommandError(f"There is no preset {argument}. There is: {', '.join(sorted(presets))}.")
+        self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
+        self._screen.say_tuning()
 
     def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives.
@@ -292,6 +334,13 @@ def whole_number(argument: str) -> int:
     if argument and not (argument.isascii() and argument.isdigit() and int(argument) > 0):
         raise CommandError(f"{argument} is no number: 1 is the last, 2 the one before.")
     return int(argument or 1)
+
+
+def proposed_name(conversation: Conversation) -> str:
+    """A file name made of the words of a conversation's title or first prompt."""
+    first = next((turn.text for turn in conversation.turns if isinstance(turn, UserTurn)), "")
+    words = re.findall(r"\w+", conversation.title or title_of(first))
+    return f"{'-'.join(words).lower()[:60].strip('-') or 'conversation'}.md"
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:

@@ -33,6 +33,7 @@ from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked
+from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.panels.tuning_steps import with_model
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
@@ -334,7 +335,7 @@ class ChatScreen(ReadingScreen):
 
     def on_key(self, event: events.Key) -> None:
         """What is typed reaches the prompt wherever the focus is, except a key that a control there takes."""
-        taken = isinstance(self.focused, Control) and event.key in self.active_bindings
+        taken = isinstance(self.focused, Control | PanelTitle) and event.key in self.active_bindings
         if event.is_printable and not taken:
             event.stop()
             self.set_focus(self.prompt.text_field)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.engine.control import Control
@@ -261,7 +261,7 @@ def steps_at(
     return replies
 
 
-def rows_of(replies: Sequence[Sequence[Step]]) -> Rows:
+def rows_of(replies: Sequence[Sequence[Step]]) -> JudgedRows:
     """All replies' rows together."""
     return rows_from_steps(step for steps in replies for step in steps)
 

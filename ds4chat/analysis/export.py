@@ -10,27 +10,34 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ds4chat.analysis.rows import Ints, Rows
+from ds4chat.analysis.rows import Ints, JudgedRows
 from ds4chat.engine.stats import OUTCOMES, PHASES
 
 COLUMNS = (
     "reply",
     "step",
     "position",
+    "token",
+    "thinking",
     "draft",
     "draft_text",
     "target",
     "target_text",
     "accepted",
+    "by",
     "ratio",
     "gap",
     "draft_gap",
     "draft_prob",
+    "p_draft",
+    "p_target",
+    "entropy",
     "outcome",
     "drafted",
     "judged",
     "committed",
     "emitted",
+    "accepted_end",
     "depth",
     "margin",
     "gate",
@@ -39,7 +46,7 @@ COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
+def records(rows: JudgedRows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
     """One dict a row, its keys in the order of COLUMNS; all rows, or those at ``indices`` in that order.
 
     Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. What has no
@@ -51,20 +58,27 @@ def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]
             "reply": int(rows.step_reply[step]),
             "step": int(rows.step_index[step]),
             "position": int(rows.position[row]),
+            "token": int(rows.token[row]) if rows.token[row] >= 0 else None,
+            "thinking": bool(rows.thinking[row]),
             "draft": int(rows.draft[row]),
             "draft_text": rows.draft_text[row],
             "target": int(rows.target[row]),
             "target_text": rows.target_text[row],
             "accepted": bool(rows.accepted[row]),
+            "by": rows.by[row],
             "ratio": _number(rows.ratio[row]),
             "gap": _number(rows.gap[row]),
             "draft_gap": _number(rows.draft_gap[row]),
             "draft_prob": _number(rows.draft_prob[row]),
+            "p_draft": _number(rows.p_draft[row]),
+            "p_target": _number(rows.p_target[row]),
+            "entropy": _number(rows.entropy[row]),
             "outcome": OUTCOMES[rows.step_outcome[step]],
             "drafted": int(rows.step_drafted[step]),
             "judged": int(rows.step_judged[step]),
             "committed": int(rows.step_accepted[step]),
             "emitted": int(rows.step_emitted[step]),
+            "accepted_end": bool(rows.step_accepted[step] > rows.step_emitted[step]),
             "depth": int(rows.step_depth[step]),
             "margin": _number(rows.step_margin[step]),
             "gate": _number(rows.step_gate[step]),
@@ -74,7 +88,7 @@ def records(rows: Rows, indices: Ints | None = None) -> Iterator[dict[str, Any]]
         yield values
 
 
-def write_jsonl(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
+def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
     """Write one JSON object a line, of all rows or those at ``indices``; returns how many. ASCII: a lone
     surrogate in a text survives too. Raises OSError."""
     count = 0
@@ -84,7 +98,7 @@ def write_jsonl(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
     return count
 
 
-def write_csv(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
+def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
     """Write a header and one line a row, of all rows or those at ``indices``; returns how many rows. Open
     ``file`` with newline="". Raises OSError.
 
@@ -98,7 +112,8 @@ def write_csv(rows: Rows, file: TextIO, indices: Ints | None = None) -> int:
         for name in ("draft_text", "target_text"):
             text = values[name].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
             values[name] = f"'{text}" if text.startswith(_FORMULA) else text
-        values["accepted"] = int(values["accepted"])
+        for name in ("accepted", "thinking", "accepted_end"):
+            values[name] = int(values[name])
         writer.writerow(values)
         count += 1
     return count

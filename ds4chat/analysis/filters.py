@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, Rows
+from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, JudgedRows
 from ds4chat.engine.events import Outcome
 
 SortKey = Literal["order", "position", "ratio", "gap", "draft_gap", "draft_prob", "accepted"]
@@ -37,7 +37,7 @@ class Filter:
 class Texts:
     """Text search over rows. Each distinct token text is looked at once, however often it occurs."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: JudgedRows) -> None:
         numbers: dict[str, int] = {}
         self._draft = np.array([numbers.setdefault(t, len(numbers)) for t in rows.draft_text], np.int64)
         self._target = np.array([numbers.setdefault(t, len(numbers)) for t in rows.target_text], np.int64)
@@ -56,7 +56,7 @@ class Texts:
         return hits[self._draft] | hits[self._target]
 
 
-def select(rows: Rows, wanted: Filter, texts: Texts | None = None) -> Ints:
+def select(rows: JudgedRows, wanted: Filter, texts: Texts | None = None) -> Ints:
     """Indices of the rows that pass, in their order. ``texts``: the rows' search index, where it is kept from
     one call to the next; it is made here otherwise. A row without a value is in no range of that column."""
     mask = np.ones(len(rows), np.bool_)
@@ -79,7 +79,7 @@ def select(rows: Rows, wanted: Filter, texts: Texts | None = None) -> Ints:
     return np.flatnonzero(mask).astype(np.int64)
 
 
-def order(rows: Rows, indices: Ints, key: SortKey, descending: bool = False) -> Ints:
+def order(rows: JudgedRows, indices: Ints, key: SortKey, descending: bool = False) -> Ints:
     """``indices`` of rows, by a column. Equal rows keep their order; rows without a value come last."""
     if key == "order":
         return np.sort(indices)[::-1] if descending else np.sort(indices)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ds4chat.analysis.rows import Floats, Ints, Rows
+from ds4chat.analysis.rows import Floats, Ints, JudgedRows
 
 Column = Literal["ratio", "gap", "draft_gap", "draft_prob"]
 
@@ -27,7 +27,7 @@ class Histogram:
     """Rows that have no value in this column."""
 
 
-def histogram(rows: Rows, column: Column, bins: int = 20) -> Histogram:
+def histogram(rows: JudgedRows, column: Column, bins: int = 20) -> Histogram:
     """The rows' distribution in one column, accepted and rejected apart.
 
     Probabilities are binned over 0..1; gaps, in logits, from 0 to their 99th percentile, with the few larger
@@ -69,7 +69,7 @@ class Reliability:
     """Mean of |mean_prob - acceptance| over the drafts (expected calibration error); NaN without any."""
 
 
-def reliability(rows: Rows, bins: int = 10, z: float = 1.96) -> Reliability:
+def reliability(rows: JudgedRows, bins: int = 10, z: float = 1.96) -> Reliability:
     """The reliability curve of the drafter's probabilities; Wilson intervals at ``z`` standard errors.
 
     Bins of equal width and the calibration error as in Guo et al., "On Calibration of Modern Neural Networks"

@@ -18,13 +18,20 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from ds4chat.analysis.rows import OUTCOME_CODE, Rows, StepRecord, rows_from_records
-from ds4chat.engine.events import FullRow, Judged, Phases
+import msgspec
+
+from ds4chat.analysis.rows import OUTCOME_CODE, JudgedRows, rows_from_steps
+from ds4chat.engine.events import Judged, Step, Token
 from ds4chat.engine.stats import PHASES
 
+T = TypeVar("T")
+
 _LINE = re.compile(r"(ds4chat|ds4): (?:mtp )?(timing|spec|conf|probe|summary)\b ?(.*)")
+_UNTOLD = Token(-1, "", "plain")
+"""A log tells how many tokens a step emitted, not which."""
+MOST_EMITTED = 1 << 16
 _FIELD = re.compile(r'([A-Za-z0-9_]+)=("(?:[^"\\]|\\.)*"|\[.*\]|[^\s"\[]\S*)(?: ms\b)?')
 
 
@@ -42,7 +49,7 @@ class Probe:
 class ParsedLog:
     """What a log held."""
 
-    steps: list[StepRecord] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     """In the order of their first line."""
     probes: list[Probe] = field(default_factory=list)
     summary: dict[str, float] = field(default_factory=dict)
@@ -55,9 +62,9 @@ class ParsedLog:
     broken: int = 0
     """Lines of these logs that lack a field they must have, such as a last line that was cut off."""
 
-    def rows(self) -> Rows:
+    def rows(self) -> JudgedRows:
         """The judged rows and steps as columns."""
-        return rows_from_records(self.steps)
+        return rows_from_steps(self.steps)
 
 
 @dataclass(slots=True)
@@ -69,25 +76,34 @@ class _Step:
     fields: dict[str, str] = field(default_factory=dict)
     judged: dict[int, Judged] = field(default_factory=dict)
 
-    def record(self) -> StepRecord:
-        """The step's record; what no line told is worked out from the rest, or NaN."""
+    def step(self) -> Step:
+        """The step; what no line told is worked out from the rest, or NaN. Raises ValueError."""
         judged = tuple(self.judged[position] for position in sorted(self.judged))
         number = self.fields.get
         drafted = int(number("drafted", str(len(judged))))
         accepted = int(number("committed", number("accepted", str(sum(row.accepted for row in judged)))))
-        outcome = number("outcome") or _outcome(drafted, accepted)
-        return StepRecord(
-            reply=self.reply,
-            index=self.index,
-            drafted=drafted,
-            judged=judged,
-            emitted=int(number("emitted", str(accepted + 1))),
-            depth=int(number("depth", str(drafted))),
-            outcome=outcome,
-            margin=float(number("margin", "1")) if number("mode") == "approximate" else 1.0,
-            gate=float(number("gate", "0")),
-            ms=Phases(**{phase: float(number(f"{phase}_ms", "nan")) for phase in PHASES}),
-            baseline=number("baseline") == "1",
+        emitted = int(number("emitted", str(accepted + 1)))
+        if not 0 <= emitted <= MOST_EMITTED:
+            raise ValueError(f"a step of {emitted} tokens")
+        return _checked(
+            {
+                "reply": self.reply,
+                "index": self.index,
+                "tokens": (_UNTOLD,) * emitted,
+                "drafted": drafted,
+                "judged": judged,
+                "outcome": number("outcome") or _outcome(drafted, accepted),
+                "ms": {phase: float(number(f"{phase}_ms", "nan")) for phase in PHASES},
+                "tuning": {
+                    "margin": float(number("margin", "1")) if number("mode") == "approximate" else 1.0,
+                    "gate": float(number("gate", "0")),
+                },
+                "depth": int(number("depth", str(drafted))),
+                "drafter": "",
+                "context_used": 0,
+                "baseline": number("baseline") == "1",
+            },
+            Step,
         )
 
 
@@ -144,11 +160,7 @@ class _Parser:
         self._ds4_flush()
         for step in self.steps.values():
             try:
-                record = step.record()
-                if record.outcome in OUTCOME_CODE:
-                    self.log.steps.append(record)
-                else:
-                    self.log.broken += 1
+                self.log.steps.append(step.step())
             except ValueError:
                 self.log.broken += 1
         return self.log
@@ -255,17 +267,20 @@ class _Parser:
         drafted, committed = int(fields["drafted"]), int(fields["committed"])
         draft, target = int(fields["draft_next"]), int(fields["target_next"])
         gap = _float(fields["margin"])
-        judged = Judged(
-            position=1,
-            draft=draft,
-            draft_text="",
-            target=target,
-            target_text="",
-            accepted=draft == target,
-            by="match" if draft == target else "",
-            ratio=math.nan,
-            gap=math.nan,
-            draft_gap=gap if drafted == 2 else None,
+        judged = _checked(
+            {
+                "position": 1,
+                "draft": draft,
+                "draft_text": "",
+                "target": target,
+                "target_text": "",
+                "accepted": draft == target,
+                "by": "match" if draft == target else "",
+                "ratio": math.nan,
+                "gap": math.nan,
+                "draft_gap": gap if drafted == 2 else None,
+            },
+            Judged,
         )
         if self.ds4_micro is not None and not self.ds4_micro.judged:
             self.ds4_micro.judged[1] = judged
@@ -304,28 +319,41 @@ def _text(quoted: str) -> str:
 
 def _judged(fields: dict[str, str]) -> Judged:
     by: Any = fields["by"]
-    if by not in ("match", "ratio", "none"):
+    if by not in ("match", "ratio", "server", "none"):
         raise ValueError(by)
     if fields["accepted"] not in ("0", "1"):
         raise ValueError(fields["accepted"])
-    optional = {name: _float(fields[name]) for name in ("draft_gap", "draft_prob")}
+    optional: dict[str, float | None] = {}
+    for name in ("ratio", "gap", "draft_gap", "draft_prob"):
+        value = _float(fields[name])
+        optional[name] = None if math.isnan(value) else value
     full = None
     if "top" in fields:
-        top = tuple((int(token), str(text), float(p)) for token, text, p in json.loads(fields["top"]))
-        full = FullRow(
-            _float(fields["p_draft"]), _float(fields["p_target"]), _float(fields["entropy_nats"]), top
-        )
-    return Judged(
-        position=int(fields["position"]),
-        draft=int(fields["draft"]),
-        draft_text=_text(fields["draft_text"]),
-        target=int(fields["target"]),
-        target_text=_text(fields["target_text"]),
-        accepted=fields["accepted"] == "1",
-        by="" if by == "none" else by,
-        ratio=_float(fields["ratio"]),
-        gap=_float(fields["gap"]),
-        draft_gap=None if math.isnan(optional["draft_gap"]) else optional["draft_gap"],
-        draft_prob=None if math.isnan(optional["draft_prob"]) else optional["draft_prob"],
-        full=full,
+        full = {
+            "p_draft": _float(fields["p_draft"]),
+            "p_target": _float(fields["p_target"]),
+            "entropy": _float(fields["entropy_nats"]),
+            "top": json.loads(fields["top"]),
+        }
+    return _checked(
+        {
+            "position": int(fields["position"]),
+            "draft": int(fields["draft"]),
+            "draft_text": _text(fields["draft_text"]),
+            "target": int(fields["target"]),
+            "target_text": _text(fields["target_text"]),
+            "accepted": fields["accepted"] == "1",
+            "by": "" if by == "none" else by,
+            **optional,
+            "full": full,
+        },
+        Judged,
     )
+
+
+def _checked(values: dict[str, Any], kind: type[T]) -> T:
+    """The event of these values. Raises ValueError for a number outside its range, as of a made-up log."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None

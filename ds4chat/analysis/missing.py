@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, Rows
+from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, JudgedRows
 from ds4chat.engine.events import MAX_DEPTH
 
 _ENOUGH = 20
@@ -36,7 +36,7 @@ class MissingDrafts:
     ``gate``: that gate, None for the recorded ones.
     """
 
-    def __init__(self, rows: Rows, verdicts: Bools, passes: Bools, gate: float | None) -> None:
+    def __init__(self, rows: JudgedRows, verdicts: Bools, passes: Bools, gate: float | None) -> None:
         refused = refused_steps(rows)
         behind = rows.step_accepted[refused]
         gates = rows.step_gate[refused]
@@ -67,7 +67,7 @@ class MissingDrafts:
         return self._refused[recorded]
 
 
-def refused_steps(rows: Rows) -> Bools:
+def refused_steps(rows: JudgedRows) -> Bools:
     """For each step, whether its gate refused a draft behind the judged ones, none of which was rejected:
     shape (steps,).
 

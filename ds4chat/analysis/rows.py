@@ -1,14 +1,15 @@
-"""Judged drafts and their steps as numpy columns: what every analysis reads."""
+"""Judged drafts and their steps as numpy columns: what every analysis and export reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ds4chat.engine.events import Judged, Phases, Step
+from ds4chat.engine.events import Step
 from ds4chat.engine.stats import OUTCOMES, PHASES
 
 Bools = NDArray[np.bool_]
@@ -19,42 +20,7 @@ OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 
 
 @dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What the analyses need of one step, whether it comes from an event, the store or a log."""
-
-    reply: int
-    index: int
-    drafted: int
-    judged: tuple[Judged, ...]
-    emitted: int
-    depth: int
-    outcome: str
-    margin: float
-    """In force; 1 in strict mode, which ignores the setting."""
-    gate: float
-    ms: Phases
-    baseline: bool = False
-
-    @classmethod
-    def of(cls, step: Step) -> StepRecord:
-        """The record of an engine's step."""
-        return cls(
-            reply=step.reply,
-            index=step.index,
-            drafted=step.drafted,
-            judged=step.judged,
-            emitted=len(step.tokens),
-            depth=step.depth,
-            outcome=step.outcome,
-            margin=step.tuning.margin if step.tuning.mode == "approximate" else 1.0,
-            gate=step.tuning.gate,
-            ms=step.ms,
-            baseline=step.baseline,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
+class JudgedRows:
     """Columns. The first block has one entry a judged draft, in order: shape (rows,). The second, whose names
     begin with ``step_``, has one a step: shape (steps,). ``step`` leads from the first to the second."""
 
@@ -77,6 +43,16 @@ class Rows:
     """The drafter's own probability of its draft, 0..1; NaN where the drafter has no probabilities."""
     draft_text: tuple[str, ...]
     target_text: tuple[str, ...]
+    by: tuple[str, ...]
+    """Why it was accepted, as in Judged."""
+    token: Ints
+    """Index, in the reply, of the token that the row decided; -1 where it decided none."""
+    thinking: Bools
+    """That token belongs to the thinking."""
+    p_draft: Floats
+    """NaN, as the next two, where the whole distribution was not asked for."""
+    p_target: Floats
+    entropy: Floats
 
     step_reply: Ints
     step_index: Ints
@@ -91,6 +67,7 @@ class Rows:
     step_outcome: Ints
     """Index into engine.stats.OUTCOMES."""
     step_margin: Floats
+    """In force: 1 unless the mode was approximate."""
     step_gate: Floats
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
@@ -125,63 +102,78 @@ class Rows:
         """For each row, its step's outcome as an index into engine.stats.OUTCOMES: shape (rows,)."""
         return self.step_outcome[self.step]
 
-    def take(self, indices: Ints) -> Rows:
+    def at(self, indices: Ints) -> JudgedRows:
         """The same steps with only these rows, in this order. What reads whole steps (step_first, what-if)
         needs all rows; this is for histograms and export of a filtered view."""
-        columns = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name.startswith("step_")
-        }
-        for name in ("step", "position", "draft", "target", "accepted", "ratio", "gap", "draft_gap"):
-            columns[name] = getattr(self, name)[indices]
-        columns["draft_prob"] = self.draft_prob[indices]
-        columns["draft_text"] = tuple(self.draft_text[i] for i in indices)
-        columns["target_text"] = tuple(self.target_text[i] for i in indices)
-        return Rows(**columns)
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, column in columns.items():
+            if isinstance(column, tuple):
+                columns[name] = tuple(column[i] for i in indices)
+            elif not name.startswith("step_"):
+                columns[name] = column[indices]
+        return JudgedRows(**columns)
 
 
-def rows_from_steps(steps: Iterable[Step]) -> Rows:
-    """The columns of an engine's steps, in the order given."""
-    return rows_from_records([StepRecord.of(step) for step in steps])
+def rows_from_steps(steps: Iterable[Step]) -> JudgedRows:
+    """The columns of steps, in the order given: of one reply, or of several one after the other."""
+    steps = list(steps)
+    judged = [row for step in steps for row in step.judged]
+    full = [row.full for row in judged]
+    counts = np.array([len(step.judged) for step in steps], np.int64)
+    emitted = [len(step.tokens) for step in steps]
+    token: list[int] = []
+    thinking: list[bool] = []
+    said: dict[int, int] = {}
+    """Tokens of each reply so far."""
+    for step, n_tokens in zip(steps, emitted):
+        first = said.get(step.reply, 0)
+        said[step.reply] = first + n_tokens
+        # Token i of a step was decided by its row i.
+        decided = min(len(step.judged), n_tokens)
+        none = len(step.judged) - decided
+        token += [*range(first, first + decided), *[-1] * none]
+        thinking += [*[one.thinking for one in step.tokens[:decided]], *[False] * none]
 
+    def ints(values: list[int]) -> Ints:
+        return np.array(values, np.int64)
 
-def rows_from_records(records: Sequence[StepRecord]) -> Rows:
-    """The columns of step records, in the order given."""
-    judged = [row for record in records for row in record.judged]
-    counts = np.array([len(record.judged) for record in records], np.int64)
+    def floats(values: list[float | None]) -> Floats:
+        # numpy takes None for NaN.
+        return np.array(values, np.float64)
 
-    def ints(values: Iterable[int]) -> Ints:
-        return np.array(list(values), np.int64)
-
-    def floats(values: Iterable[float | None]) -> Floats:
-        return np.array([np.nan if value is None else value for value in values], np.float64)
-
-    return Rows(
-        step=np.repeat(np.arange(len(records), dtype=np.int64), counts),
-        position=ints(row.position for row in judged),
-        draft=ints(row.draft for row in judged),
-        target=ints(row.target for row in judged),
+    return JudgedRows(
+        step=np.repeat(np.arange(len(steps), dtype=np.int64), counts),
+        position=ints([row.position for row in judged]),
+        draft=ints([row.draft for row in judged]),
+        target=ints([row.target for row in judged]),
         accepted=np.array([row.accepted for row in judged], np.bool_),
-        ratio=floats(row.ratio for row in judged),
-        gap=floats(row.gap for row in judged),
-        draft_gap=floats(row.draft_gap for row in judged),
-        draft_prob=floats(row.draft_prob for row in judged),
-        draft_text=tuple(row.draft_text for row in judged),
-        target_text=tuple(row.target_text for row in judged),
-        step_reply=ints(record.reply for record in records),
-        step_index=ints(record.index for record in records),
-        step_first=np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
-        if len(records)
-        else np.zeros(0, np.int64),
+        ratio=floats([row.ratio for row in judged]),
+        gap=floats([row.gap for row in judged]),
+        draft_gap=floats([row.draft_gap for row in judged]),
+        draft_prob=floats([row.draft_prob for row in judged]),
+        draft_text=tuple([row.draft_text for row in judged]),
+        target_text=tuple([row.target_text for row in judged]),
+        by=tuple([row.by for row in judged]),
+        token=ints(token),
+        thinking=np.array(thinking, np.bool_),
+        p_draft=floats([None if row is None else row.p_draft for row in full]),
+        p_target=floats([None if row is None else row.p_target for row in full]),
+        entropy=floats([None if row is None else row.entropy for row in full]),
+        step_reply=ints([step.reply for step in steps]),
+        step_index=ints([step.index for step in steps]),
+        step_first=np.cumsum(counts) - counts,
         step_judged=counts,
-        step_accepted=ints(sum(row.accepted for row in record.judged) for record in records),
-        step_drafted=ints(record.drafted for record in records),
-        step_emitted=ints(record.emitted for record in records),
-        step_depth=ints(record.depth for record in records),
-        step_outcome=ints(OUTCOME_CODE[record.outcome] for record in records),  # type: ignore[index]
-        step_margin=floats(record.margin for record in records),
-        step_gate=floats(record.gate for record in records),
+        step_accepted=ints([step.accepted for step in steps]),
+        step_drafted=ints([step.drafted for step in steps]),
+        step_emitted=ints(emitted),
+        step_depth=ints([step.depth for step in steps]),
+        step_outcome=ints([OUTCOME_CODE[step.outcome] for step in steps]),
+        step_margin=floats(
+            [step.tuning.margin if step.tuning.mode == "approximate" else 1.0 for step in steps]
+        ),
+        step_gate=floats([step.tuning.gate for step in steps]),
         step_ms=np.array(
-            [[getattr(record.ms, phase) for phase in PHASES] for record in records], np.float64
-        ).reshape(len(records), len(PHASES)),
-        step_baseline=np.array([record.baseline for record in records], np.bool_),
+            [[getattr(step.ms, phase) for phase in PHASES] for step in steps], np.float64
+        ).reshape(len(steps), len(PHASES)),
+        step_baseline=np.array([step.baseline for step in steps], np.bool_),
     )

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ds4chat.analysis.rows import Bools, Floats, Rows
+from ds4chat.analysis.rows import Bools, Floats, JudgedRows
 from ds4chat.engine.baseline import PlainTime, Together, plain_steps
 from ds4chat.engine.stats import PHASES
 
 _DRAFT, _VERIFY, _TOTAL = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
 
 
-def plain_times(rows: Rows) -> dict[int, PlainTime]:
+def plain_times(rows: JudgedRows) -> dict[int, PlainTime]:
     """What plain decoding takes for the tokens of each reply, as the panels show it while they come."""
     found: dict[int, PlainTime] = {}
     for reply, drafted, emitted, judged, ms, is_pass in zip(
@@ -45,7 +45,7 @@ class StepTimes:
     of its depth; all of them are scaled so that the recorded steps with drafts come to the time they took.
     """
 
-    def __init__(self, rows: Rows, plain: Iterable[PlainTime] | None = None) -> None:
+    def __init__(self, rows: JudgedRows, plain: Iterable[PlainTime] | None = None) -> None:
         """``plain``: of the replies that the rows belong to; None: what the rows tell of them."""
         drafted, ms = rows.step_drafted, rows.step_ms
         timed = np.isfinite(ms[:, _TOTAL])
@@ -74,7 +74,7 @@ class StepTimes:
         """Whether a step of this size was timed, or the baseline tells for a plain one."""
         return drafts + 1 in self._verify
 
-    def _plain(self, rows: Rows, timed: Bools) -> float:
+    def _plain(self, rows: JudgedRows, timed: Bools) -> float:
         """Without a pass on record, as in a log of another program, the plain steps tell what they can."""
         plain = timed & (rows.step_drafted == 0) & (rows.step_depth == 0)
         if self.plain.at_load and plain.any():

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
-from ds4chat.analysis.rows import Bools, Rows
+from ds4chat.analysis.rows import Bools, JudgedRows
 from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import MAX_DEPTH
 
@@ -80,7 +80,7 @@ class WhatIf:
 
 
 def what_if(
-    rows: Rows,
+    rows: JudgedRows,
     *,
     depth: int | None = None,
     margin: float | None = None,
@@ -90,7 +90,8 @@ def what_if(
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
     What is None stays as recorded, step by step. ``times``: StepTimes(rows) if None. Raises ValueError
-    for a depth outside 0..16, a margin outside 0..1 or a negative gate.
+    for a depth outside 0..16, a margin outside 0..1 or a negative gate, and for either of these two where the
+    rows come from a server, which does not tell what they are compared with.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
         raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
@@ -98,6 +99,8 @@ def what_if(
         raise ValueError(f"A margin of {margin} is out of range: it takes 0 to 1.")
     if gate is not None and not gate >= 0:
         raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
+    if (margin is not None or gate is not None) and np.isnan(rows.ratio).any():
+        raise ValueError("a server does not tell its drafts' ratios and gaps; ask about the depth alone.")
     verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
     walk = _Walk(rows, verdicts, depth, gate, times or StepTimes(rows))
     return walk.run(int(np.sum(verdicts != rows.accepted)))
@@ -107,7 +110,7 @@ class _Walk:
     """One walk over the recorded text: its tokens in order, each with the row that judged a draft for it."""
 
     def __init__(
-        self, rows: Rows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
+        self, rows: JudgedRows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
     ) -> None:
         self.rows = rows
         self.depth, self.gate, self.times = depth, gate, times

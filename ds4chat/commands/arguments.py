@@ -74,6 +74,10 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(self.unknown(word))
         if namespace.settings.get("demo") and namespace.settings.get("model"):
             raise UsageError("--demo and -m each name the model: leave one of them out.")
+        if namespace.settings.get("server") and (
+            namespace.settings.get("demo") or namespace.settings.get("model")
+        ):
+            raise UsageError("--server brings its own model: leave -m and --demo out, or --server.")
         return namespace, rest + words
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -157,9 +161,22 @@ class _Setting(argparse.Action):
             raise UsageError(str(error).replace(f"--{self.option.key} ", f"{name} ", 1)) from None
 
 
-def add_settings(parser: Parser) -> None:
-    """Every option of the table, in its groups; values land in ``namespace.settings``, checked."""
-    for group, title in GROUPS.items():
+def add_prompt(parser: Parser, group: Any) -> None:
+    """The options that give a prompt and say what is done with it."""
+    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; a pipe's text is put after it.")
+    parser.put(
+        group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
+    )
+    parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
+    parser.put(group, "--raw", action="store_true", help="The prompt as it stands, without chat template.")
+    parser.put(group, "--ignore-eos", action="store_true", help="Go on past end tokens.")
+
+
+def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
+    """``--config`` and every option of the table, or of these groups; values land in ``namespace.settings``,
+    checked."""
+    parser.put(parser.about, "--config", metavar="FILE", help="Settings file, instead of your own.")
+    for group, title in ((group, GROUPS[group]) for group in groups):
         arguments = parser.add_argument_group(title)
         for option in OPTIONS:
             if option.group == group and option.kind != "table":

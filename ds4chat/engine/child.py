@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
@@ -38,11 +38,9 @@ from ds4chat.engine.events import (
     refused,
     uncompared,
 )
+from ds4chat.engine.sessions import AnySession, LoadError, open_session
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
-
-if TYPE_CHECKING:
-    from ds4chat.engine.session import Session
 
 log = logging.getLogger("ds4chat.engine")
 
@@ -83,10 +81,7 @@ class Engine:
     def run(self) -> None:
         """Work until Quit."""
         threading.Thread(target=self._read, name="commands", daemon=True).start()
-        # llama_cpp takes a noticeable part of a second to import; commands queue up meanwhile.
-        from ds4chat.engine.opening import LoadError, open_session
-
-        session: Session | None = None
+        session: AnySession | None = None
         while True:
             command = self._next(session)
             if isinstance(command, Quit):
@@ -112,7 +107,7 @@ class Engine:
                     with self._lock:
                         self._asked.remove(command)
 
-    def _answer(self, asked: _Asked, session: Session | None) -> None:
+    def _answer(self, asked: _Asked, session: AnySession | None) -> None:
         command = asked.command
         if isinstance(command, Generate):
             if session is None:
@@ -125,7 +120,7 @@ class Engine:
         else:
             session.replay(command.reply, asked.control, self.emit)
 
-    def _next(self, session: Session | None) -> _Queued:
+    def _next(self, session: AnySession | None) -> _Queued:
         """The next command. When none has come for a while, the conversation's state is kept."""
         if session:
             try:

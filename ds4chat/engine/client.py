@@ -25,6 +25,7 @@ from ds4chat.engine.events import (
     EngineDied,
     Event,
     Generate,
+    Load,
     LoadFailed,
     Notice,
     ProtocolError,
@@ -33,6 +34,7 @@ from ds4chat.engine.events import (
     encode,
     read_frame,
 )
+from ds4chat.engine.rpc import lost
 from ds4chat.files import open_to_append
 
 LOG_TAIL = 20
@@ -52,6 +54,8 @@ class EngineClient:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         """Frames for the process, and None for the end of its commands."""
         self._reply: int | None = None
+        self._rpc: tuple[str, ...] = ()
+        """RPC servers of the load that was sent last."""
         self._closing = False
         self._log_start: int | None = None
         """Where this process's lines begin in the log; None while it runs without one."""
@@ -103,6 +107,8 @@ class EngineClient:
         is not sent; its EngineDied says so."""
         if isinstance(command, Generate):
             self._reply = command.reply
+        if isinstance(command, Load):
+            self._rpc = command.rpc
         if self._process is not None:
             self._outbox.put(encode(command))
 
@@ -207,6 +213,10 @@ class EngineClient:
             why = f"it sent something that is no event ({broken})"
         elif name == "SIGKILL":
             why = "it was killed (SIGKILL), most often because memory ran out"
+        elif name == "SIGABRT" and (gone := lost(self._rpc)):
+            why = (
+                f"the RPC server {' and '.join(gone)} was lost, and llama.cpp goes on without none (SIGABRT)"
+            )
         elif name == "SIGABRT":
             why = "llama.cpp aborted it (SIGABRT)"
         elif name:

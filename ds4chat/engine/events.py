@@ -13,26 +13,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ds4chat.text import one_line
 
-Origin = Literal["accepted", "corrected", "bonus", "plain"]
+Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
 """Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
-draft, the target's token after a fully accepted draft, or a step in which no draft was judged."""
+draft, the target's token after a fully accepted draft, or a step in which no draft was judged. unknown: a
+server did not tell."""
 
-Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback"]
+Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback", "unknown"]
 """How a step ended: all drafts accepted; some; the first one rejected; the gate left no draft; no draft was
-asked for or possible; the step could not be verified and one token was decoded instead."""
+asked for or possible; the step could not be verified and one token was decoded instead; a server did not
+tell."""
+
+Tells = Literal["exact", "exact at the end", "by step", "counters", "nothing"]
+"""What a server tells of its speculation: every token's origin; the same once the reply has ended; how many
+of a step's tokens were accepted; totals of the reply; none of it."""
 
 Mode = Literal["exact", "approximate", "strict"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
 Level = Literal["info", "warning", "error"]
-Depth = int | Literal["auto"]
 
 MAX_DEPTH = 16
+UNKNOWN_ID = -1
+"""The id of a token that a server does not name."""
+Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)] | Literal["auto"]
+Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+TokenId = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Large = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Position = Annotated[int, Meta(ge=1, le=2**16)]
+"""Ranges are checked wherever a step is decoded: from the engine, a database, or a file."""
 CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
 """How sentences name the setting, which is reached in two ways."""
 
@@ -61,11 +75,11 @@ class Tuning:
     full_logits: bool = False
     """Fill Judged.full: probabilities, entropy and the five likeliest tokens."""
     temp: float = 0.0
-    top_k: int = 40
+    top_k: Large = 40
     top_p: float = 0.95
     min_p: float = 0.05
     repeat_penalty: float = 1.0
-    seed: int = -1
+    seed: Large = -1
     """-1: a fresh seed for every reply."""
 
     @property
@@ -90,7 +104,8 @@ class Message:
 class Token:
     """One emitted token."""
 
-    id: int
+    id: TokenId
+    """UNKNOWN_ID where a server does not name it."""
     text: str
     """What this token adds to the text. Empty when it ends inside a UTF-8 character (the token that
     completes the character carries it), and for the marks around the thinking. The texts of a reply's tokens
@@ -108,7 +123,7 @@ class FullRow:
     p_target: float
     entropy: float
     """In nats."""
-    top: tuple[tuple[int, str, float], ...]
+    top: Annotated[tuple[tuple[TokenId, str, float], ...], Meta(max_length=5)]
     """The five likeliest tokens: id, text, probability."""
 
 
@@ -116,20 +131,22 @@ class FullRow:
 class Judged:
     """One draft held against the target's row: a line of the confidence log."""
 
-    position: int
+    position: Position
     """1 is the step's first draft."""
-    draft: int
+    draft: TokenId
+    """UNKNOWN_ID where a server does not name a draft that it rejected."""
     draft_text: str
-    target: int
+    target: TokenId
     """The target's own choice in this row (argmax, or the token sampled from it)."""
     target_text: str
     accepted: bool
-    by: Literal["match", "ratio", ""]
-    """Why it was accepted: it is the target's choice; its ratio reaches the margin; not accepted."""
-    ratio: float
-    """exp(l[draft] - max l) over the target's logits l, 0..1."""
-    gap: float
-    """The target's top-1 minus top-2 logit."""
+    by: Literal["match", "ratio", "server", ""]
+    """Why it was accepted: it is the target's choice; its ratio reaches the margin; a server's own rule; not
+    accepted."""
+    ratio: float | None
+    """exp(l[draft] - max l) over the target's logits l, 0..1; None where a server does not tell."""
+    gap: float | None
+    """The target's top-1 minus top-2 logit; None where a server does not tell."""
     draft_gap: float | None = None
     """The drafter's top-1 minus top-2 logit; None where the drafter has no logits (lookup)."""
     draft_prob: float | None = None
@@ -172,6 +189,33 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server that answers instead of an engine of this machine, and what can be known through it."""
+
+    url: str
+    name: str
+    """As the user named it, or its host and port."""
+    kind: str
+    """Its dialect, such as llama-server."""
+    version: str
+    tells: Tells
+    why: str
+    """What it does not tell, and why, as a sentence; empty where it tells all."""
+    speculates: bool | None
+    """None where it does not tell."""
+    live: tuple[str, ...]
+    """Fields of a Tuning that it takes with each request."""
+    fixed: tuple[tuple[str, str], ...]
+    """Fields of a Tuning that no request changes, each with where to change it."""
+    chosen: tuple[str, ...]
+    """Those of them that the user set: the server's own defaults hold for the others."""
+    has_key: bool
+    """A key goes with each request."""
+    exposed: bool
+    """What is said to it can be read on the way: plain http to another machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterInfo:
     """The drafter in use. ``kind`` is one of the kinds of spec section 1, or two joined by "+"."""
 
@@ -187,10 +231,27 @@ class DrafterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Which server answers, and how to reach it. The key itself is read where it is used."""
+
+    url: str
+    name: str = ""
+    """As the user named it; empty: its host and port."""
+    model: str = ""
+    """The model to ask for, where it has several; empty: its own choice."""
+    key_file: str = ""
+    key_env: str = ""
+    ca_file: str = ""
+    chosen: tuple[str, ...] = ()
+    """Fields of the Tuning that the user set: for the others the server's own defaults hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """Load a target and its drafter, in the place of whatever is loaded."""
+    """Load a target and its drafter, in the place of whatever is loaded; or go to a server instead."""
 
     model: str
+    """Path of the target GGUF; empty for a server."""
     support: str = ""
     """Path of the support GGUF, "embedded" for the NextN block inside the target, "" for none."""
     lookup: bool = False
@@ -212,11 +273,22 @@ class Load:
     """File of a Jinja template, or name of one that llama.cpp knows; empty: the model's own."""
     template: bool = True
     """Off: conversations as plain lines, without any template."""
+    rpc: tuple[str, ...] = ()
+    """RPC servers, host:port each, whose memory and compute hold a part of the models."""
+    server: ServerAddress | None = None
+    """Answers instead of an engine here; of all other fields none counts then."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
     depth: Depth = MAX_DEPTH
     """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
     a copy of a recurrent state; "auto": as deep as such copies take little memory."""
+
+    @property
+    def title(self) -> str:
+        """What answers, as far as it is known before the load."""
+        if self.server is not None:
+            return self.server.name or self.server.url
+        return one_line(PurePath(self.model).stem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +358,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are ready for a Generate."""
+    """The models are ready for a Generate. Within a reply: a server's reply told more of it."""
 
     target: ModelInfo
     drafter: DrafterInfo | None
@@ -300,6 +372,8 @@ class Loaded:
     with; 0 where it was not measured."""
     strict_note: str = ""
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
+    server: ServerInfo | None = None
+    """Where the models are; None: in the engine's own process."""
 
     def without_drafter(self, off: SpeculationOff) -> Loaded:
         """The same models once the drafter was given up."""
@@ -338,22 +412,22 @@ class Prefill:
 class Step:
     """One cycle of draft, verify, accept, rollback."""
 
-    reply: int
-    index: int
+    reply: Large
+    index: Count
     """0 for the reply's first step."""
     tokens: tuple[Token, ...]
     """Emitted, in order. Token i < len(judged) was decided by judged[i]."""
-    drafted: int
+    drafted: Count
     judged: tuple[Judged, ...]
     outcome: Outcome
     ms: Phases
     tuning: Tuning
-    depth: int
+    depth: Count
     """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
     depth stands here for a step that is plain for the baseline's sake, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
-    context_used: int
+    context_used: Count
     """Tokens in the target's KV cache after the step."""
     baseline: bool = False
     """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain
@@ -369,6 +443,30 @@ class Step:
     def accepted_end(self) -> bool:
         """The last accepted draft was the token that ended the reply, which is accepted and not emitted."""
         return self.accepted > len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A server told only at the end what its steps did: these take the place of all steps of the reply so
+    far. The tokens' texts joined are what they were."""
+
+    reply: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A server that reads or writes says that it is at work, and nothing else."""
+
+    reply: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A server's own totals of one reply."""
+
+    drafted: int
+    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +489,8 @@ class Ended:
     """The answer's text that was still held back when the reply ended: it follows the last token's."""
     thinking_tail: str = ""
     """The same of the thinking."""
+    counters: Counters | None = None
+    """The totals that a server gave; None where the steps are all there is to count."""
 
 
 def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
@@ -456,7 +556,18 @@ class EngineDied:
 
 
 Event = (
-    Loading | Loaded | LoadFailed | SpeculationOff | Prefill | Step | Ended | Replayed | Notice | EngineDied
+    Loading
+    | Loaded
+    | LoadFailed
+    | SpeculationOff
+    | Prefill
+    | Step
+    | Revised
+    | Alive
+    | Ended
+    | Replayed
+    | Notice
+    | EngineDied
 )
 
 # ---------------------------------------------------------------------------------------- wire form
@@ -471,6 +582,8 @@ _EVENTS: dict[str, type] = {
         SpeculationOff,
         Prefill,
         Step,
+        Revised,
+        Alive,
         Ended,
         Replayed,
         Notice,

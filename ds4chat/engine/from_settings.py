@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ds4chat.engine.events import Load, Tuning
+from ds4chat.engine.events import Load, ServerAddress, Tuning
+from ds4chat.engine.rpc import RpcError, endpoints
 from ds4chat.models.demo import demo_model, demo_support
-from ds4chat.settings.schema import TUNING, Settings
+from ds4chat.models.errors import ModelFileError
+from ds4chat.settings.schema import SERVER_KEY, TUNING, Settings
 from ds4chat.settings.validate import check
 
 
@@ -44,9 +46,21 @@ def preset_of(tuning: Tuning) -> dict[str, Any]:
     return table
 
 
-def load_of(settings: Settings) -> Load:
-    """What to load; with ``demo``, the demo's files unless a support file is named. Raises ModelFileError
-    when the demo model is not installed."""
+def chosen_sampling(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The sampling fields that somebody set, by where each key's value comes from."""
+    return tuple(
+        option.tuning
+        for option in TUNING
+        if option.group == "sampling" and sources.get(option.key, "default") != "default"
+    )
+
+
+def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
+    """What to load; with ``demo``, the demo's files unless a support file is named. ``chosen``: sampling
+    fields that hold for a server too, instead of its own defaults. Raises ModelFileError when the demo model
+    is not installed, or where there is no server of the name."""
+    if settings.server:
+        return Load(model="", server=_server(settings, chosen))
     settings = with_demo(settings)
     return Load(
         model=settings.model,
@@ -65,12 +79,41 @@ def load_of(settings: Settings) -> Load:
         template=settings.template,
         keep_states=settings.keep_states,
         depth=settings.mtp_draft,
+        rpc=_rpc(settings),
+    )
+
+
+def _rpc(settings: Settings) -> tuple[str, ...]:
+    try:
+        return endpoints(settings.rpc)
+    except RpcError as error:
+        raise ModelFileError(str(error)) from None
+
+
+def _server(settings: Settings, chosen: tuple[str, ...]) -> ServerAddress:
+    """The server that the settings name. Raises ModelFileError."""
+    named = settings.servers.get(settings.server)
+    if named is None and "://" not in settings.server:
+        names = ", ".join(settings.servers) or "none yet"
+        raise ModelFileError(
+            f"There is no server {settings.server} in [servers] of the settings file (there: {names}), and "
+            "it is no address such as http://127.0.0.1:8080."
+        )
+    entry = named or {"url": settings.server}
+    return ServerAddress(
+        url=entry["url"],
+        name=settings.server if named else "",
+        model=settings.server_model or entry.get("model", ""),
+        key_file=settings.server_key_file or entry.get("key-file", ""),
+        key_env=entry.get("key-env", SERVER_KEY),
+        ca_file=settings.server_ca or entry.get("ca-file", ""),
+        chosen=chosen,
     )
 
 
 def with_demo(settings: Settings) -> Settings:
     """The settings with the demo's model filled in where ``demo`` asks for it, and its support model unless
     another one is named. Raises ModelFileError when the demo model is not installed."""
-    if not settings.demo:
+    if not settings.demo or settings.server:
         return settings
     return replace(settings, model=str(demo_model()), mtp=settings.mtp or str(demo_support()))

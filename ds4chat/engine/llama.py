@@ -31,7 +31,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from ds4chat.engine import stack
+from ds4chat.engine import rpc, stack
 from ds4chat.engine.events import CONTEXT_LENGTH
 
 Floats = NDArray[np.float32]
@@ -148,6 +148,12 @@ _device_memory = _symbol(
 )
 _device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
 
+_device_registry = _symbol(["ggml_backend_dev_backend_reg"], _pointer, [_pointer])
+_registry_name = _symbol(["ggml_backend_reg_name"], ctypes.c_char_p, [_pointer])
+_registry_by_name = _symbol(["ggml_backend_reg_by_name"], _pointer, [ctypes.c_char_p])
+_registry_function = _symbol(["ggml_backend_reg_get_proc_address"], _pointer, [_pointer, ctypes.c_char_p])
+_register = _symbol(["ggml_backend_register"], None, [_pointer])
+_load_backend = _symbol(["ggml_backend_load"], _pointer, [ctypes.c_char_p])
 _token_attributes = _symbol(["llama_vocab_get_attr"], ctypes.c_int, [_pointer, _i32])
 
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -241,13 +247,84 @@ def missing_for_eagle3() -> bool:
     return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
 
 
-def devices() -> list[tuple[int, str]]:
-    """Type (ggml_backend_dev_type) and description of ggml's devices; empty where they cannot be asked."""
+def devices(rpc_servers: Sequence[str] = ()) -> list[tuple[int, str]]:
+    """Type (ggml_backend_dev_type) and description of ggml's devices, of RPC servers these alone; empty where
+    they cannot be asked."""
     if None in (_device_count, _device_get, _device_type, _device_description):
         return []
     start()
     handles = [_device_get(i) for i in range(_device_count())]
-    return [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+    found = [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+    unused = _rpc_servers - set(rpc_servers)
+    return [(kind, name) for kind, name in found if name not in unused]
+
+
+RPC_LIBRARY = "DS4CHAT_RPC_LIBRARY"
+"""Names a libggml-rpc that was built by itself, for a llama.cpp that was built without RPC."""
+
+
+def _rpc_function(name: bytes, restype: Any, argtypes: list[Any]) -> Any:
+    """A function of the RPC backend. Raises LlamaError where this llama.cpp has none."""
+    start()
+    registry = None
+    if None not in (_registry_by_name, _registry_function, _register, _load_backend):
+        registry = _registry_by_name(b"RPC")
+        if not registry and (library := os.environ.get(RPC_LIBRARY)):
+            registry = _load_backend(os.fsencode(library))
+    address = _registry_function(registry, name) if registry else None
+    if not address:
+        raise LlamaError(
+            f"This llama-cpp-python was built without RPC. This command builds it in: {rpc.BUILD}"
+        )
+    return ctypes.CFUNCTYPE(restype, *argtypes)(address)
+
+
+_rpc_servers: set[str] = set()
+"""Those that were added in this process; nothing takes one out again."""
+
+
+def add_rpc_servers(servers: Sequence[str]) -> None:
+    """Make devices of these RPC servers, which must answer: llama.cpp aborts the process otherwise. Raises
+    LlamaError."""
+    if not servers:
+        return
+    add = _rpc_function(b"ggml_backend_rpc_add_server", _pointer, [ctypes.c_char_p])
+    for server in servers:
+        if server not in _rpc_servers:
+            registry = add(server.encode())
+            if not registry:
+                raise LlamaError(
+                    f"The RPC server {server} has no device. Look at what it wrote when it started."
+                )
+            _register(registry)
+            _rpc_servers.add(server)
+
+
+def serve_rpc(endpoint: str, threads: int) -> None:
+    """Lend this machine's devices at ``host:port``; returns only where that cannot be. Raises LlamaError."""
+    serve = _rpc_function(
+        b"ggml_backend_rpc_start_server",
+        None,
+        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(_pointer)],
+    )
+    handles = [_device_get(i) for i in range(_device_count())]
+    gpus = [handle for handle in handles if _device_type(handle) in (_GPU, _INTEGRATED_GPU)]
+    lent = gpus or handles[:1]
+    serve(endpoint.encode(), None, threads, len(lent), (_pointer * len(lent))(*lent))
+
+
+def _devices_with(servers: Sequence[str]) -> Any:
+    """The devices that a model is laid on: those of these RPC servers, and the GPUs here. None for
+    llama.cpp's own choice, where no RPC server was added in this process."""
+    if not _rpc_servers:
+        return None
+    chosen = []
+    for handle in (_device_get(i) for i in range(_device_count())):
+        remote = (_registry_name(_device_registry(handle)) or b"").startswith(b"RPC")
+        name = (_device_description(handle) or b"").decode("utf-8", "replace")
+        if name in servers if remote else _device_type(handle) == _GPU:
+            chosen.append(handle)
+    return (_pointer * (len(chosen) + 1))(*chosen, None)
 
 
 def memory() -> int:
@@ -274,9 +351,12 @@ def build() -> str:
     return f"{llama_cpp.__version__} {C.llama_print_system_info().decode('utf-8', 'replace')}"
 
 
-def device() -> str:
-    """What the layers run on: "CPU" when this build cannot offload, else the description of the GPU."""
-    return gpu_name(devices()) if C.llama_supports_gpu_offload() else "CPU"
+def device(rpc_servers: Sequence[str] = ()) -> str:
+    """What the layers run on: "CPU" when this build cannot offload, else the description of the GPU, and of
+    each of these RPC servers its address."""
+    found = devices(rpc_servers)
+    gpus = any(type_ in (_GPU, _INTEGRATED_GPU) for type_, _ in found)
+    return gpu_name(found) if gpus and C.llama_supports_gpu_offload() else "CPU"
 
 
 def gpu_name(found: Sequence[tuple[int, str]]) -> str:
@@ -311,6 +391,7 @@ class Model:
 
     ``mtp`` must be True for the model that hosts an MTP context (a support file, or a target with an
     embedded NextN block): llama.cpp aborts when such a context is made of a model loaded without it.
+    ``rpc_servers``: those of add_rpc_servers that hold a part of it.
     ``progress`` is called with 0..1 and may return False to give up. Raises LlamaError.
     """
 
@@ -322,6 +403,7 @@ class Model:
         gpu_layers: int = -1,
         split_mode: str = "layer",
         extra_buffers: bool = True,
+        rpc_servers: Sequence[str] = (),
         progress: Callable[[float], bool] | None = None,
     ) -> None:
         start()
@@ -331,6 +413,8 @@ class Model:
         # Without a GPU there is nothing to split over, and llama.cpp refuses the tensor mode.
         params.split_mode = _SPLIT[split_mode if C.llama_supports_gpu_offload() else "layer"]
         params.use_extra_bufts = extra_buffers
+        if (chosen := _devices_with(rpc_servers)) is not None:
+            params.devices = ctypes.cast(chosen, _pointer)
         callback = C.llama_progress_callback(lambda f, _: progress(f) if progress else True)
         params.progress_callback = callback
         assert _sink is not None

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine import judge, measure
+from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
 from ds4chat.engine.auto.controller import AutoDepth
 from ds4chat.engine.auto.costs import CostTable
@@ -20,7 +20,6 @@ from ds4chat.engine.events import (
     MAX_DEPTH,
     Depth,
     DrafterInfo,
-    Event,
     Load,
     Loaded,
     Loading,
@@ -34,6 +33,7 @@ from ds4chat.engine.llama import (
     Context,
     LlamaError,
     Model,
+    add_rpc_servers,
     build,
     device,
     memory,
@@ -41,6 +41,7 @@ from ds4chat.engine.llama import (
 from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.engine.strict import (
     ODD_HEADS_CACHE,
     ODD_HEADS_NOTE,
@@ -65,12 +66,6 @@ PROBE = 32
 COPIES_SHARE = 0.05
 """Of the memory, what copies of a recurrent state take at most unless a depth asks for more."""
 
-Emit = Callable[[Event], None]
-
-
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
-
 
 def open_session(
     load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
@@ -84,7 +79,7 @@ def open_session(
         header = check_target(Path(load.model))
         pair, off_reason = _check_support(load, header, emit, forgiving)
         return _Opening(load, header, emit, resuming).session(pair, off_reason)
-    except (ModelFileError, LlamaError) as error:
+    except (ModelFileError, LlamaError, rpc.RpcError) as error:
         raise LoadError(str(error)) from None
 
 
@@ -156,6 +151,8 @@ class _Opening:
         load, emit = self._load, self._emit
         if load.strict:
             prepare_strict()
+        if load.rpc:
+            self._add_rpc_servers()
         model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
         prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
@@ -219,10 +216,18 @@ class _Opening:
             off_reason="" if drafter else off_reason,
             n_ctx=session.n_ctx,
             threads=self._threads,
-            device=device(),
+            device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
         )
+
+    def _add_rpc_servers(self) -> None:
+        """Take the other machines in, each asked first. Raises RpcError, LlamaError."""
+        self._emit(Loading("asking the RPC servers", 0.0))
+        rpc.check(self._load.rpc)
+        add_rpc_servers(self._load.rpc)
+        if not all(server.startswith(("127.", "localhost:")) for server in self._load.rpc):
+            self._emit(Notice("warning", rpc.UNPROTECTED))
 
     def _model(self, path: str, stage: str, *, mtp: bool) -> Model:
         load = self._load
@@ -232,6 +237,7 @@ class _Opening:
             gpu_layers=load.gpu_layers,
             split_mode=load.split_mode,
             extra_buffers=not load.strict,
+            rpc_servers=load.rpc,
             progress=_progress(self._emit, stage),
         )
         self._windowed |= model.windowed
@@ -311,7 +317,7 @@ class _Opening:
             log.warning("%s", error)
             return AutoDepth(None, depth), lambda table: None
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        name = costs.key(self._load.model, source, self._threads, device())
+        name = costs.key(self._load.model, source, self._threads, device(self._load.rpc))
         return AutoDepth(costs.load(path, name), depth), lambda table: costs.save(path, name, table)
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
@@ -333,7 +339,7 @@ class _Opening:
                 "drafter": drafter.kind if drafter else "",
                 "support": _file_identity(pair.support) if pair and pair.support else None,
                 "build": build(),
-                "device": [device(), load.gpu_layers, load.split_mode],
+                "device": [device(load.rpc), load.gpu_layers, load.split_mode, *load.rpc],
                 "n_ctx": target.n_ctx,
                 "rollback": target.rollback,
                 "cache": [self._cache.type_k, self._cache.type_v, self._cache.flash_attn],

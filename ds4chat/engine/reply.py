@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
@@ -20,6 +21,13 @@ from ds4chat.engine.events import (
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
+
+
+class Tails(TypedDict):
+    """What was held back at a reply's end, as fields of Ended."""
+
+    tail: str
+    thinking_tail: str
 
 
 class Rows:
@@ -281,10 +289,10 @@ class Reply:
         elif self.left == 0:
             self.finish = "length"
 
-    def tails(self) -> dict[str, str]:
+    def tails(self) -> Tails:
         """What was still held back at the reply's end, as fields of Ended."""
         answer, thinking = self._text.finish()
-        return {"tail": answer, "thinking_tail": thinking}
+        return Tails(tail=answer, thinking_tail=thinking)
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

@@ -57,6 +57,7 @@ from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
 from ds4chat.engine.saved_state import SavedStates
+from ds4chat.engine.sessions import Emit
 
 PREFILL_CHUNK = 128
 """Tokens a prefill decode: a cancel waits for one of these at most, and no speed is lost."""
@@ -67,8 +68,6 @@ DRAFT_FAILURES = 3
 HOPELESS = 64
 """Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
 but a support file that does not belong to this target."""
-
-Emit = Callable[[Event], None]
 
 
 class Session:

@@ -27,8 +27,11 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=True)
 
 
-def ratio_text(ratio: float) -> str:
-    """A ratio or probability with six decimals, or in scientific notation where those would lose it."""
+def ratio_text(ratio: float | None) -> str:
+    """A ratio or probability with six decimals, or in scientific notation where those would lose it; nan for
+    one that is not known."""
+    if ratio is None:
+        return "nan"
     return f"{ratio:.6f}" if ratio >= 1e-3 or ratio == 0 else f"{ratio:.4e}"
 
 
@@ -74,7 +77,7 @@ def conf_line(step: Step, judged: Judged) -> str:
         f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
         f"committed={step.accepted} draft={judged.draft} target={judged.target} "
         f"accepted={int(judged.accepted)} by={judged.by or 'none'} ratio={ratio_text(judged.ratio)} "
-        f"gap={judged.gap:.6f} draft_gap={_optional(judged.draft_gap)} "
+        f"gap={_optional(judged.gap)} draft_gap={_optional(judged.draft_gap)} "
         f"draft_prob={_optional(judged.draft_prob)} reply={step.reply} depth={step.depth} "
         f"margin={step.tuning.margin:.3f} gate={step.tuning.gate:.3f} mode={step.tuning.mode} "
         f"draft_text={quoted(judged.draft_text)} target_text={quoted(judged.target_text)}"
@@ -115,7 +118,11 @@ def summary_lines(stats: Stats) -> list[str]:
         f"plain_tokens_per_s={_share(plain.tokens_per_s, 2)} plain_passes={plain.passes} "
         f"speedup={_share(plain.speedup, 3)}",
         f"{PREFIX} summary outcomes "
-        + " ".join(f"{outcome}={stats.outcomes.get(outcome, 0)}" for outcome in OUTCOMES),
+        + " ".join(
+            f"{outcome}={stats.outcomes[outcome]}"
+            for outcome in OUTCOMES
+            if outcome != "unknown" or stats.outcomes[outcome]  # which only a server's steps are
+        ),
         f"{PREFIX} summary phases " + " ".join(f"{phase}_ms={stats.ms[phase]:.3f}" for phase in PHASES),
         f"{PREFIX} summary prefill prompt_tokens={stats.prompt_tokens} reused_tokens={stats.reused_tokens} "
         f"prefill_ms={stats.prefill_ms:.3f} first_token_ms={stats.first_token_ms:.3f}",

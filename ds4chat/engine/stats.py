@@ -6,9 +6,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ds4chat.engine.baseline import PlainTime, plain_steps
-from ds4chat.engine.events import Ended, Event, FinishReason, Loaded, Outcome, Prefill, Replayed, Step
+from ds4chat.engine.events import (
+    Ended,
+    Event,
+    FinishReason,
+    Loaded,
+    Outcome,
+    Prefill,
+    Replayed,
+    Revised,
+    Step,
+)
 
-OUTCOMES: tuple[Outcome, ...] = ("full", "partial", "miss", "gated", "plain", "fallback")
+OUTCOMES: tuple[Outcome, ...] = (
+    "full",
+    "partial",
+    "miss",
+    "gated",
+    "plain",
+    "fallback",
+    "unknown",
+)
 PHASES = ("draft", "verify", "accept", "rollback", "other", "total")
 
 
@@ -52,6 +70,8 @@ class Stats:
     first_token_ms: float = 0.0
     context_used: int = 0
     finish_reason: FinishReason | None = None
+    _open: list[Step] = field(default_factory=list)
+    """Steps of the reply that has not ended: a server may tell only at the end what they were."""
     plain: PlainTime = field(default_factory=PlainTime)
     """What plain decoding takes for the same tokens."""
 
@@ -59,6 +79,8 @@ class Stats:
         """Take one event in. Events that carry no figures are passed over."""
         if isinstance(event, Step):
             self._fold_step(event)
+        elif isinstance(event, Revised):
+            self._revise(event)
         elif isinstance(event, Prefill):
             self.context_used = event.done
         elif isinstance(event, Loaded):
@@ -73,14 +95,27 @@ class Stats:
             self.first_token_ms = event.first_token_ms
             self.context_used = event.context_used
             self.finish_reason = event.finish_reason
+            if event.counters is not None:
+                # A server's totals also hold what its steps did not tell.
+                known = [row for step in self._open for row in step.judged]
+                self.drafted += max(0, event.counters.drafted - sum(step.drafted for step in self._open))
+                self.accepted += max(0, event.counters.accepted - sum(row.accepted for row in known))
+            self._open.clear()
+
+    def _revise(self, event: Revised) -> None:
+        """Count a reply's steps anew."""
+        for step in self._open:
+            self._count(step, -1)
+        self._open.clear()
+        for step in event.steps:
+            self._fold_step(step)
 
     def _fold_step(self, step: Step) -> None:
-        self.steps += 1
-        self.drafted += step.drafted
-        self.judged += len(step.judged)
-        self.emitted += len(step.tokens)
-        self.accepted_ends += step.accepted_end
-        self.drafting_steps += bool(step.judged)
+        if self._open and self._open[0].reply != step.reply:
+            self._open.clear()
+        self._open.append(step)
+        self._count(step, 1)
+        self.context_used = step.context_used
         self.plain.add(
             index=step.index,
             # What a probe drafts is never in the batch.
@@ -90,18 +125,26 @@ class Stats:
             draft_ms=step.ms.draft,
             is_pass=step.baseline,
         )
+
+    def _count(self, step: Step, times: int) -> None:
+        """Count a step, or with -1 take it out again."""
+        self.steps += times
+        self.drafted += times * step.drafted
+        self.judged += times * len(step.judged)
+        self.emitted += times * len(step.tokens)
+        self.accepted_ends += times * step.accepted_end
+        self.drafting_steps += times * bool(step.judged)
         for row in step.judged:
             while len(self.by_position) < row.position:
                 self.by_position.append(PositionCount())
             count = self.by_position[row.position - 1]
-            count.judged += 1
-            count.accepted += row.accepted
-            self.accepted += row.accepted
-            self.lossy += row.by == "ratio"
-        self.outcomes[step.outcome] += 1
+            count.judged += times
+            count.accepted += times * row.accepted
+            self.accepted += times * row.accepted
+            self.lossy += times * (row.by == "ratio")
+        self.outcomes[step.outcome] += times
         for phase in PHASES:
-            self.ms[phase] += getattr(step.ms, phase)
-        self.context_used = step.context_used
+            self.ms[phase] += times * getattr(step.ms, phase)
 
     @property
     def acceptance(self) -> float | None:

@@ -118,6 +118,7 @@ def merge(
         if chosen is not None:
             values[option.key], sources[option.key] = chosen
     _settle_demo(values, sources)
+    _settle_server(values, sources)
     settings = replace(Settings(), **{BY_KEY[key].attribute: value for key, value in values.items()})
     for option in OPTIONS:
         sources.setdefault(option.key, "default")
@@ -183,7 +184,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
         option = BY_KEY.get(key)
         if option is None and isinstance(raw, dict):
             read.extra[key] = raw
-            close = nearest(key, ("keys", "presets"))
+            close = nearest(key, ("keys", "presets", "servers"))
             hint = f"; did you mean [{close}]?" if close else "."
             read.warnings.append(f"The table [{key}] is not known here and is left alone{hint}")
         elif option is None:
@@ -197,6 +198,10 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
                 read.values[key] = _anchored(option, check(option, raw, "file"), folder)
             except SettingError as error:
                 wrong(str(error), key)
+    for server in read.values.get("servers", {}).values():
+        for key in ("key-file", "ca-file"):
+            if server.get(key):
+                server[key] = str(folder.absolute() / os.path.expanduser(server[key]))
     if read.values.get("demo") and read.values.get("model"):
         del read.values["demo"]
         wrong("demo = true and model are both set: leave one of them out. The model is used.", "demo")
@@ -278,6 +283,14 @@ def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -
     except SettingError as error:
         warnings.append(f"{error} It is ignored.")
         return None
+
+
+def _settle_server(values: dict[str, Any], sources: dict[str, Origin]) -> None:
+    """A model of this machine that a stronger source names holds against a weaker one's server."""
+    if values.get("server") and any(
+        values.get(key) and _RANK[sources[key]] > _RANK[sources["server"]] for key in ("model", "demo")
+    ):
+        del values["server"], sources["server"]
 
 
 def _settle_demo(values: dict[str, Any], sources: dict[str, Origin]) -> None:

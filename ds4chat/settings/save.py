@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 import tomlkit
 
-from ds4chat.settings.files import write_atomically
+from ds4chat.files import write_whole
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
@@ -32,6 +32,7 @@ changed there and leaves everything else as it is, your own comments included.""
 
 _EXAMPLES = {
     "keys": '[keys]\n"chat.view" = "f3, ctrl+n"',
+    "servers": '[servers.box]\nurl = "http://box:8080"\nkey-file = "box.key"',
     "presets": '[presets.careful]\nmtp-draft = 2\nmtp-margin = 1.0\n\n[presets.fast]\nmtp-draft = "auto"\n'
     "mtp-margin = 0.5",
 }
@@ -86,7 +87,7 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         else:
             text = edited(target.read_text(encoding="utf-8-sig"), settings, before.values)
         target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
-        write_atomically(target, text.encode())
+        write_whole(target, [text.encode()], overwrite=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SaveError(

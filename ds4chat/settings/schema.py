@@ -21,12 +21,20 @@ Kind = Literal["int", "float", "bool", "str", "path", "choice", "names", "depth"
 
 GROUPS = {
     "models": "Models",
+    "servers": "Servers",
     "speculation": "Speculation (MTP)",
     "sampling": "Sampling",
     "context": "Context and hardware",
     "logs": "Logs",
     "interface": "Interface",
 }
+
+
+SERVER_KEY = "DS4CHAT_SERVER_KEY"
+"""The environment variable that holds a server's key where no other place is named."""
+
+SERVER_KEYS = ("url", "model", "key-file", "key-env", "ca-file")
+"""What a table of [servers] may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,37 @@ class Settings:
         "bool",
         "models",
         "Convert a support file in ds4's layout into the cache folder instead of refusing it.",
+    )
+    # -- servers
+    server: str = option(
+        "",
+        "str",
+        "servers",
+        "A server that answers instead of a model here: its address, or a name out of [servers]. No model "
+        "file is "
+        "needed. Its key is taken from a file or the environment, never from the command line.",
+        metavar="URL",
+    )
+    server_model: str = option(
+        "",
+        "str",
+        "servers",
+        "The model to ask for, where the server has several; empty: its own choice.",
+        metavar="NAME",
+    )
+    server_key_file: str = option(
+        "",
+        "path",
+        "servers",
+        f"A file with the server's API key that nobody else can read; empty: the variable {SERVER_KEY}.",
+        metavar="FILE",
+    )
+    server_ca: str = option(
+        "",
+        "path",
+        "servers",
+        "Certificates in PEM form to trust instead of the system's, for a server with one of your own.",
+        metavar="FILE",
     )
     # -- speculation
     mtp_draft: int | Literal["auto"] = option(
@@ -339,6 +378,15 @@ class Settings:
         flags=("-sm",),
         choices=("none", "layer", "row", "tensor"),
     )
+    rpc: str = option(
+        "",
+        "str",
+        "context",
+        "RPC servers of llama.cpp on other machines that hold a part of the model, as host:port with commas "
+        "between; "
+        "ds4chat rpc-server starts one. Without encryption: only on a network of your own.",
+        metavar="HOST:PORT,...",
+    )
     cache_type_k: str = option(
         "f16",
         "choice",
@@ -444,6 +492,14 @@ class Settings:
         "interface",
         'Key bindings: "action" = "key, key". F1 in the chat names the actions, each between quotes here; '
         "one that is not named keeps its own keys.",
+    )
+    servers: dict[str, dict[str, str]] = option(
+        {},
+        "table",
+        "servers",
+        "Named servers for --server NAME: each table holds url and, where needed, model, key-file, key-env "
+        "(the "
+        "name of a variable) and ca-file.",
     )
     presets: dict[str, dict[str, Any]] = option(
         {},

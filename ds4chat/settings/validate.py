@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, Option
+from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, SERVER_KEYS, Option
 from ds4chat.text import shortened
 
 Source = Literal["cli", "file", "env"]
@@ -63,7 +63,7 @@ def check(option: Option, raw: object, source: Source = "cli") -> Any:
         case "str":
             return _text(raw, said)
         case "table":
-            return _presets(raw) if option.key == "presets" else _keys(raw)
+            return {"presets": _presets, "servers": _servers}.get(option.key, _keys)(raw)
 
 
 def spelled(option: Option, raw: object, source: Source) -> str:
@@ -225,6 +225,30 @@ def _presets(raw: object) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict):
         raise SettingError("presets is not a table: write [presets.NAME] and options below it.")
     return {name: preset(name, table) for name, table in raw.items()}
+
+
+def _servers(raw: object) -> dict[str, dict[str, str]]:
+    if not isinstance(raw, dict):
+        raise SettingError("servers is not a table: write [servers.NAME] and url below it.")
+    return {name: server(name, table) for name, table in raw.items()}
+
+
+def server(name: str, raw: object) -> dict[str, str]:
+    """One named server's entries, checked; an address alone is its url. Raises SettingError for the first
+    that is wrong."""
+    entries = {"url": raw} if isinstance(raw, str) else raw
+    if not isinstance(entries, dict) or "url" not in entries:
+        raise SettingError(
+            f'servers.{name} has no url: write [servers.{name}] and url = "http://..." below it.'
+        )
+    for key, value in entries.items():
+        if key not in SERVER_KEYS:
+            close = nearest(key, SERVER_KEYS)
+            hint = f"did you mean {close}?" if close else f"it takes {listed(SERVER_KEYS)}."
+            raise SettingError(f"servers.{name}: {shortened(key)} is not a known key; {hint}")
+        if not isinstance(value, str) or not value.isprintable():
+            raise SettingError(f"servers.{name}: {key} is not text: write it between quotes, on one line.")
+    return dict(entries)
 
 
 def preset(name: str, raw: object) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from ds4chat.store.entities import (
     ModelIdentity,
     Node,
     Role,
-    sound,
     time_of_day,
     title_of,
+    typed_row,
 )
 from ds4chat.store.errors import StoreError, damaged_value, no_conversation
+from ds4chat.store.steps import read_texts
 from ds4chat.text import encodable
 
 PREVIEW_LENGTH = 200
@@ -114,7 +115,7 @@ class Conversations:
                 (PREVIEW_LENGTH, conversation),
             )
             kinds = (int, int | None, str, str, int, str)
-            return [Node(*sound(row, kinds)) for row in rows]
+            return [Node(*typed_row(row, kinds)) for row in rows]
 
     def siblings(self, message: int) -> list[int]:
         """The messages in the same place, this one included, oldest first: what one can switch between."""
@@ -145,7 +146,7 @@ class Conversations:
                 f"SELECT {_columns('o')} FROM models o JOIN messages m ON m.model = o.id "
                 "GROUP BY o.id ORDER BY max(m.id) DESC"
             )
-            return [ModelIdentity(*sound(row, (str, str, str, str, int, int))) for row in rows]
+            return [ModelIdentity(*typed_row(row, (str, str, str, str, int, int))) for row in rows]
 
     # -- writing
 
@@ -311,15 +312,15 @@ class Conversations:
         self, connection: sqlite3.Connection, message: int, conversation: int, parent: int | None
     ) -> int:
         """A copy of one message. What is still being written is copied as far as it is, as stopped."""
+        source = self.message(message)
         made = connection.execute(
             f"INSERT INTO messages (conversation, parent, state, text, thinking, {_COPIED}) SELECT ?, ?, "
             f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, ?, {_COPIED} "
             "FROM messages WHERE id = ?",
-            (conversation, parent, *texts_of(connection, message), message),
+            (conversation, parent, source.text, source.thinking, message),
         )
         connection.execute(
-            "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
-            "SELECT ?, number, tokens, steps, judged, full, strings FROM batches WHERE message = ?",
+            "INSERT INTO steps (message, body) SELECT ?, body FROM steps WHERE message = ? ORDER BY id",
             (made.lastrowid, message),
         )
         return int(made.lastrowid or 0)
@@ -330,7 +331,7 @@ class Conversations:
         ).fetchone()
         if row is None:
             raise no_conversation(conversation)
-        title, leaf = sound(row, (str, int | None))
+        title, leaf = typed_row(row, (str, int | None))
         return {"title": title, "active_leaf": leaf}
 
     def _message_row(self, connection: sqlite3.Connection, message: int) -> dict[str, Any]:
@@ -339,7 +340,7 @@ class Conversations:
         ).fetchone()
         if row is None:
             raise StoreError(f"There is no message {message}.", "gone")
-        conversation, parent, role = sound(row, (int, int | None, str))
+        conversation, parent, role = typed_row(row, (int, int | None, str))
         return {"conversation": conversation, "parent": parent, "role": role}
 
     def _system_at(self, connection: sqlite3.Connection, message: int | None) -> str:
@@ -366,7 +367,7 @@ class Conversations:
             "SELECT m.conversation, o.name, o.path FROM messages m JOIN models o ON o.id = m.model "
             f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
         ):
-            conversation, name, path = sound(found, (int, str, str))
+            conversation, name, path = typed_row(found, (int, str, str))
             shown = name or Path(path).stem
             if shown not in models.setdefault(conversation, []):
                 models[conversation].append(shown)
@@ -385,7 +386,7 @@ class Conversations:
                 preview=preview or "",
             )
             for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in (
-                sound(row, _LIST_KINDS) for row in rows
+                typed_row(row, _LIST_KINDS) for row in rows
             )
         ]
 
@@ -439,7 +440,7 @@ _MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_colum
 
 
 def _message(connection: sqlite3.Connection, row: Any) -> Message:
-    sound(row, _MESSAGE_KINDS)
+    typed_row(row, _MESSAGE_KINDS)
     id_, role, state = row[0], row[3], row[5]
     if role not in ROLES or state not in STATES:
         raise damaged_value()
@@ -447,7 +448,7 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
     model, support = row[-2 * size : -size], row[-size:]
     values = dict(zip(_MESSAGE_FIELDS, row))
     if state == "streaming":
-        values["text"], values["thinking"] = texts_of(connection, id_)
+        values["text"], values["thinking"] = read_texts(connection, id_)
     values["created_ms"], values["updated_ms"] = map(
         time_of_day, (values["created_ms"], values["updated_ms"])
     )
@@ -456,31 +457,15 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
     return Message(**values)
 
 
-def texts_of(connection: sqlite3.Connection, message: int) -> tuple[str, str]:
-    """A message's text and its thinking, with the pieces of a reply that is still being written."""
-    parts = connection.execute(
-        "SELECT 0, 0, text, thinking FROM messages WHERE id = ?1 "
-        "UNION ALL SELECT 1, number, text, thinking FROM pieces WHERE message = ?1 ORDER BY 1, 2",
-        (message,),
-    )
-    text, thinking = [], []
-    for part in parts:
-        sound(part, (int, int, str, str))
-        text.append(part[2])
-        thinking.append(part[3])
-    return "".join(text), "".join(thinking)
-
-
 def settle_text(
     connection: sqlite3.Connection, message: int, tail: str = "", thinking_tail: str = ""
 ) -> None:
-    """Put a reply's pieces together into its text and its thinking, where search finds them."""
-    text, thinking = texts_of(connection, message)
+    """Put what a running reply's steps say into its text and its thinking, where search finds them."""
+    text, thinking = read_texts(connection, message)
     connection.execute(
         "UPDATE messages SET text = ?, thinking = ? WHERE id = ?",
         (text + encodable(tail), thinking + encodable(thinking_tail), message),
     )
-    connection.execute("DELETE FROM pieces WHERE message = ?", (message,))
 
 
 def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> int | None:

@@ -257,6 +257,9 @@ def _migrate(database: Database) -> None:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         for step in STEPS[version:]:
             for statement in step:
-                connection.execute(statement)
+                if callable(statement):
+                    statement(connection)
+                else:
+                    connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {max(version, VERSION)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ds4chat.engine.events import DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
+from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
 from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
@@ -117,6 +117,7 @@ class Message:
             context_used=self.context_used,
             seed=self.seed,
             tail=self.tail,
+            counters=Counters(self.drafted, self.accepted) if self.drafted and not self.judged else None,
         )
 
 
@@ -155,7 +156,7 @@ class Node:
     preview: str
 
 
-def sound(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
+def typed_row(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
     """The row of a database as it is. Raises StoreError where a value is of another kind than was written: in
     a damaged file, text may be bytes and a number text."""
     if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
 from ds4chat.engine.events import Token
-from ds4chat.engine.stats import OUTCOMES, PHASES
+from ds4chat.files import write_whole
 from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
 from ds4chat.store.entities import Message, ModelIdentity
-from ds4chat.store.errors import StoreError
-from ds4chat.store.files import write_whole
-from ds4chat.store.records import JudgedRows
+from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.store import Store
 from ds4chat.text import json_printable, json_text, one_line
 
@@ -41,7 +38,17 @@ def export(
             f"{one_line(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
             "input",
         )
-    write_whole(path, chunks(store, conversation, form), overwrite=overwrite)
+    if path.is_dir():
+        raise StoreError(f"{one_line(path)} is a folder. Give the name of a file in it.", "input")
+    encoded = (chunk.encode("utf-8", "replace") for chunk in chunks(store, conversation, form))
+    try:
+        write_whole(path, encoded, overwrite=overwrite)
+    except FileExistsError:
+        raise StoreError(f"{one_line(path)} exists already. Give another name.", "exists") from None
+    except OSError as error:
+        raise from_system(
+            error, f"{one_line(path)} cannot be written. Choose another place. The system says"
+        ) from error
 
 
 def form_of(path: Path) -> Format | None:
@@ -94,7 +101,7 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
     names = {"system": "System", "user": "User", "assistant": "Assistant"}
     model = message.model.name or Path(message.model.path).stem if message.model else ""
     heading = f"{names[message.role]} ({' '.join(model.split())})" if model else names[message.role]
-    steps = store.records.steps(message.id) if message.steps else []
+    steps = store.steps(message.id) if message.steps else []
     # Lossy text is labelled wherever it shows.
     lossy = ", approximate" if any(step.tuning.mode == "approximate" for step in steps) else ""
     yield f"\n## {heading}{lossy}\n\n"
@@ -153,7 +160,7 @@ def _model_document(model: ModelIdentity) -> ModelDocument:
 
 
 def _message_document(store: Store, message: Message, number: dict[ModelIdentity, int]) -> MessageDocument:
-    steps = store.records.steps(message.id) if message.steps else []
+    steps = store.steps(message.id) if message.steps else []
     text, thinking = message.text, message.thinking
     if message.state == "streaming":
         # It may have grown since the message was read.
@@ -180,47 +187,9 @@ def _message_document(store: Store, message: Message, number: dict[ModelIdentity
 
 def judged_lines(store: Store, conversation: int) -> Iterator[str]:
     """One JSON object a judged draft, of every branch, with its step's figures beside it."""
-    rows = store.records.judged_rows(conversation=conversation)
-    for values in judged_records(rows, conversation):
-        yield json.dumps(values, allow_nan=False) + "\n"
+    # numpy is loaded by those who need it.
+    from ds4chat.analysis.export import records
 
-
-def judged_records(rows: JudgedRows, conversation: int) -> Iterator[dict[str, Any]]:
-    """One dict a judged draft; what has no value is None."""
-    ms = rows.step_ms.tolist()
-    for row, step in enumerate(rows.step.tolist()):
-        yield {
-            "conversation": conversation,
-            "message": int(rows.message[row]),
-            "step": int(rows.step_index[step]),
-            "position": int(rows.position[row]),
-            "token": int(rows.token[row]) if rows.token[row] >= 0 else None,
-            "thinking": bool(rows.thinking[row]),
-            "draft": int(rows.draft[row]),
-            "draft_text": rows.draft_text[row],
-            "target": int(rows.target[row]),
-            "target_text": rows.target_text[row],
-            "accepted": bool(rows.accepted[row]),
-            "by": rows.by[row],
-            "ratio": _number(rows.ratio[row]),
-            "gap": _number(rows.gap[row]),
-            "draft_gap": _number(rows.draft_gap[row]),
-            "draft_prob": _number(rows.draft_prob[row]),
-            "p_draft": _number(rows.p_draft[row]),
-            "p_target": _number(rows.p_target[row]),
-            "entropy": _number(rows.entropy[row]),
-            "outcome": OUTCOMES[rows.step_outcome[step]],
-            "drafted": int(rows.step_drafted[step]),
-            "judged": int(rows.step_judged[step]),
-            "committed": int(rows.step_accepted[step]),
-            "emitted": int(rows.step_emitted[step]),
-            "accepted_end": bool(rows.step_accepted[step] > rows.step_emitted[step]),
-            "depth": int(rows.step_depth[step]),
-            "margin": _number(rows.step_margin[step]),
-            "gate": _number(rows.step_gate[step]),
-            **{f"{phase}_ms": _number(ms[step][column]) for column, phase in enumerate(PHASES)},
-        }
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    for values in records(store.judged_rows(conversation)):
+        message = {"conversation": conversation, "message": values.pop("reply")}
+        yield json.dumps(message | values, allow_nan=False) + "\n"

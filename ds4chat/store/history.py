@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ds4chat.store.database import Database
-from ds4chat.store.entities import sound
+from ds4chat.store.entities import typed_row
 from ds4chat.text import encodable
 
 MOST_PROMPTS = 1000
@@ -39,7 +39,7 @@ class History:
         """Prompts sent, of all sessions, oldest first; at most MOST_PROMPTS."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT text FROM prompts ORDER BY id")
-            return [sound(row, (str,))[0] for row in rows]
+            return [typed_row(row, (str,))[0] for row in rows]
 
     def add_prompt(self, text: str) -> None:
         """Remember a prompt, unless it is the one remembered last."""
@@ -60,7 +60,7 @@ class History:
         """The unsent text that was kept last; empty without one."""
         with self._database.read() as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (_DRAFT,)).fetchone()
-            return str(sound(row, (str,))[0]) if row else ""
+            return str(typed_row(row, (str,))[0]) if row else ""
 
     def keep_draft(self, text: str) -> None:
         """Keep an unsent text for the next session, in the place of the last one."""
@@ -94,6 +94,6 @@ class History:
             return [
                 RecentModel(path, support, bool(lookup), name, used)
                 for path, support, lookup, name, used in (
-                    sound(row, (str, str, int, str, int)) for row in rows
+                    typed_row(row, (str, str, int, str, int)) for row in rows
                 )
             ]

@@ -6,13 +6,14 @@ import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
-from ds4chat.engine.events import MAX_DEPTH, Judged, Step
+from ds4chat.engine.events import Step
 from ds4chat.files import NotRegularError, read_regular
-from ds4chat.store.conversations import model_id, settle_text
+from ds4chat.store.conversations import model_id
 from ds4chat.store.document import (
     FORMAT,
     MOST_BYTES,
@@ -23,18 +24,11 @@ from ds4chat.store.document import (
 )
 from ds4chat.store.entities import ModelIdentity
 from ds4chat.store.errors import StoreError, from_system
-from ds4chat.store.packing import TOP
-from ds4chat.store.recording import insert_steps
+from ds4chat.store.steps import insert_steps
 from ds4chat.store.store import Store
-from ds4chat.text import encodable, one_line
-
-_BATCH = 1000
-"""Steps in one batch of an imported reply."""
+from ds4chat.text import encodable, one_line, shortened
 
 _GIVE = "Give a file that ds4chat exported as json."
-
-_COUNT = range(2**32)
-_TOKEN_ID = range(-(2**31), 2**31)
 
 
 def import_file(store: Store, path: Path) -> int:
@@ -142,9 +136,10 @@ def _insert_message(
 ) -> int:
     try:
         steps = msgspec.json.decode(message.steps, type=list[Step])
-    except UnicodeDecodeError:
-        # Within the transaction this would be taken for an error of the database.
-        raise _Refused(f"the steps of message {message.id} hold text that is no UTF-8") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # Within the transaction the second would be taken for an error of the database.
+        why = shortened(error, 200)
+        raise _Refused(f"the steps of message {message.id} cannot be read ({why})") from None
     _check_steps(message, steps)
     made = connection.execute(
         "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
@@ -156,7 +151,7 @@ def _insert_message(
             parent,
             message.role,
             message.state,
-            "" if steps else encodable(message.text),
+            encodable(message.text),
             message.created_ms,
             message.updated_ms,
             None if message.model is None else models[message.model],
@@ -171,24 +166,19 @@ def _insert_message(
             message.decode_ms,
             message.first_token_ms,
             message.seed,
-            "" if steps else encodable(message.thinking),
+            encodable(message.thinking),
             message.load_plain_ms,
             message.check_plain_ms,
         ),
     )
     number = int(made.lastrowid or 0)
-    for batch, first in enumerate(range(0, len(steps), _BATCH)):
-        some = steps[first : first + _BATCH]
-        insert_steps(connection, number, batch, some, {}, apart=bool(message.thinking))
-    if steps:
-        settle_text(connection, number, message.tail, message.thinking[len(_said(steps, thinking=True)) :])
+    insert_steps(connection, number, steps)
     connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
     return number
 
 
 def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
-    """That a reply's steps make up its text and its thinking, and that their numbers fit into what is
-    stored."""
+    """That a reply's steps make up its text and its thinking, and stand in their order."""
     if message.role != "assistant" and (steps or message.thinking):
         what = "steps" if steps else "thinking"
         raise _Refused(f"message {message.id} has {what} but is no reply")
@@ -199,33 +189,12 @@ def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
         raise _Refused(f"the tokens of message {message.id} do not make up its text")
     if message.thinking and not message.thinking.startswith(_said(steps, thinking=True)):
         raise _Refused(f"the tokens of message {message.id} do not make up its thinking")
-    last = -1
-    for step in steps:
-        numbers = (step.index, step.drafted, step.depth, step.context_used)
-        sound = (
-            step.index > last
-            and all(value in _COUNT for value in numbers)
-            and all(token.id in _TOKEN_ID for token in step.tokens)
-            and (step.tuning.depth == "auto" or 0 <= step.tuning.depth <= MAX_DEPTH)
-            and all(map(_is_sound, step.judged))
-        )
-        if not sound:
-            raise _Refused(f"step {step.index} of message {message.id} holds a number that cannot be")
-        last = step.index
+    for before, step in pairwise(steps):
+        if step.index <= before.index:
+            raise _Refused(f"step {step.index} of message {message.id} comes after step {before.index}")
 
 
 def _said(steps: list[Step], *, thinking: bool | None) -> str:
     """The text of the tokens inside or outside the thinking; None: of all."""
     tokens = (token for step in steps for token in step.tokens)
     return "".join(token.text for token in tokens if thinking is None or token.thinking is thinking)
-
-
-def _is_sound(row: Judged) -> bool:
-    top = row.full.top if row.full else ()
-    return (
-        row.position in _COUNT
-        and row.draft in _TOKEN_ID
-        and row.target in _TOKEN_ID
-        and len(top) <= TOP
-        and all(id_ in _TOKEN_ID for id_, _, _ in top)
-    )

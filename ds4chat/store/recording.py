@@ -1,36 +1,30 @@
 """A reply kept while it is written: the prompt before the engine is asked, the reply at least every second.
 
-The states of a recorder:
-
-    start -> writing: what came is written when INTERVAL has passed
-    writing -> ended: the last event is written at once
-    a write that fails (full disk, locked database) is tried again with the next one; nothing is dropped
-    meanwhile, and ``trouble`` says so
-
-All of it happens in the caller's thread and may wait for the disk: who must not wait has a Writer
-(ds4chat.store.writer) do it.
+What comes of a reply is appended by any thread, which waits for nothing. What writes may wait for the disk,
+and is called by one thread at a time: in a chat by that of a Writer (ds4chat.store.writer). A write that
+fails (full disk, locked database) changes nothing, and is repeated whole by the next one.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import msgspec
-
-from ds4chat.engine.events import Ended, EngineDied, Prefill, Step, Tuning
+from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
 from ds4chat.store.entities import ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
-from ds4chat.store.packing import pack
+from ds4chat.store.steps import forget_steps, insert_steps
 from ds4chat.text import encodable
 
 INTERVAL = 0.7
-"""Seconds between two writes of a running reply: with the time of a write, less than one."""
+"""Seconds that a Writer lets pass between two writes of a running reply: with the time of a write, less than
+one."""
 
 HEARTBEAT = 60.0
 """Seconds after which a reply is touched although nothing came, so that it does not look abandoned."""
@@ -46,9 +40,8 @@ class Request:
     """The user's new message; None: the reply answers ``parent``, as when it is asked for again."""
     conversation: int | None = None
     """None: that of the parent, or a new one."""
-    parent: int | ReplyRecorder | None = None
-    """The message that the prompt follows (without a prompt: that is answered). A recorder stands for its
-    reply, and may still be waiting for its own first write."""
+    parent: int | None = None
+    """The message that the prompt follows (without a prompt: that is answered)."""
     system: str | None = None
     """The system prompt that it is asked under; empty: none; None: that of the path so far. Where the path
     has another one, a system message says so from here on."""
@@ -59,117 +52,87 @@ class Request:
     check_plain_ms: float = 0.0
 
 
+Recorded = Step | Prefill | Revised | Ended | EngineDied
+
+
 class ReplyRecorder:
-    """Keeps one reply. Nothing raises; ``trouble`` says what is wrong."""
+    """Keeps one reply."""
 
     def __init__(
         self,
         database: Database,
-        request: Request,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Write the prompt and an empty reply, on disk when this returns; a failure is in ``trouble``."""
-        self.request = request
         self.conversation: int | None = None
-        """The conversation's number; None until it could be written."""
+        """The conversation's number; None until ``open`` wrote it, as the next two."""
         self.prompt: int | None = None
-        """The user's message; None until it could be written, or without one."""
+        """The user's message; None without one, too."""
         self.message: int | None = None
-        """The reply; None until it could be written."""
-        self.error: StoreError | None = None
-        """Why the last write failed; None when it did not."""
+        """The reply."""
+        self.over = False
+        """Its end is written, or nothing more of it can be."""
         self._database = database
         self._conversations = Conversations(database, wall)
         self._clock = clock
-        self._steps: list[Step] = []
-        self._prefill: Prefill | None = None
-        self._end: Ended | EngineDied | None = None
-        self._done = False
-        self._batches = 0
-        self._written = self._clock()
-        self._tunings: dict[Tuning, int] = {}
-        self.flush(durable=True)
+        self._events: list[Recorded] = []
+        """What came and is not written yet."""
+        self._written = clock()
 
-    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
-        """Keep what the events brought. An end is on disk when this returns; anything else once INTERVAL has
-        passed since the last write, and nothing at all, as a sign of life, after HEARTBEAT."""
-        for event in events:
-            if isinstance(event, Step):
-                self._steps.append(event)
-            elif isinstance(event, Prefill):
-                self._prefill = event
-            else:
-                self._end = event
-        waited = self._clock() - self._written
-        if self._end is not None:
-            self.flush(durable=True)
-        elif waited >= (INTERVAL if self._steps or self._prefill or self.error else HEARTBEAT):
-            self.flush()
-
-    @property
-    def trouble(self) -> str:
-        """Why the last write failed, as a sentence; empty when it did not."""
-        return str(self.error or "")
-
-    @property
-    def finished(self) -> bool:
-        """The end is in the database, and all that came before it."""
-        return self._done
+    def append(self, *events: Recorded) -> None:
+        """Have what came written by the next ``flush``. Any thread may call it."""
+        self._events.extend(events)
 
     @property
     def saved(self) -> bool:
-        """Everything taken so far is in the database."""
-        return self.message is not None and not self._steps and (self._end is None or self._done)
+        """Everything that came so far is in the database."""
+        return self.message is not None and not self._events
 
-    def flush(self, *, durable: bool = False) -> bool:
-        """Write what is not written yet; whether that worked. What could not be written is kept."""
-        parent = self.request.parent
-        if isinstance(parent, ReplyRecorder) and parent.message is None:
-            parent.flush(durable=durable)
-        if self._done:
-            return True
-        steps, prefill, end = list(self._steps), self._prefill, self._end
-        batches, tunings = self._batches, dict(self._tunings)
-        opened = (self.conversation, self.prompt, self.message)
-        try:
-            with self._database.write(durable=durable) as connection:
-                if self.message is None:
-                    self._open(connection)
-                self._write(connection, steps, prefill, end)
-        except StoreError as error:
-            self.error = error
-            self._batches, self._tunings = batches, tunings
-            self.conversation, self.prompt, self.message = opened
-            self._written = self._clock()
-            return False
-        self.error = None
-        del self._steps[: len(steps)]
-        self._prefill = None
-        self._done = end is not None
-        self._written = self._clock()
-        return True
+    def open(self, request: Request) -> None:
+        """Write the prompt and an empty reply, on disk when this returns. Raises StoreError, and then nothing
+        is written."""
+        with self._transaction(durable=True) as connection:
+            conversation, prompt, message = self._insert(connection, request)
+        self.conversation, self.prompt, self.message = conversation, prompt, message
+
+    def flush(self) -> None:
+        """Write what came since the last call; nothing at all, as a sign of life, after HEARTBEAT. An end is
+        on disk when this returns. Raises StoreError, and then all of it is kept for the next call."""
+        # One operation each: other threads append meanwhile.
+        events = self._events[:]
+        if self.message is None or self.over:
+            return
+        if not events and self._clock() - self._written < HEARTBEAT:
+            return
+        end = next((event for event in events if isinstance(event, (Ended, EngineDied))), None)
+        with self._transaction(durable=end is not None) as connection:
+            self._write(connection, self.message, events, end)
+        del self._events[: len(events)]
+        self.over = end is not None
 
     # -- one write
 
-    def _open(self, connection: sqlite3.Connection) -> None:
+    @contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._database.write(durable=durable) as connection:
+                yield connection
+        except StoreError as error:
+            self.over = error.kind == "gone"
+            raise
+        self._written = self._clock()
+
+    def _insert(self, connection: sqlite3.Connection, request: Request) -> tuple[int, int | None, int]:
         """The conversation, where it is new, the prompt, and the reply, still empty."""
-        request, made = self.request, self._conversations
-        parent, conversation = request.parent, request.conversation
-        if isinstance(parent, ReplyRecorder):
-            if parent.message is None:
-                raise StoreError(parent.trouble or "The message before this one could not be kept.")
-            conversation = parent.conversation
-            parent = parent.message
+        made, parent, conversation, prompt = self._conversations, request.parent, request.conversation, None
         if conversation is None:
             conversation = made.create() if parent is None else made.message(parent).conversation
         if request.system is not None:
             parent = made.under_system(conversation, parent, request.system)
         if request.prompt is not None:
-            self.prompt = parent = made.add(conversation, parent, "user", request.prompt)
-        self.conversation = conversation
-        self.message = made.add(conversation, parent, "assistant", "")
+            prompt = parent = made.add(conversation, parent, "user", request.prompt)
+        message = made.add(conversation, parent, "assistant", "")
         connection.execute(
             "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
             "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
@@ -180,94 +143,44 @@ class ReplyRecorder:
                 encodable(request.drafter),
                 request.load_plain_ms,
                 request.check_plain_ms,
-                self.message,
+                message,
             ),
         )
+        return conversation, prompt, message
 
     def _write(
         self,
         connection: sqlite3.Connection,
-        steps: list[Step],
-        prefill: Prefill | None,
+        message: int,
+        events: Sequence[Recorded],
         end: Ended | EngineDied | None,
     ) -> None:
         now = self._conversations.now_ms()
-        if steps:
-            insert_steps(connection, self._message, self._batches, steps, self._tunings)
-            self._batches += 1
-        if prefill is not None:
-            connection.execute(
-                "UPDATE messages SET prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, "
-                "context_used = max(context_used, ?) WHERE id = ?",
-                (prefill.total, prefill.reused, prefill.ms, prefill.done, self._message),
-            )
         touched = connection.execute(
-            "UPDATE messages SET updated_ms = ? WHERE id = ?", (now, self._message)
+            "UPDATE messages SET updated_ms = ? WHERE id = ?", (now, message)
         ).rowcount
         if not touched:
             raise StoreError("This conversation was deleted while the reply was written.", "gone")
+        steps: list[Step] = []
+        for event in events:
+            if isinstance(event, Step):
+                steps.append(event)
+            elif isinstance(event, Revised):
+                forget_steps(connection, message)
+                steps = list(event.steps)
+        insert_steps(connection, message, steps)
+        for event in events:
+            if isinstance(event, Prefill):
+                connection.execute(
+                    "UPDATE messages SET prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, "
+                    "context_used = max(context_used, ?) WHERE id = ?",
+                    (event.total, event.reused, event.ms, event.done, message),
+                )
         if end is not None:
-            _finish(connection, self._message, end)
+            _finish(connection, message, end)
             connection.execute(
                 "UPDATE conversations SET updated_ms = ? WHERE id = ?", (now, self.conversation)
             )
-
-    @property
-    def _message(self) -> int:
-        assert self.message is not None, "the reply is opened before anything of it is written"
-        return self.message
-
-
-def insert_steps(
-    connection: sqlite3.Connection,
-    message: int,
-    number: int,
-    steps: list[Step],
-    tunings: dict[Tuning, int],
-    *,
-    apart: bool = True,
-) -> None:
-    """Append steps to a reply as its batch ``number``, and count them. ``tunings`` holds the numbers of
-    tunings that are known already, and gains those of others. ``apart``: the thinking is kept beside the
-    text, not in it."""
-
-    def tuning_id(tuning: Tuning) -> int:
-        if tuning not in tunings:
-            body = msgspec.json.encode(tuning).decode()
-            connection.execute("INSERT OR IGNORE INTO tunings (body) VALUES (?)", (body,))
-            (tunings[tuning],) = connection.execute(
-                "SELECT id FROM tunings WHERE body = ?", (body,)
-            ).fetchone()
-        return tunings[tuning]
-
-    batch = pack(steps, tuning_id)
-    connection.execute(
-        "INSERT INTO batches (message, number, tokens, steps, judged, full, strings) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (message, number, batch.tokens, batch.steps, batch.judged, batch.full, batch.strings),
-    )
-    sides: tuple[list[str], list[str]] = ([], [])
-    for step in steps:
-        for token in step.tokens:
-            sides[token.thinking and apart].append(token.text)
-    text, thinking = (encodable("".join(side)) for side in sides)
-    connection.execute(
-        "INSERT INTO pieces (message, number, text, thinking) VALUES (?, ?, ?, ?)",
-        (message, number, text, thinking),
-    )
-    connection.execute(
-        "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
-        "judged = judged + ?, accepted = accepted + ?, context_used = ? WHERE id = ?",
-        (
-            sum(len(step.tokens) for step in steps),
-            len(steps),
-            sum(step.drafted for step in steps),
-            sum(len(step.judged) for step in steps),
-            sum(row.accepted for step in steps for row in step.judged),
-            steps[-1].context_used,
-            message,
-        ),
-    )
 
 
 def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDied) -> None:
@@ -279,6 +192,11 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
         )
         return
     settle_text(connection, message, end.tail, end.thinking_tail)
+    if end.counters is not None:
+        connection.execute(
+            "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
+            (end.counters.drafted, end.counters.accepted, message),
+        )
     connection.execute(
         "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
         "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "

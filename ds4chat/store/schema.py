@@ -2,12 +2,17 @@
 
 ``PRAGMA user_version`` is the number of steps applied. To change the schema, append a step.
 
-What a reply did is kept in batches, one for each write (about one a second): its tokens, steps and judged
-drafts as packed columns (packing.py says how), because a long conversation has hundreds of thousands of them
-and they are always read together. Everything that is asked for one by one is an ordinary column.
+What a reply did is kept as the engine's steps, encoded (steps.py says how), one row for each write (about one
+a second), because a long conversation has hundreds of thousands of them and they are always read together.
+Everything that is asked for one by one is an ordinary column.
 """
 
 from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from ds4chat.store.migrations import steps_from_columns
 
 APPLICATION_ID = 0x64733463
 """Marks the file as ours ("ds4c"), so that no other program's database is ever migrated."""
@@ -170,7 +175,37 @@ BASELINES = (
     "ALTER TABLE messages ADD COLUMN check_plain_ms REAL NOT NULL DEFAULT 0",
 )
 
-STEPS: tuple[tuple[str, ...], ...] = (CONVERSATIONS, SEARCH, HISTORY, PREFIXES, THINKING, BASELINES)
-"""The statements that lead from version i to version i + 1."""
+_JOINED = """(SELECT coalesce(group_concat({0}, ''), '') FROM
+    (SELECT {0} FROM pieces WHERE message = messages.id ORDER BY number))"""
+ENCODED_STEPS = (
+    # A reply that is being written can not be gone on with: its writer knows the old tables alone.
+    f"UPDATE messages SET text = text || {_JOINED.format('text')}, "
+    f"thinking = thinking || {_JOINED.format('thinking')} WHERE id IN (SELECT message FROM pieces)",
+    "UPDATE messages SET state = 'crashed', owner = NULL, "
+    "detail = 'ds4chat ended while this reply was written.' WHERE state = 'streaming'",
+    """CREATE TABLE steps (
+        id INTEGER PRIMARY KEY,
+        message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        body BLOB NOT NULL
+    )""",
+    "CREATE INDEX steps_of_message ON steps (message)",
+    steps_from_columns,
+    "DROP TABLE batches",
+    "DROP TABLE tunings",
+    "DROP TABLE pieces",
+)
+
+Statement = str | Callable[[sqlite3.Connection], None]
+
+STEPS: tuple[tuple[Statement, ...], ...] = (
+    CONVERSATIONS,
+    SEARCH,
+    HISTORY,
+    PREFIXES,
+    THINKING,
+    BASELINES,
+    ENCODED_STEPS,
+)
+"""The statements that lead from version i to version i + 1, and what does more than SQL can."""
 
 VERSION = len(STEPS)

@@ -19,7 +19,7 @@ from itertools import islice
 
 from ds4chat.store.conversations import escape_like
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, sound, time_of_day
+from ds4chat.store.entities import Role, time_of_day, typed_row
 from ds4chat.text import encodable
 
 SNIPPET_LENGTH = 160
@@ -93,7 +93,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
     patterns = [_literal_pattern(term) for term in terms]
     return [
         Hit(id_, title, None, None, time_of_day(updated), *_snippet(title, patterns))
-        for id_, title, updated in (sound(row, (int, str, int)) for row in rows)
+        for id_, title, updated in (typed_row(row, (int, str, int)) for row in rows)
     ]
 
 
@@ -121,9 +121,11 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
     for row in rows[:limit]:
-        conversation, title, message, role, created_ms, _ = sound(row, (int, str, int, str, int, int | float))
+        conversation, title, message, role, created_ms, _ = typed_row(
+            row, (int, str, int, str, int, int | float)
+        )
         found = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,)).fetchone()
-        text, thinking = sound(found, (str, str))
+        text, thinking = typed_row(found, (str, str))
         snippet, matches, at = _snippet(text, patterns)
         if matches or not thinking:
             at += len(thinking)

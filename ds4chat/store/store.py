@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
+from ds4chat.engine.events import Step
 from ds4chat.store import database as databases
 from ds4chat.store.conversations import Conversations, settle_text
 from ds4chat.store.database import Database
 from ds4chat.store.errors import StoreError
 from ds4chat.store.history import History
 from ds4chat.store.owner import lives
+from ds4chat.store.recording import ReplyRecorder, Request
 from ds4chat.store.search import Hit, search
+from ds4chat.store.steps import read_steps
 
 if TYPE_CHECKING:
-    from ds4chat.store.recording import ReplyRecorder, Request
-    from ds4chat.store.records import Records
+    from ds4chat.analysis.rows import JudgedRows
 
 FILE_NAME = "conversations.db"
 KEEP_DELETED_MS = 30 * 24 * 3600 * 1000
@@ -41,7 +42,6 @@ class Store:
         self.trouble = ""
         """Why this store is in memory although a file was wanted, as a sentence."""
         self._wall = wall
-        self._recorders: WeakSet[ReplyRecorder] = WeakSet()
 
     @classmethod
     def in_memory(cls, wall: Callable[[], float] = time.time) -> Store:
@@ -53,24 +53,36 @@ class Store:
         """The file; None in memory."""
         return self.database.path
 
-    @property
-    def records(self) -> Records:
-        """Tokens, steps and judged drafts of stored replies."""
-        # numpy is loaded by those who need it: a list of conversations does not.
-        from ds4chat.store.records import Records
+    def steps(self, message: int, reply: int = 0) -> list[Step]:
+        """A reply's steps as the engine gave them, but numbered ``reply``."""
+        with self.database.read() as connection:
+            return read_steps(connection, message, reply)
 
-        return Records(self.database)
+    def judged_rows(self, conversation: int) -> JudgedRows:
+        """The judged drafts and steps of every reply of a conversation, all branches; a reply's number is its
+        message's."""
+        # numpy is loaded by those who need it: a list of conversations does not.
+        from ds4chat.analysis.rows import rows_from_steps
+
+        with self.database.read() as connection:
+            replies = connection.execute(
+                "SELECT id FROM messages WHERE conversation = ? AND steps > 0 ORDER BY id", (conversation,)
+            ).fetchall()
+            steps = [step for (message,) in replies for step in read_steps(connection, message, message)]
+        return rows_from_steps(steps)
 
     def search(self, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
         """Titles and messages that hold every word and "quoted phrase" of the query, best match first."""
         return search(self.database, query, model=model, limit=limit)
 
-    def record(self, request: Request, *, clock: Callable[[], float] = time.monotonic) -> ReplyRecorder:
-        """A recorder for one reply. Raises nothing: its ``trouble`` says what could not be kept yet."""
-        from ds4chat.store.recording import ReplyRecorder
+    def recorder(self, *, clock: Callable[[], float] = time.monotonic) -> ReplyRecorder:
+        """What keeps one reply, to be opened with its request. Raises nothing."""
+        return ReplyRecorder(self.database, clock=clock, wall=self._wall)
 
-        recorder = ReplyRecorder(self.database, request, clock=clock, wall=self._wall)
-        self._recorders.add(recorder)
+    def record(self, request: Request) -> ReplyRecorder:
+        """The recorder of a reply that this writes, still empty, and before it the prompt."""
+        recorder = self.recorder()
+        recorder.open(request)
         return recorder
 
     def recover(self) -> list[int]:
@@ -92,9 +104,7 @@ class Store:
         return found
 
     def close(self) -> None:
-        """Write what recorders still hold, and close the database."""
-        for recorder in list(self._recorders):
-            recorder.flush(durable=True)
+        """Close the database."""
         self.database.close()
 
 

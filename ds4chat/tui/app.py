@@ -33,7 +33,7 @@ from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Forgetful, Recorder
+from ds4chat.tui.conversation import NullRecorder, Recorder
 from ds4chat.tui.engine_handle import Engine
 from ds4chat.tui.engine_log import usable_log
 from ds4chat.tui.help.palette import PaletteCommands
@@ -121,7 +121,7 @@ class ChatApp(App[int]):
             engine = EngineClient(log)
         self.chat = Chat(
             engine,
-            store or Forgetful(),
+            store or NullRecorder(),
             tuning_of(settings),
             system=settings.system_prompt,
             think=settings.think,
@@ -172,11 +172,12 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        self._catch_signals()
-        drain_after_the_terminal(self._driver)
+        if self._owns_process:
+            self._catch_signals()
+            drain_after_the_terminal(self._driver)
         if self.first_conversation is not None:
             self._read_conversation(self.first_conversation)
-        if self.settings.model or self.settings.demo:
+        if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.chat_screen.load, self.settings)
 
@@ -254,6 +255,13 @@ class ChatApp(App[int]):
 
     # -- settings
 
+    @property
+    def chosen_sampling(self) -> tuple[str, ...]:
+        """Fields of the sampling that somebody set: a server's own defaults hold for the others."""
+        from ds4chat.engine.from_settings import chosen_sampling
+
+        return chosen_sampling(self._sources)
+
     def keep_tuning(self, tuning: Tuning) -> None:
         """The live settings are these from now on; they are written when the user saves."""
         self.settings = with_tuning(self.settings, tuning)
@@ -287,7 +295,8 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        gc.freeze()
+        if self._owns_process:
+            gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -328,7 +337,7 @@ class ChatApp(App[int]):
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
         settings = replace(
-            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False
+            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server=""
         )
         self.chat_screen.load(settings)
 
@@ -473,7 +482,13 @@ class ChatApp(App[int]):
         self._leave_in_time(self.return_code or 0)
 
 
-def run(settings: Settings, loaded: LoadedSettings | None = None, *, go_on: bool = False) -> int:
+def run(
+    settings: Settings,
+    loaded: LoadedSettings | None = None,
+    store: Recorder | None = None,
+    *,
+    go_on: bool = False,
+) -> int:
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems. ``go_on``:
     with the conversation that was written to last."""
     from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
@@ -485,9 +500,10 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, *, go_on: bool
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources
-    store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    if store is None:
+        store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
     latest: int | None = None
-    if go_on:
+    if go_on and isinstance(store, StoreRecorder):
         try:
             latest = store.store.conversations.latest()
             problems += [] if latest else ["There is no conversation to continue, so this is a new one."]

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import PurePath
 from threading import RLock
 from time import monotonic
 from typing import Literal
 
 from ds4chat.engine.events import (
+    Alive,
     Cancel,
     Ended,
     EngineDied,
@@ -37,12 +37,12 @@ from ds4chat.engine.events import (
     Replay,
     Replayed,
     Retune,
+    Revised,
     SpeculationOff,
     Step,
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
@@ -55,14 +55,6 @@ decoded again and compared."""
 
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
-
-_ENDS = f"Esc again {KILL_AFTER:.0f} seconds later ends the engine. What came is kept."
-WAIT_OR_STOP = {
-    "load": "Wait, or press Esc to stop the load.",
-    "check": f"Wait, or press Esc to stop the check; {_ENDS}",
-    "reply": f"Wait, or press Esc to stop the reply; {_ENDS}",
-}
-"""What to do when the engine is silent, by what it is at."""
 
 ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
@@ -92,6 +84,8 @@ class Frame:
     """Of the running reply, in order."""
     grown: Reply | None = None
     """The reply that gained something."""
+    revised: Reply | None = None
+    """The reply whose steps are known better now."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
@@ -100,6 +94,13 @@ class Frame:
     """Why nothing could be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+
+    @property
+    def looks(self) -> set[str]:
+        """Looks of tokens among what came that the legend explains only once they were seen."""
+        unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
+        approximate = self.grown is not None and self.grown.lossy
+        return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
@@ -215,7 +216,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return one_line(PurePath(self.load_command.model).stem) if self.load_command else ""
+        return self.load_command.title if self.load_command else ""
 
     def retune(self, tuning: Tuning) -> bool:
         """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
@@ -266,9 +267,7 @@ class Chat:
 
     def undo(self) -> str | None:
         """Take back the newest prompt and its reply; the prompt's text, or None where there is none."""
-        if self.reply is not None:
-            return None
-        text = self.conversation.drop_exchange()
+        text = None if self.reply is not None else self.conversation.drop_exchange()
         if text is not None:
             self.recorder.went_back(self.conversation)
         return text
@@ -425,12 +424,9 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
-            return "The engine does not stop. Esc again ends it; what came is kept."
-        if not self._watchdog.complaint or self._stopped_at is not None:
-            return ""
-        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
-        return f"{self._watchdog.complaint} {WAIT_OR_STOP[what]}"
+        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
+        running = "check" if self.reply is None else "reply"
+        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -475,16 +471,19 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded = event
-            self._in_force = self.load_command
-            self.state = "ready"
+            self.loaded, self._in_force, frame.engine = event, self.load_command, True
             if self.load_command is not None:
                 self.recorder.loaded(self.load_command, event)
-            frame.engine = True
-            self._next()
+            if self.reply is None:  # else a reply of a server told more of it
+                self.state = "ready"
+                self._next()
         elif isinstance(event, LoadFailed):
             self._fail(event.message)
             frame.failed = event.message
+        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
+            self._revised(self.reply, event, frame)
+        elif isinstance(event, Alive):
+            self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
             self._ended(event, frame)
         elif isinstance(event, EngineDied):
@@ -495,6 +494,12 @@ class Chat:
             self._speculation_off(event, frame)
         elif isinstance(event, Notice):
             frame.notices.append(event)
+
+    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
+        reply.revise(event)
+        self.session.fold(event)
+        self.recorder.took(reply, (event,))
+        frame.grown = frame.revised = reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -525,10 +530,8 @@ class Chat:
         reply.end(ended)
         self.session.fold(ended)
         self.recorder.ended(reply, ended)
-        frame.grown = frame.ended = reply
-        frame.engine = True
-        self.reply = None
-        self._stopped_at = None
+        frame.grown, frame.ended, frame.engine = reply, reply, True
+        self.reply = self._stopped_at = None
         self.state = "ready"
         if not self._load_pending() and not by_user:
             self._next()
@@ -540,8 +543,7 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
-        frame.died = died
-        frame.engine = True
+        frame.died, frame.engine = died, True
         self.state = "died"
         self.loaded = None
         self.trouble = died.message
@@ -555,5 +557,20 @@ class Chat:
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:
-        self.state, self.loaded, self.trouble = "failed", None, sentence
-        self._changed = True
+        self.state, self.loaded, self.trouble, self._changed = "failed", None, sentence, True
+
+
+def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
+    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
+
+    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
+    """
+    if stopped_for is not None:
+        does_not = "The engine does not stop. Esc again ends it; what came is kept."
+        return does_not if stopped_for >= KILL_AFTER else ""
+    if not complaint or what == "load":
+        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
+    return (
+        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
+        "ends the engine. What came is kept."
+    )

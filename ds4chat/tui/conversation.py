@@ -22,6 +22,7 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Prefill,
+    Revised,
     Step,
     Token,
 )
@@ -126,12 +127,22 @@ class Reply:
     def take(self, step: Step) -> None:
         """Append a step's tokens."""
         self.state = "streaming"
+        self._append(step)
+        self.stats.fold(step)
+
+    def revise(self, revised: Revised) -> None:
+        """Take these steps instead of all that came: a server told only at the end what they were."""
+        self.steps, self.tokens, self._first, self.thinking_tokens = [], [], [], 0
+        for step in revised.steps:
+            self._append(step)
+        self.stats.fold(revised)
+
+    def _append(self, step: Step) -> None:
         self._first.append(len(self.tokens))
         self.steps.append(step)
         self.tokens += step.tokens
         self.thinking_tokens += sum(token.thinking for token in step.tokens)
         self.lossy |= step.tuning.mode == "approximate"
-        self.stats.fold(step)
 
     def end(self, ended: Ended) -> None:
         """The engine says that it is over."""
@@ -272,7 +283,7 @@ class Recorder(Protocol):
     def number_on_disk(self, conversation: Conversation) -> int:
         """The number under which the conversation is kept on disk; 0 where it is not."""
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """What came of the reply since the last call, in order; at most once a frame."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
@@ -324,7 +335,7 @@ class Recorder(Protocol):
         """Write what is left; a sentence if something of it is lost, else empty."""
 
 
-class Forgetful:
+class NullRecorder:
     """The Recorder that keeps nothing: for a chat without a store."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
@@ -338,7 +349,7 @@ class Forgetful:
         """None."""
         return 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
         """Kept nowhere."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:

@@ -54,11 +54,10 @@ def _keep_reply(store: Store, reply: Reply, request: Request, targets: Mapping[s
             check_plain_ms=plain.checked_ms,
         )
     )
-    recorder.take(*reply.steps)
+    recorder.append(*reply.steps)
     if not reply.running:
-        recorder.take(_end(reply))
-    else:
-        recorder.flush()
+        recorder.append(_end(reply))
+    recorder.flush()
     return recorder.message
 
 

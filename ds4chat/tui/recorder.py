@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from time import monotonic
 from types import MappingProxyType
 from typing import TypeVar
 
-from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Step
+from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Revised, Step
 from ds4chat.store import Message, ModelIdentity, Store, StoreError
 from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
@@ -42,114 +41,21 @@ LAST_WAIT = PATIENCE_MS / 1000 + 1.0
 T = TypeVar("T")
 
 
-class _Exchange:
-    """A reply that is being written, and the prompt before it if that is new. But for ``take``, everything
-    here happens in the writer's thread."""
-
-    def __init__(self, store: Store, conversation: Conversation, reply: Reply, loaded: Loaded | None) -> None:
-        turns = conversation.turns
-        at = next(i for i in reversed(range(len(turns))) if turns[i] is reply)
-        asked = turns[at - 1] if at else None
-        self.reply = reply
-        self.over = False
-        """Its end is written, or nothing more of it can be."""
-        self.complaint = ""
-        """Why nothing more of it can be written, as a sentence, until that is said."""
-        self._store = store
-        self._conversation = conversation
-        self._system = conversation.system
-        self._loaded = loaded
-        self._user = asked if isinstance(asked, UserTurn) and asked.key is None else None
-        self._before: Turn | None = asked
-        if self._user is not None:
-            self._before = turns[at - 2] if at > 1 else None
-        self._came: deque[Step | Prefill | Ended | EngineDied] = deque()
-        self._recorder: ReplyRecorder | None = None
-
-    def take(self, *events: Step | Prefill | Ended | EngineDied) -> None:
-        """Keep what came, to be written soon. Any thread may call it."""
-        self._came.extend(events)
-
-    def open(self) -> None:
-        """Write the prompt and an empty reply. Raises StoreError."""
-        with self._explained():
-            if self._recorder is None:
-                self._list_again()
-                self._recorder = self._store.record(self._request())
-            else:
-                self._recorder.flush(durable=True)
-            self._number(self._recorder)
-
-    def grow(self) -> None:
-        """Write what came meanwhile, if it is time, and an end at once. Raises StoreError."""
-        recorder = self._recorder
-        if recorder is None or self.over:
-            return
-        with self._explained():
-            recorder.take(*[self._came.popleft() for _ in range(len(self._came))])
-            self._number(recorder)
-            self.over = recorder.finished
-
-    def flush(self) -> None:
-        """Write everything that came. Raises StoreError."""
-        self.grow()
-        if self._recorder is not None and not self.over:
-            with self._explained():
-                self._recorder.flush(durable=True)
-                self._number(self._recorder)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError as error:
-            if error.kind == "gone":
-                self.over = True
-                self.complaint = f"{error} The reply is not kept; /export writes it to a file."
-            raise
-
-    def _number(self, recorder: ReplyRecorder) -> None:
-        """Give the turns the numbers that the store gave them. Raises what keeps them from being written."""
-        if recorder.error is not None:
-            raise recorder.error
-        self._conversation.key = recorder.conversation
-        self.reply.key = recorder.message
-        if self._user is not None:
-            self._user.key = recorder.prompt
-
-    def _request(self) -> Request:
-        loaded, user = self._loaded, self._user
-        return Request(
-            prompt=user.text if user is not None else None,
-            conversation=self._conversation.key,
-            parent=self._before.key if self._before is not None else None,
-            system=self._system,
-            model=ModelIdentity.of(loaded.target) if loaded else None,
-            support=ModelIdentity.of_support(loaded.drafter) if loaded else None,
-            drafter=loaded.drafter.kind if loaded and loaded.drafter else "",
-            load_plain_ms=self.reply.stats.plain.load_ms,
-        )
-
-    def _list_again(self) -> None:
-        """A conversation that is gone on with, here or in another ds4chat, is not deleted any more."""
-        key = self._conversation.key
-        if key is not None and self._store.conversations.get(key).deleted_ms is not None:
-            self._store.conversations.restore(key)
-
-
 class StoreRecorder:
     """The Recorder that writes to a store. Nothing raises here but what reads or exports conversations."""
 
     def __init__(self, store: Store) -> None:
         """Read what a session wants of the last one; that may wait for the disk, what follows does not."""
         self.store = store
-        self._news: list[Notice] = [Notice("warning", store.trouble)] if store.trouble else []
+        self._news: deque[Notice] = deque([Notice("warning", store.trouble)] if store.trouble else [])
         self._prompts = self._read(store.history.prompts) or []
         self._draft = self._read(store.history.draft) or ""
         recent = self._read(store.history.recent_models) or []
         self._models = list(dict.fromkeys(model.path for model in recent))
-        self._exchange: _Exchange | None = None
+        self._reply: Reply | None = None
         """The newest one; only it can still grow."""
+        self._recorder = store.recorder()
+        """What keeps it. It is appended to here, and writes in the writer's thread."""
         self._opening: Ticket | None = None
         """Its first write."""
         self._opened_at = 0.0
@@ -165,8 +71,35 @@ class StoreRecorder:
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
         """Have the prompt, if it is new, and an empty reply written; ``kept`` says when they are."""
-        exchange = self._exchange = _Exchange(self.store, conversation, reply, self._loaded)
-        self._opening = self._writer.put(exchange.open)
+        turns = conversation.turns
+        at = next(i for i in reversed(range(len(turns))) if turns[i] is reply)
+        asked = turns[at - 1] if at else None
+        user = asked if isinstance(asked, UserTurn) and asked.key is None else None
+        before = (turns[at - 2] if at > 1 else None) if user is not None else asked
+        system, loaded = conversation.system, self._loaded
+        self._reply, self._recorder = reply, self.store.recorder()
+        recorder = self._recorder
+
+        def open_() -> None:
+            self._list_again(conversation.key)
+            # What came before has its number by now.
+            recorder.open(
+                Request(
+                    prompt=user.text if user is not None else None,
+                    conversation=conversation.key,
+                    parent=before.key if before is not None else None,
+                    system=system,
+                    model=ModelIdentity.of(loaded.target) if loaded else None,
+                    support=ModelIdentity.of_support(loaded.drafter) if loaded else None,
+                    drafter=loaded.drafter.kind if loaded and loaded.drafter else "",
+                    load_plain_ms=reply.stats.plain.load_ms,
+                )
+            )
+            conversation.key, reply.key = recorder.conversation, recorder.message
+            if user is not None:
+                user.key = recorder.prompt
+
+        self._opening = self._writer.put(lambda: self._unless_gone(open_))
         self._opened_at = monotonic()
         if not self._writer.trouble:
             self._opening.wait(PROMPTLY)
@@ -179,16 +112,16 @@ class StoreRecorder:
         """The number of a conversation that the store has in a file; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill]) -> None:
-        """Hand over what came; it is written within a second."""
-        if self._exchange is not None and self._exchange.reply is reply:
-            self._exchange.take(*events)
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
+        """Have what came written within a second."""
+        if self._reply is reply:
+            self._recorder.append(*events)
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
         """Have the end written, with all that came before it."""
-        if self._exchange is not None and self._exchange.reply is reply:
-            self._exchange.take(end)
-            self._writer.put(self._exchange.grow)
+        if self._reply is reply:
+            self._recorder.append(end)
+            self._put_flush()
 
     def checked(self, reply: Reply) -> None:
         """Have what the check took written beside the reply."""
@@ -233,6 +166,9 @@ class StoreRecorder:
         """Remember the pair, and stamp it on the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
+        if command.server is not None:
+            self._targets[name] = loaded.target
+            return
         self._models = list(dict.fromkeys([command.model, *self._models]))
         self._targets[loaded.target.title] = loaded.target
         self._writer.put(
@@ -255,17 +191,12 @@ class StoreRecorder:
         elif self._told and not trouble:
             self._news.append(Notice("info", RECOVERED))
         self._told = trouble
-        if self._exchange is not None and self._exchange.complaint:
-            self._news.append(Notice("warning", self._exchange.complaint))
-            self._exchange.complaint = ""
-        found, self._news = self._news, []
-        return found
+        # The writer's thread may have more meanwhile.
+        return [self._news.popleft() for _ in range(len(self._news))]
 
     def settle(self, seconds: float) -> bool:
         """Wait until all up to now is written, at most so long; whether it is. Any thread may call it."""
-        if self._exchange is not None:
-            self._writer.put(self._exchange.flush)
-        return self._writer.flush(seconds)
+        return self._put_flush().wait(seconds)
 
     def close(self) -> str:
         """Write what is left and close the store, within LAST_WAIT; a sentence if something of it is lost,
@@ -275,8 +206,7 @@ class StoreRecorder:
         return f"The last of this chat could not be kept. {self._writer.trouble or SILENT}"
 
     def _close_store(self) -> None:
-        if self._exchange is not None:
-            self._exchange.flush()
+        self._flush(self._recorder)
         try:
             self.store.close()
         except sqlite3.Error as error:
@@ -343,11 +273,32 @@ class StoreRecorder:
     # -- parts
 
     def _beat(self) -> bool:
-        exchange = self._exchange
-        if exchange is None:
-            return False
-        exchange.grow()
-        return not exchange.over
+        recorder = self._recorder
+        self._flush(recorder)
+        return recorder.message is not None and not recorder.over
+
+    def _put_flush(self) -> Ticket:
+        recorder = self._recorder
+        return self._writer.put(lambda: self._flush(recorder))
+
+    def _flush(self, recorder: ReplyRecorder) -> None:
+        self._unless_gone(recorder.flush)
+
+    def _unless_gone(self, write: Callable[[], None]) -> None:
+        """Write, or say why nothing more of the reply can be. Raises StoreError for what may work later."""
+        try:
+            write()
+        except StoreError as error:
+            if error.kind != "gone":
+                raise
+            self._news.append(
+                Notice("warning", f"{error} The reply is not kept; /export writes it to a file.")
+            )
+
+    def _list_again(self, key: int | None) -> None:
+        """A conversation that is gone on with, here or in another ds4chat, is not deleted any more."""
+        if key is not None and self.store.conversations.get(key).deleted_ms is not None:
+            self.store.conversations.restore(key)
 
     def _read(self, read: Callable[[], T]) -> T | None:
         """What ``read`` gives; None where it cannot, and the user is told why."""
@@ -388,7 +339,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:
-        for step in store.records.steps(message.id, number):
+        for step in store.steps(message.id, number):
             reply.take(step)
     except StoreError as error:
         # Its records cannot be read: the text alone is better than nothing.

@@ -46,6 +46,7 @@ OWN_COLORS = (
     "token-corrected",
     "token-bonus",
     "token-plain",
+    "token-unknown",
     "token-approximate",
     "thinking",
     "chart-draft",
@@ -61,6 +62,7 @@ TOKEN_STYLES: dict[str, str] = {
     "token-corrected": "underline",
     "token-bonus": "bold",
     "token-plain": "italic",
+    "token-unknown": "italic underline",
     "token-approximate": "bold underline",
 }
 """Text style of each origin: what tells them apart where colour cannot. A theme may choose others, as long
@@ -106,6 +108,8 @@ def parse_theme(name: str, text: str) -> tuple[Theme | None, list[str]]:
     ansi = _flag(document, "ansi", False, problems)
     dark = _flag(document, "dark", True, problems)
     base = _colors(document, "base", BASE_COLORS, ("boost",), ansi, problems)
+    if isinstance(colors := document.get("colors"), dict) and "thinking" in colors:
+        colors.setdefault("token-unknown", colors["thinking"])  # for themes made before there were servers
     own = _colors(document, "colors", OWN_COLORS, (), ansi, problems)
     styles = _styles(document, problems)
     more = _variables(document, problems)

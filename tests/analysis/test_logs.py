@@ -183,5 +183,41 @@ def test_ds4s_own_lines_are_read() -> None:
     assert [len(record.judged) for record in log.steps] == [0, 0, 0, 0, 1, 1, 0]
     assert rows.target.tolist() == [77, 78]
     assert rows.step_ms[3].tolist() == pytest.approx([2.0, 30.0, 0.0, 1.5, 0.5, 34.0])
-    assert log.steps[1].gate == pytest.approx(3.0)
+    assert log.steps[1].tuning.gate == pytest.approx(3.0)
     assert log.probes == [Probe(5, 5, 1, 1)]
+
+
+CONF = (
+    'ds4chat: mtp conf reply=1 step=0 position=1 draft=5 draft_text="a" target=5 target_text="a" accepted=1 '
+    "by=match ratio=1 gap=2 draft_gap=1 draft_prob=0.5 drafted=1 committed=1 depth=1 mode=exact"
+)
+TIMING = (
+    "ds4chat: mtp timing reply=1 step=0 drafted=1 committed=1 emitted=2 depth=1 draft_ms=1 verify_ms=1 "
+    "accept_ms=1 rollback_ms=1 other_ms=1 total_ms=5"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (CONF, ("draft=5", f"draft={10**30}")),
+        (CONF, ("target=5", f"target={2**31}")),
+        (CONF, ("position=1", "position=0")),
+        (CONF, ("position=1", "position=-1")),
+        (TIMING, ("emitted=2", f"emitted={10**12}")),
+        (TIMING, ("emitted=2", "emitted=-1")),
+        (TIMING, ("drafted=1", f"drafted={10**30}")),
+        (TIMING, ("depth=1", "depth=-1")),
+        (
+            "ds4: mtp conf drafted=2 committed=2 draft_next=1 target_next=1 margin=0.5",
+            ("next=1", f"next={10**30}"),
+        ),
+    ],
+)
+def test_a_number_that_no_step_has_breaks_its_line_alone(line: str, change: tuple[str, str]) -> None:
+    """Columns hold 64 bits, and a step's tokens are counted out."""
+    whole = parse_log([line])
+    assert (whole.broken, whole.rows().steps) == (0, 1)
+    log = parse_log([line.replace(*change, 1), TIMING.replace("step=0", "step=7")])
+    assert log.broken == 1
+    assert log.rows().step_index.tolist() == [7]

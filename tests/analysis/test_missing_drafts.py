@@ -10,14 +10,14 @@ import pytest
 from kits.recorded import judged, step
 
 from ds4chat.analysis.missing import MissingDrafts, refused_steps
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.events import Step, Tuning
 
 
 def run_of(
     drafts: Sequence[Sequence[tuple[bool, float]]], depth: int, gate: float = 0.0, *, apart: bool = False
-) -> Rows:
+) -> JudgedRows:
     """Steps of (accepted, gap) drafts, each a reply of its own if ``apart``; a step that drafted less than
     the depth without a rejection was stopped by its gate."""
     steps: list[Step] = []
@@ -38,7 +38,7 @@ def run_of(
     return rows_from_steps(steps)
 
 
-def chances(rows: Rows, gate: float | None = None) -> MissingDrafts:
+def chances(rows: JudgedRows, gate: float | None = None) -> MissingDrafts:
     passes = ~(rows.draft_gap < (rows.gate if gate is None else gate))
     return MissingDrafts(rows, rows.accepted, passes, gate)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kits.recorded import draft, step
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes, plain_times
 from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.baseline import PlainTime
@@ -26,7 +26,7 @@ def a_pass(index: int, ms: Phases = PLAIN) -> Step:
     return replace(step(index, [], depth=0, ms=ms), baseline=True)
 
 
-def rows_of(*steps: Step) -> Rows:
+def rows_of(*steps: Step) -> JudgedRows:
     return rows_from_steps(replace(one, index=index) for index, one in enumerate(steps))
 
 

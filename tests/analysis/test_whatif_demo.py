@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kits.recorded import judged, step
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.events import Step, Tuning
 
@@ -29,7 +29,7 @@ def saved(name: str) -> dict[str, Any]:
 
 
 @cache
-def recorded(name: str) -> Rows:
+def recorded(name: str) -> JudgedRows:
     return rows_from_steps(steps_of(saved(name)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ds4chat.commands import bench, chat
 from ds4chat.commands import main as cli
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.ds4_differences import DIFFERENCES
@@ -20,7 +21,7 @@ from ds4chat.settings.validate import range_of
 
 def read(*argv: str) -> dict[str, Any]:
     """The settings that these arguments give."""
-    return cli.chat_parser().read(argv)[0].settings
+    return chat.parser("").read(argv)[0].settings
 
 
 @pytest.fixture
@@ -65,9 +66,9 @@ def test_options_are_read_as_in_llama_cpp_and_ds4(argv: list[str], settings: dic
 
 @pytest.mark.parametrize("text", ["- one thing", "-n items", "-1 + 2 = ?", "-test", "--x", "\u00e9\n"])
 def test_a_prompt_may_begin_with_anything(text: str) -> None:
-    given, words = cli.chat_parser().read([f"--prompt={text}", "--json"])
+    given, words = chat.parser("").read([f"--prompt={text}", "--json"])
     assert (given.prompt, given.json, words) == (text, True, [])
-    given, words = cli.chat_parser().read(["-p", text, "--json"])
+    given, words = chat.parser("").read(["-p", text, "--json"])
     assert (given.prompt, given.json, words) == (text, True, [])
 
 
@@ -118,7 +119,10 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
             "-m a\\udcff.gguf is not valid UTF-8: convert the text, or rename the file.",
         ),
         (["--x\x1b[31m"], "--x\\x1b[31m is not an option; ds4chat -h lists them."),
-        (["-p", "a"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
+        (
+            ["-p", "a"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
         (["-p", ""], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", " \n"], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", "a\udcff"], "The prompt given with -p is not valid UTF-8 at byte 1: convert it to UTF-8."),
@@ -148,8 +152,14 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         ),
         (["convert-mtp", "a", "b"], "ds4chat convert-mtp takes three files: MAIN SUPPORT OUT."),
         (["bench", "x", "-m", "a"], 'ds4chat bench takes options only, not "x".'),
-        (["bench"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
-        (["check"], "There is no model: name a GGUF file with -m FILE, or take the demo with --demo."),
+        (
+            ["bench"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
+        (
+            ["check"],
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+        ),
         (["config"], "ds4chat config takes path, show, defaults, check or write. It needs one of them."),
         (
             ["config", "chekc"],
@@ -219,7 +229,7 @@ def test_an_answer_that_needs_no_model_loads_nothing_heavy(argv: list[str]) -> N
         "heavy = {'textual', 'rich', 'numpy', 'gguf', 'llama_cpp', 'msgspec', 'jinja2', 'sqlite3'}; "
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "loaded: []", done.stderr
 
 
@@ -241,9 +251,12 @@ def started(monkeypatch: pytest.MonkeyPatch, target: str) -> list[tuple[Any, ...
 def test_the_one_shot_gets_the_settings_and_the_prompt(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = started(monkeypatch, "ds4chat.commands.oneshot.run")
     assert cli.main(["-m", "a", "-p", "hi\n", "--json", "--raw", "--ignore-eos", "-n", "3"]) == 7
-    assert calls == [
-        (Settings(model="a", predict=3), Shot("hi\n", json=True, raw=True, ignore_eos=True)),
-    ]
+    settings, shot, sources = calls[0]
+    assert (settings, shot) == (
+        Settings(model="a", predict=3),
+        Shot("hi\n", json=True, raw=True, ignore_eos=True),
+    )
+    assert [key for key, source in sources.items() if source != "default"] == ["model", "predict"]
 
 
 def test_many_prompts_come_from_lines_or_from_json_lines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +286,7 @@ def test_a_file_without_prompts_is_refused(
     [
         (["inspect", "a", "--json", "b"], "ds4chat.commands.inspect.run", ("a", "b", False, True)),
         (["inspect", "--demo"], "ds4chat.commands.inspect.run", ("", None, True, False)),
-        (["convert-mtp", "a", "b", "--force", "c"], "ds4chat.models.convert.run", ("a", "b", "c", True)),
+        (["convert-mtp", "a", "b", "--force", "c"], "ds4chat.commands.convert.run", ("a", "b", "c", True)),
     ],
 )
 def test_a_command_gets_its_words_in_any_order_of_options(
@@ -285,11 +298,11 @@ def test_a_command_gets_its_words_in_any_order_of_options(
 
 
 def test_the_options_of_a_bench() -> None:
-    given, _ = cli.bench_parser().read(["--save", "--quick", "--compare", "http://x", "-m", "a"])
+    given, _ = bench.parser().read(["--save", "--quick", "--compare", "http://x", "-m", "a"])
     assert (given.save, given.quick, given.compare, given.settings) == ("", True, "http://x", {"model": "a"})
-    given, _ = cli.bench_parser().read(["--save", "f.json"])
+    given, _ = bench.parser().read(["--save", "f.json"])
     assert given.save == "f.json"
-    given, _ = cli.bench_parser().read([])
+    given, _ = bench.parser().read([])
     assert BenchOptions() == BenchOptions(given.json, given.save, given.quick, given.plot, given.compare)
 
 
@@ -314,7 +327,7 @@ def test_an_unforeseen_error_is_a_sentence_and_its_trace_is_kept(
     def broken(argv: list[str]) -> int:
         raise RuntimeError("boom")
 
-    monkeypatch.setitem(cli.COMMANDS, "logs", broken)
+    monkeypatch.setattr("ds4chat.commands.logs.main", broken)
     assert cli.main(["logs"]) == 1
     assert capsys.readouterr().err == (
         f"ds4chat: An unforeseen error ended this: RuntimeError: boom. The trace is in {home}/crash.log; "
@@ -352,7 +365,7 @@ def test_every_end_has_its_exit_code(
     def ends(argv: list[str]) -> int:
         raise error
 
-    monkeypatch.setitem(cli.COMMANDS, "logs", ends)
+    monkeypatch.setattr("ds4chat.commands.logs.main", ends)
     assert cli.main(["logs"]) == code
     assert capsys.readouterr().err == said
 

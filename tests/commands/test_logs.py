@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kits.stored_replies import ROOT, ended, step, text
+from kits.stored_replies import ROOT, ended, keep, step, text
 
 from ds4chat.commands.main import main
 from ds4chat.engine.events import refused
@@ -25,10 +25,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
     store = open_store(tmp_path / "home" / FILE_NAME)
     first = store.record(Request("Count to three.", model=ModelIdentity("/m/a.gguf", "Alpha")))
-    first.take(step(0))
-    first.take(ended())
+    first.append(step(0))
+    keep(first, ended())
     second = store.record(Request(EVIL, model=ModelIdentity(f"/m/{EVIL}", EVIL)))
-    second.take(ended("cancelled", tail=f"answer {EVIL}"))
+    keep(second, ended("cancelled", tail=f"answer {EVIL}"))
     store.close()
     return tmp_path / "home"
 
@@ -86,9 +86,9 @@ def test_a_reply_cut_short_says_why(home: Path, tmp_path: Path, capsys: pytest.C
     """One that was refused because its prompt is too long has nothing else to show."""
     why = "The prompt has 6 tokens and the context holds 5. Shorten it, or raise the context length (-c)."
     store = open_store(home / FILE_NAME)
-    store.record(Request("hello")).take(refused(1, why, "context"))
-    store.record(Request("go on")).take(ended("length"))
-    store.record(Request("broken")).take(refused(1, "It broke.\x1b[2J"))
+    keep(store.record(Request("hello")), refused(1, why, "context"))
+    keep(store.record(Request("go on")), ended("length"))
+    keep(store.record(Request("broken")), refused(1, "It broke.\x1b[2J"))
     store.close()
     shown = run(capsys, "show", "3")[1].splitlines()
     assert (

@@ -49,7 +49,15 @@ def test_counters() -> None:
     stats = folded()
     assert (stats.steps, stats.drafted, stats.judged, stats.accepted, stats.emitted) == (4, 8, 6, 4, 8)
     assert [(p.judged, p.accepted) for p in stats.by_position] == [(3, 2), (2, 1), (1, 1)]
-    assert stats.outcomes == {"full": 1, "partial": 1, "miss": 1, "gated": 0, "plain": 1, "fallback": 0}
+    assert stats.outcomes == {
+        "full": 1,
+        "partial": 1,
+        "miss": 1,
+        "gated": 0,
+        "plain": 1,
+        "fallback": 0,
+        "unknown": 0,
+    }
 
 
 def test_rates() -> None:

@@ -50,7 +50,7 @@ def test_killed_in_a_reply_it_keeps_what_it_wrote_and_leaves_no_engine(
         reply = store.conversations.path(conversation.id)[-1]
         assert reply.state == "crashed"
         assert reply.context_used >= shown
-        tokens = store.records.tokens(reply.id)
+        tokens = [token for step in store.steps(reply.id) for token in step.tokens]
         assert "".join(token.text for token in tokens) == reply.text == found[-1][2]
     finally:
         store.close()

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.events import Judged, Outcome, Phases, Step, Token, Tuning
 from ds4chat.tui import themes
 from ds4chat.tui.explorer.screen import ExplorerScreen
@@ -79,7 +79,7 @@ VERDICTS = ("++", "-", "+-", "", "++", "++", "-", "+-", "++", "~+") * 6
 """60 steps, 6 of them plain; 102 rows, of which 12 miss, 12 are the second of a partial step, 6 lossy."""
 
 
-def source(rows: Rows | None = None, *, jumps: bool = True, note: str = "") -> Source:
+def source(rows: JudgedRows | None = None, *, jumps: bool = True, note: str = "") -> Source:
     """The rows of VERDICTS, or others."""
     return Source.of(
         "this conversation",
@@ -89,7 +89,7 @@ def source(rows: Rows | None = None, *, jumps: bool = True, note: str = "") -> S
     )
 
 
-def many_rows(count: int) -> Rows:
+def many_rows(count: int) -> JudgedRows:
     """``count`` rows in steps of two drafts, drawn from a fixed stream."""
     small = rows_from_steps(steps_from(("++", "+-")))
     dice = np.random.default_rng(7)

@@ -12,9 +12,10 @@ from pathlib import Path
 import tiny
 from kits.terminal import Terminal
 
+from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 """Seconds to wait for what must come; only a fault makes a test wait that long."""
 
 ENDLESS = "go on in a loop"
@@ -47,11 +48,6 @@ def frames_until(chat: Chat, condition: Callable[[], object], what: str) -> None
         return condition()
 
     until(look, what)
-
-
-def one_line(screen: str) -> str:
-    """What is said on the screen, without the frames and line ends in it."""
-    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
 
 
 class Victim(Terminal):
@@ -129,8 +125,9 @@ def stored(home: Path) -> list[tuple[str, str, str]]:
     """Role, state and text of every message of a home's database, whose soundness is checked."""
     with sqlite3.connect(home / "conversations.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        rows = connection.execute(
-            "SELECT role, state, text || coalesce((SELECT group_concat(text, '') FROM (SELECT text FROM "
-            "pieces WHERE message = m.id ORDER BY number)), '') FROM messages m ORDER BY id"
-        )
-        return [(role, state, text) for role, state, text in rows]
+    store = open_store(home / "conversations.db", read_only=True)
+    try:
+        found = [m for c in store.conversations.listed() for m in store.conversations.messages(c.id)]
+        return [(m.role, m.state, m.text) for m in sorted(found, key=lambda message: message.id)]
+    finally:
+        store.close()

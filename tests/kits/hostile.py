@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiny
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 
 from ds4chat.settings.paths import CONFIG_NAME
 from ds4chat.store import FILE_NAME, ModelIdentity, open_store
@@ -88,8 +88,8 @@ def lay_out(root: Path, tiny_dir: Path) -> Place:
     (home / "themes").mkdir(parents=True)
     store = open_store(home / FILE_NAME)
     recorder = store.record(Request(TEXT, model=ModelIdentity(f"/m/{NAME}", TEXT), system=TEXT))
-    recorder.take(step(0))
-    recorder.take(ended("cancelled", tail=TEXT))
+    recorder.append(step(0))
+    keep(recorder, ended("cancelled", tail=TEXT))
     assert recorder.conversation is not None
     store.conversations.rename(recorder.conversation, TEXT)
     store.history.add_prompt(TEXT)

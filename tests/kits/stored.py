@@ -26,9 +26,9 @@ def converse(
     for prompt in prompts:
         recorder = store.record(Request(prompt, conversation, parent, model=model, drafter="eagle3"))
         for step in steps_of(1, pieces):  # type: ignore[arg-type]
-            recorder.take(step)
-        recorder.take(ended(1))
-        assert recorder.trouble == ""
+            recorder.append(step)
+        recorder.append(ended(1))
+        recorder.flush()
         conversation, parent = recorder.conversation, recorder.message
     assert conversation is not None
     return conversation

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ds4chat.engine.events import Ended, FullRow, Judged, Phases, Step, Token, Tuning
+from ds4chat.engine.events import Ended, EngineDied, FullRow, Judged, Phases, Step, Token, Tuning
+from ds4chat.store.recording import ReplyRecorder
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,6 +74,12 @@ def ended(reason: str = "stop", *, tail: str = "", reply: int = 0, detail: str =
     )
 
 
+def keep(recorder: ReplyRecorder, *events: Step | Ended | EngineDied) -> None:
+    """Have the recorder write what came, and this."""
+    recorder.append(*events)
+    recorder.flush()
+
+
 def python(code: str, *arguments: object, **more: object) -> subprocess.Popen[str]:
     """A process that runs ``code`` with these arguments; its stdout is a pipe."""
     environment = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
@@ -95,18 +102,23 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from ds4chat.store import open_store
-from ds4chat.store.recording import Request
+from ds4chat.store.recording import INTERVAL, Request
+from ds4chat.store.writer import Writer
 from kits.stored_replies import step
 store = open_store(Path(sys.argv[1]))
 recorder = store.record(Request("What is written here?"))
+def beat():
+    recorder.flush()
+    return True
+Writer(beat, INTERVAL).put(lambda: None)
 print(recorder.conversation, recorder.message, flush=True)
 index = 0
 while True:
     begun = time.monotonic()
-    recorder.take(step(index))
+    recorder.append(step(index))
     print(index, begun, time.monotonic(), flush=True)
     index += 1
     time.sleep(0.01)
 """
 """Writes a reply until it is killed. Says the numbers, then of each step its index and when, by its clock,
-it began to take it and had taken it."""
+it began to hand it over and had done so."""

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import tiny
 from kits.engine import PAIRS, Answer, load_of, opened
-from pitfalls.scripted import Scripted
+from kits.scripted import Scripted
 from tiny.vocab import word
 
 from ds4chat.analysis.log_parser import parse_log
@@ -87,12 +87,13 @@ def test_the_store_and_the_explorer(answered: tuple[Answer, list[str]]) -> None:
     got, words = answered
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(*got.steps, got.ended)
+    recorder.append(*got.steps, got.ended)
+    recorder.flush()
     assert recorder.message is not None and recorder.conversation is not None
     message = store.conversations.message(recorder.message)
     assert (message.accepted, message.tokens) == (len(words) + 1, len(words))
-    assert sums(store.records.steps(recorder.message)) == sums(got.steps)
-    rows, stored = rows_from_steps(got.steps), store.records.judged_rows(message=recorder.message)
+    assert sums(store.steps(recorder.message)) == sums(got.steps)
+    rows, stored = rows_from_steps(got.steps), store.judged_rows(recorder.conversation)
     for found in (rows, stored):
         ends = found.step_accepted > found.step_emitted
         assert (found.step_accepted.sum(), ends.sum()) == (len(words) + 1, 1)

@@ -153,14 +153,14 @@ def test_relative_paths_are_saved_as_what_they_meant(tmp_path: Path, monkeypatch
     }
 
 
-def test_the_examples_of_keys_and_presets_are_valid_when_uncommented() -> None:
+def test_the_examples_of_tables_are_valid_when_uncommented() -> None:
     lines = document(Settings()).splitlines()
     tables = [line[2:] for line in lines[lines.index("# [keys]") :] if line.startswith("# ")]
     body = [line for line in tables if line.startswith("[") or " = " in line]
     body = [line for line in body if not line.startswith("Key bindings")]
     read = parse("\n".join(body).encode(), Path("/"))
     assert read.problems == []
-    assert set(read.values) == {"keys", "presets"}
+    assert set(read.values) == {"keys", "presets", "servers"}
     assert all(check(o, read.values[o.key]) for o in OPTIONS if o.kind == "table")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 
 from ds4chat.store import ModelIdentity, Store, StoreError, open_store
 from ds4chat.store.entities import TITLE_LENGTH
@@ -66,8 +66,8 @@ def test_the_first_message_can_be_edited_too(store: Store) -> None:
 def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
     conversation, prompt, answer = exchange(store, "one", "1")
     again = store.record(Request(None, parent=prompt))
-    again.take(step(0))
-    again.take(ended())
+    again.append(step(0))
+    keep(again, ended())
     assert again.conversation == conversation
     assert store.conversations.siblings(answer) == [answer, again.message]
     assert [m.id for m in store.conversations.path(conversation)] == [prompt, again.message]
@@ -98,8 +98,8 @@ def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) 
     recorder = store.record(Request("count", system="be brief"))
     steps = [step(0, thinking=True), step(1)]
     for one in steps:
-        recorder.take(one)
-    recorder.take(ended("length", tail="..."))
+        recorder.append(one)
+    keep(recorder, ended("length", tail="..."))
     assert recorder.conversation is not None and recorder.message is not None
     exchange(store, "more", "later", recorder.conversation)
 
@@ -108,19 +108,19 @@ def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) 
     original = store.conversations.path(recorder.conversation, recorder.message)
     assert [m.text for m in path] == [m.text for m in original]
     assert [(m.finish_reason, m.tokens, m.accepted) for m in path][-1] == ("length", 6, 4)
-    assert store.records.steps(path[-1].id) == steps
+    assert store.steps(path[-1].id) == steps
     assert store.conversations.get(fork).forked_from == recorder.message
 
     # The two have nothing in common any more.
     store.conversations.delete(recorder.conversation)
     assert store.conversations.purge(store.conversations.now_ms() + 1) == 1
-    assert store.records.steps(path[-1].id) == steps
+    assert store.steps(path[-1].id) == steps
     assert store.conversations.get(fork).forked_from is None
 
 
 def test_a_reply_that_still_runs_is_forked_as_far_as_it_is(store: Store) -> None:
     recorder = store.record(Request("count"))
-    recorder.take(step(0))
+    recorder.append(step(0))
     recorder.flush()
     assert recorder.message is not None
     copy = store.conversations.path(store.conversations.fork(recorder.message))[-1]
@@ -209,7 +209,7 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
     made = []
     for name in names:
         recorder = store.record(Request("hi", model=ModelIdentity(f"/m/{name}.gguf", name)))
-        recorder.take(ended())
+        keep(recorder, ended())
         made.append(recorder.conversation)
     # An underscore is a character like any other, not a placeholder.
     assert [found.id for found in store.conversations.listed(model="n3_8")] == [made[0]]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 
 from ds4chat.commands.main import main
 from ds4chat.store import FILE_NAME, ModelIdentity, Store, StoreError, open_or_in_memory, open_store
@@ -32,9 +32,7 @@ TABLES = {
         *("finish_reason", "detail", "tail", "tokens", "judged", "prefill_ms", "context_used", "seed"),
         "thinking",
     ),
-    "pieces": ("number", "text", "thinking"),
-    "tunings": ("body",),
-    "batches": ("number", "tokens", "steps", "judged", "full", "strings"),
+    "steps": ("message", "body"),
     "prompts": ("text",),
     "kept": ("value",),
     "recent_models": ("path", "support", "lookup", "used_ms"),
@@ -52,10 +50,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             Request(f"prompt {number} " + "lorem ipsum " * 50, model=ModelIdentity("/m/a.gguf", "Alpha"))
         )
         for index in range(10):
-            recorder.take(step(index))
+            recorder.append(step(index))
         recorder.flush()
         if number:
-            recorder.take(ended())
+            keep(recorder, ended())
     store.history.add_prompt("once")
     store.history.keep_draft("half a")
     store.history.used_model("/m/a.gguf")
@@ -84,8 +82,8 @@ def everything(store: Store) -> Iterator[Callable[[], object]]:
         yield lambda number=number: conversations.path(number)
         yield lambda number=number: conversations.tree(number)
         yield lambda number=number: conversations.messages(number)
-        yield lambda number=number: store.records.steps(2 * number)
-        yield lambda number=number: store.records.judged_rows(conversation=number)
+        yield lambda number=number: store.steps(2 * number)
+        yield lambda number=number: store.judged_rows(number)
         for form in ("md", "json", "jsonl"):
             yield lambda number=number, form=form: list(chunks(store, number, form))
     yield lambda: conversations.rename(1, "another")
@@ -231,8 +229,8 @@ def test_steps_that_are_no_utf_8_are_the_files_fault_and_not_the_databases() -> 
     store = Store.in_memory()
     conversation = store.conversations.create("t")
     recorder = store.record(Request("x", conversation=conversation))
-    recorder.take(step(0))
-    recorder.take(ended())
+    recorder.append(step(0))
+    keep(recorder, ended())
     document = "".join(chunks(store, conversation, "json")).encode()
     broken = document.replace(b"nextn-support", b"nextn-\xff\xffpport")
     assert broken != document

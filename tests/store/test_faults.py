@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kits.stored_replies import WRITER, ended, python, said, step, text
+from kits.stored_replies import WRITER, ended, keep, python, said, step, text
 
 from ds4chat.store import Store, StoreError, open_or_in_memory, open_store
 from ds4chat.store.owner import STALE_MS, lives, this_process
@@ -82,7 +82,7 @@ def test_a_killed_writer_loses_at_most_a_second_of_text(tmp_path: Path) -> None:
     assert store.conversations.path(found.conversation)[0].text == "What is written here?"
     assert found.steps > 0
     assert found.text == text([step(index) for index in range(found.steps)])
-    assert store.records.steps(message) == [step(index) for index in range(found.steps)]
+    assert store.steps(message) == [step(index) for index in range(found.steps)]
     # Every step that had been taken for a second when the last one came is there.
     last, _ = taken[-1]
     assert sum(end <= last - 1.0 for _, end in taken) <= found.steps
@@ -187,19 +187,17 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
     with mounted(tmp_path / "small", "size=1m") as folder:
         store = open_store(folder / "c.db")
         first = store.record(Request("before"))
-        first.take(step(0))
-        first.take(ended())
+        first.append(step(0))
+        keep(first, ended())
         ballast = folder / "ballast"
         with pytest.raises(OSError), ballast.open("wb") as file:
             while True:
                 file.write(b"x" * 4096)
                 file.flush()
-        second = store.record(Request("during", parent=first))
-        for index in range(200):
-            second.take(step(index))
-        assert not second.flush()
-        assert "disk is full" in second.trouble
-        second.take(ended(tail="end"))
+        second, request = store.recorder(), Request("during", parent=first.message)
+        second.append(*(step(index) for index in range(200)), ended(tail="end"))
+        with pytest.raises(StoreError, match="disk is full"):
+            second.open(request)
         assert not second.saved
         with pytest.raises(StoreError, match="disk is full") as error:
             store.conversations.add(first.conversation, None, "user", "x" * 500_000)
@@ -208,8 +206,10 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
         assert store.conversations.message(first.message).text == text([step(0)])
 
         ballast.unlink()
-        assert second.flush() and second.saved
-        assert store.records.steps(second.message) == [step(index) for index in range(200)]
+        second.open(request)
+        second.flush()
+        assert second.saved
+        assert store.steps(second.message) == [step(index) for index in range(200)]
         store.close()
         assert sound(folder / "c.db")
 
@@ -220,8 +220,8 @@ def test_no_room_for_the_database_at_all_is_a_chat_in_memory(tmp_path: Path) -> 
         assert store.path is None
         assert "disk is full" in store.trouble
         recorder = store.record(Request("x"))
-        recorder.take(step(0))
-        recorder.take(ended())
+        recorder.append(step(0))
+        keep(recorder, ended())
         assert store.conversations.message(recorder.message).text == text([step(0)])
         store.close()
 
@@ -332,7 +332,7 @@ import sys
 from pathlib import Path
 from ds4chat.store import open_store
 from ds4chat.store.recording import Request
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 {PATIENT}
 store = open_store(Path(sys.argv[1]))
 print("open", flush=True)
@@ -340,11 +340,9 @@ sys.stdin.readline()
 for number in range(15):
     recorder = store.record(Request(sys.argv[2] + " " + str(number)))
     for index in range(20):
-        recorder.take(step(index))
+        recorder.append(step(index))
         recorder.flush()
-    recorder.take(ended())
-    while not recorder.saved:
-        recorder.flush()
+    keep(recorder, ended())
 store.close()
 """
 
@@ -368,7 +366,7 @@ def test_two_chats_write_one_database_at_once(tmp_path: Path) -> None:
     wanted = [step(index) for index in range(20)]
     for found in store.conversations.listed():
         assert found.active_leaf is not None
-        assert store.records.steps(found.active_leaf) == wanted
+        assert store.steps(found.active_leaf) == wanted
     store.close()
     assert sound(path)
 
@@ -450,8 +448,8 @@ def test_a_damaged_database_yields_sentences_and_no_other_error(tmp_path: Path, 
     for number in range(20):
         recorder = store.record(Request(f"prompt {number}"))
         for index in range(20):
-            recorder.take(step(index))
-        recorder.take(ended())
+            recorder.append(step(index))
+        keep(recorder, ended())
     store.close()
     data = bytearray(path.read_bytes())
     chance = random.Random(seed)
@@ -465,8 +463,8 @@ def test_a_damaged_database_yields_sentences_and_no_other_error(tmp_path: Path, 
         for found in store.conversations.listed():
             store.conversations.path(found.id)
             for message in store.conversations.messages(found.id):
-                store.records.steps(message.id)
-            store.records.judged_rows(conversation=found.id)
+                store.steps(message.id)
+            store.judged_rows(found.id)
         store.search("prompt")
         store.conversations.fork(2)
 

@@ -1,17 +1,25 @@
-"""A database of the first version becomes a current one, whole or not at all."""
+"""A database of an earlier version becomes a current one, whole or not at all.
+
+rows_v1.sql and rows_v6.sql hold two conversations as those versions wrote them, steps in packed columns, and
+the files beside them what those versions exported of each.
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from ds4chat.engine.events import FullRow, Tuning
 from ds4chat.store import StoreError, open_store
 from ds4chat.store import database as databases
-from ds4chat.store.schema import STEPS, VERSION
+from ds4chat.store.export import chunks
+from ds4chat.store.schema import APPLICATION_ID, STEPS, VERSION
 
-FIRST = (Path(__file__).parent / "schema_v1.sql").read_text(encoding="utf-8")
+HERE = Path(__file__).parent
+FIRST = (HERE / "schema_v1.sql").read_text(encoding="utf-8")
 
 
 def shape(connection: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -66,6 +74,7 @@ def test_the_first_step_still_makes_the_first_version() -> None:
     kept, made = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
     kept.executescript(FIRST)
     for statement in STEPS[0]:
+        assert isinstance(statement, str)
         made.execute(statement)
     assert shape(kept) == shape(made)
 
@@ -85,3 +94,91 @@ def test_a_step_that_fails_leaves_the_old_version(old: Path, monkeypatch: pytest
 def test_an_old_database_that_cannot_be_written_asks_for_a_folder_that_can(old: Path) -> None:
     with pytest.raises(StoreError, match="older version"):
         open_store(old, read_only=True)
+
+
+def of_version(version: int, path: Path) -> sqlite3.Connection:
+    """A database of an earlier version, with the rows that such a one wrote."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in (statement for step in STEPS[:version] for statement in step):
+        assert isinstance(statement, str)
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {version}")
+    rows = HERE / ("rows_v6.sql" if version == 6 else "rows_v1.sql")
+    connection.executescript(rows.read_text(encoding="utf-8"))
+    return connection
+
+
+def exported(version: int, conversation: int, form: str) -> str:
+    """What the old version exported."""
+    name = "rows_v6" if version == 6 else "rows_v1"
+    return (HERE / f"{name}.{conversation}.{form}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_what_earlier_versions_stored_is_exported_as_they_did(tmp_path: Path, version: int) -> None:
+    """Tokens with origins and thinking, steps with tunings and times, judged rows, several writes a reply."""
+    of_version(version, tmp_path / "c.db").close()
+    store = open_store(tmp_path / "c.db")
+    for conversation in (1, 2):
+        before = json.loads(exported(version, conversation, "json"))
+        now = json.loads("".join(chunks(store, conversation, "json")))
+        for message in (*before["messages"], *now["messages"]):
+            # The engine numbered replies by the session; nobody reads that number.
+            for step in message["steps"]:
+                del step["reply"]
+            if message["id"] == 11:
+                # What was being written is settled, its thinking where this version kept it.
+                message.pop("detail", None)
+                assert message.pop("state") in ("stopped", "crashed")
+                if version < 6:
+                    message["text"] = message.pop("thinking", "") + message["text"]
+        assert now == before
+        lines = exported(version, conversation, "jsonl").splitlines()
+        assert list(map(json.loads, chunks(store, conversation, "jsonl"))) == list(map(json.loads, lines))
+    reply = store.conversations.message(3)
+    assert (reply.steps, reply.tokens, reply.judged, reply.accepted) == (6, 12, 9, 6)
+    steps = store.steps(3)
+    assert [step.tuning for step in steps] == [
+        Tuning(depth=3),
+        Tuning(depth="auto", margin=0.5, gate=1.5, temp=0.7, seed=42),
+        Tuning(depth=3),
+        Tuning(depth=3, strict=True, full_logits=True),
+        Tuning(depth=0),
+        Tuning(depth=3),
+    ]
+    assert [step.baseline for step in steps] == [version == 6 and step.index == 5 for step in steps]
+    assert [token.origin for token in steps[3].tokens] == ["plain", "bonus"]
+    assert steps[0].judged[0].full == FullRow(0.1, 0.9, 1.25, ((7, "é", 0.9), (8, "", 0.05)))
+    assert store.conversations.message(11).state == "crashed"
+    assert [hit.message for hit in store.search("t002")] == [11]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "batches SET steps = substr(steps, 2)",
+        "batches SET strings = '[]'",
+        "batches SET strings = 'nonsense'",
+        "batches SET judged = x'ff'",
+        "batches SET tokens = 7",
+        "batches SET full = zeroblob(96)",
+        "tunings SET body = 'nonsense'",
+        "tunings SET body = x'ff'",
+        "messages SET text = x'ff'",
+    ],
+)
+def test_what_is_damaged_is_said_when_it_is_read_and_the_rest_is_converted(
+    tmp_path: Path, damage: str
+) -> None:
+    connection = of_version(6, tmp_path / "c.db")
+    where = "id = 2" if damage.startswith("tunings") else "id = 3" if "text" in damage else "message = 3"
+    connection.execute(f"UPDATE {damage} WHERE {where}")
+    connection.close()
+    store = open_store(tmp_path / "c.db")
+    with pytest.raises(StoreError, match="damaged") as error:
+        store.steps(3)
+    assert error.value.kind == "corrupt"
+    assert store.steps(5) == store.steps(10) and len(store.steps(5)) == 1
+    store.close()

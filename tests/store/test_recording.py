@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import sqlite3
 import threading
-import time
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from kits.stored_replies import ended, step, text
+from kits.stored_replies import ended, keep, step, text
+from kits.work import calls, database_steps
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.events import DrafterInfo, EngineDied, ModelInfo, Prefill, Step, Token, Tuning
 from ds4chat.store import ModelIdentity, Store, StoreError, open_store
-from ds4chat.store.recording import INTERVAL, Request
+from ds4chat.store import steps as stored_steps
+from ds4chat.store.owner import STALE_MS
+from ds4chat.store.recording import HEARTBEAT, Request
 
 DIED = EngineDied(0, None, "SIGKILL", "The engine was killed. Reload the model.", ())
 
@@ -48,17 +54,54 @@ def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> N
     store.close()
 
 
-def test_what_came_is_written_when_the_interval_has_passed() -> None:
-    store, clock = Store.in_memory(), Clock()
-    recorder = store.record(Request("x"), clock=clock)
-    recorder.take(step(0))
-    assert store.conversations.message(recorder.message).text == ""
-    clock.now += INTERVAL
-    recorder.take(step(1))
+def test_what_came_is_written_by_a_flush_and_waits_for_it() -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    recorder.append(step(0))
+    assert store.conversations.message(recorder.message).text == "" and not recorder.saved
+    keep(recorder, step(1))
     shown = store.conversations.message(recorder.message)
     assert (shown.text, shown.state, shown.tokens) == (text([step(0), step(1)]), "streaming", 6)
-    assert store.records.tokens(recorder.message) == [*step(0).tokens, *step(1).tokens]
-    assert INTERVAL < 1
+    assert store.steps(recorder.message) == [step(0), step(1)]
+    assert recorder.saved and not recorder.over
+    keep(recorder, ended())
+    assert recorder.saved and recorder.over
+
+
+def test_a_reply_of_which_nothing_comes_is_touched_so_that_it_does_not_look_abandoned() -> None:
+    clock = Clock()
+    store = Store.in_memory(clock)
+    recorder = store.recorder(clock=clock)
+    recorder.open(Request("x"))
+
+    def touched() -> int:
+        recorder.flush()
+        return store.conversations.message(recorder.message).updated_ms
+
+    clock.now = HEARTBEAT - 0.1
+    assert touched() == 0
+    clock.now = HEARTBEAT
+    assert touched() == clock.now * 1000 < STALE_MS
+
+
+def test_what_any_thread_appends_is_written_once_and_in_order() -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    steps = [step(index) for index in range(2_000)]
+    filled = threading.Event()
+
+    def fill() -> None:
+        for one in steps:
+            recorder.append(one)
+        filled.set()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    while not filled.is_set():
+        recorder.flush()
+    thread.join()
+    keep(recorder, ended())
+    assert store.steps(recorder.message) == steps
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -77,17 +120,16 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
     store = open_store(tmp_path / "c.db")
     recorder = store.record(Request("x"))
     for one in steps:
-        recorder.take(one)
+        recorder.append(one)
         if batches > 1 and one.index % 2:
             recorder.flush()
-    recorder.take(ended(tail="\ufffd"))
+    keep(recorder, ended(tail="\ufffd"))
     store.close()
 
     store = open_store(tmp_path / "c.db")
-    assert store.records.steps(recorder.message) == steps
-    assert [one.reply for one in store.records.steps(recorder.message, reply=9)] == [9] * 5
-    tokens = store.records.tokens(recorder.message)
-    assert tokens == [token for one in steps for token in one.tokens]
+    assert store.steps(recorder.message) == steps
+    assert [one.reply for one in store.steps(recorder.message, reply=9)] == [9] * 5
+    tokens = [token for one in steps for token in one.tokens]
     message = store.conversations.message(recorder.message)
     assert message.text == "".join(token.text for token in tokens if not token.thinking) + "\ufffd"
     assert message.thinking == "".join(token.text for token in tokens if token.thinking)
@@ -108,8 +150,8 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
 def test_each_end_leaves_its_state(reason: str, state: str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(step(0))
-    recorder.take(ended(reason, detail="Why."))
+    recorder.append(step(0))
+    keep(recorder, ended(reason, detail="Why."))
     message = store.conversations.message(recorder.message)
     assert (message.state, message.finish_reason, message.detail) == (state, reason, "Why.")
     assert message.text == text([step(0)])
@@ -119,13 +161,13 @@ def test_each_end_leaves_its_state(reason: str, state: str) -> None:
 def test_a_reply_whose_engine_died_keeps_its_text() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(Prefill(0, done=5, total=9, reused=2, ms=3.5))
-    recorder.take(step(0))
-    recorder.take(DIED)
+    recorder.append(Prefill(0, done=5, total=9, reused=2, ms=3.5))
+    recorder.append(step(0))
+    keep(recorder, DIED)
     message = store.conversations.message(recorder.message)
     assert (message.state, message.text, message.detail) == ("crashed", text([step(0)]), DIED.message)
     assert (message.prompt_tokens, message.reused_tokens, message.ended()) == (9, 2, None)
-    assert store.records.steps(recorder.message) == [step(0)]
+    assert store.steps(recorder.message) == [step(0)]
 
 
 def test_a_model_is_known_by_its_file(tmp_path: Path) -> None:
@@ -151,11 +193,11 @@ def test_a_model_is_known_by_its_file(tmp_path: Path) -> None:
 def test_replies_follow_each_other_and_share_the_system_message() -> None:
     store = Store.in_memory()
     first = store.record(Request("one", system="S"))
-    first.take(ended())
-    second = store.record(Request("two", system="S", parent=first))
-    second.take(ended())
+    keep(first, ended())
+    second = store.record(Request("two", system="S", parent=first.message))
+    keep(second, ended())
     edited = store.record(Request("uno", system="S", conversation=first.conversation))
-    edited.take(ended())
+    keep(edited, ended())
     roles = [(m.role, m.text) for m in store.conversations.path(first.conversation, second.message)]
     assert roles == [("system", "S"), ("user", "one"), ("assistant", ""), ("user", "two"), ("assistant", "")]
     assert store.conversations.siblings(first.prompt) == [first.prompt, edited.prompt]
@@ -166,15 +208,14 @@ def test_nothing_is_lost_while_another_process_holds_the_lock(tmp_path: Path) ->
     recorder = store.record(Request("x"))
     blocker = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
-    recorder.take(step(0))
-    assert not recorder.flush()
-    assert "locked by another program" in recorder.trouble
-    recorder.take(step(1))
+    recorder.append(step(0))
+    with pytest.raises(StoreError, match="locked by another program"):
+        recorder.flush()
+    recorder.append(step(1))
     blocker.execute("ROLLBACK")
-    assert recorder.flush()
-    assert recorder.trouble == ""
-    recorder.take(ended())
-    assert store.records.steps(recorder.message) == [step(0), step(1)]
+    recorder.flush()
+    keep(recorder, ended())
+    assert store.steps(recorder.message) == [step(0), step(1)]
     blocker.close()
     store.close()
 
@@ -183,25 +224,27 @@ def test_a_prompt_that_could_not_be_written_is_written_later_with_all_that_follo
     store = open_store(tmp_path / "c.db")
     with store.database.write() as connection:
         connection.execute("PRAGMA query_only = ON")
-    first = store.record(Request("one"))
-    first.take(step(0))
-    first.take(ended())
-    second = store.record(Request("two", parent=first))
-    assert first.trouble and second.trouble
-    assert (first.message, second.message, first.saved) == (None, None, False)
+    recorder = store.recorder()
+    with pytest.raises(StoreError):
+        recorder.open(Request("one"))
+    keep(recorder, step(0), ended())
+    assert (recorder.message, recorder.saved, recorder.over) == (None, False, False)
     with store.database.read() as connection:
         connection.execute("PRAGMA query_only = OFF")
-    second.take(step(0))
-    second.take(ended())
-    assert first.saved and second.saved
-    path = store.conversations.path(second.conversation)
-    assert [m.text for m in path] == ["one", text([step(0)]), "two", text([step(0)])]
+    recorder.open(Request("one"))
+    recorder.flush()
+    assert recorder.saved and recorder.over
+    assert [m.text for m in store.conversations.path(recorder.conversation)] == ["one", text([step(0)])]
     store.close()
 
 
 @contextmanager
 def no_room(store: Store) -> Iterator[None]:
     """SQLite finds the disk full in the middle of a transaction, as soon as it needs another page."""
+    with store.database.write() as connection:
+        connection.execute("CREATE TABLE filler (x)")
+        while connection.execute("PRAGMA freelist_count").fetchone()[0]:
+            connection.execute("INSERT INTO filler VALUES (zeroblob(4000))")
     with store.database.read() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -215,35 +258,27 @@ def no_room(store: Store) -> Iterator[None]:
 def test_a_write_that_fails_in_its_middle_is_repeated_whole() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    # The tuning is new, and is written before the steps, which find no room.
-    steps = [step(index, tuning=Tuning(depth=3, margin=0.5)) for index in range(300)]
-    for one in steps:
-        recorder.take(one)
-    with no_room(store):
-        assert not recorder.flush()
-        assert "disk is full" in recorder.trouble
-        with store.database.read() as connection:
-            assert connection.execute("SELECT count(*) FROM tunings").fetchone() == (0,)
-    # Another reply's tuning gets the number that was taken back.
-    other = store.record(Request("y"))
-    other.take(step(0))
-    other.take(ended())
-    recorder.take(ended())
-    assert store.records.steps(recorder.message) == steps
-    assert store.records.steps(other.message) == [step(0)]
+    # The reply is touched before its steps find no room.
+    chance = random.Random(1)
+    steps = [dataclasses.replace(step(index), drafter=chance.randbytes(60).hex()) for index in range(300)]
+    recorder.append(*steps)
+    with no_room(store), pytest.raises(StoreError, match="disk is full"):
+        recorder.flush()
+    assert (store.conversations.message(recorder.message).steps, recorder.saved) == (0, False)
+    keep(recorder, ended())
+    assert store.steps(recorder.message) == steps
 
 
 def test_an_opening_that_fails_at_its_last_write_is_repeated_whole() -> None:
     store = Store.in_memory()
-    with no_room(store):
-        # The reply is there already when the model's name finds no room.
-        model = ModelIdentity("/m/" + "x" * 4000, "n" * 4000, "a" * 4000)
-        recorder = store.record(Request("x", model=model))
-        assert "disk is full" in recorder.trouble
-        assert (recorder.conversation, recorder.prompt, recorder.message) == (None, None, None)
-    recorder.take(step(0))
-    recorder.take(ended())
-    assert recorder.saved
+    recorder = store.recorder()
+    # The reply is there already when the model's name finds no room.
+    request = Request("x", model=ModelIdentity("/m/" + "x" * 4000, "n" * 4000, "a" * 4000))
+    with no_room(store), pytest.raises(StoreError, match="disk is full"):
+        recorder.open(request)
+    assert (recorder.conversation, recorder.prompt, recorder.message) == (None, None, None)
+    recorder.open(request)
+    keep(recorder, step(0), ended())
     assert [m.text for m in store.conversations.path(recorder.conversation)] == ["x", text([step(0)])]
     assert len(store.conversations.listed()) == 1
 
@@ -253,9 +288,11 @@ def test_a_reply_whose_conversation_is_purged_meanwhile_says_so_and_stops() -> N
     recorder = store.record(Request("x"))
     with store.database.write() as connection:
         connection.execute("DELETE FROM conversations")
-    recorder.take(step(0))
-    assert not recorder.flush()
-    assert "deleted" in recorder.trouble
+    recorder.append(step(0))
+    with pytest.raises(StoreError, match="deleted"):
+        recorder.flush()
+    assert recorder.over
+    recorder.flush()
 
 
 def test_purge_leaves_a_conversation_that_is_being_written() -> None:
@@ -263,7 +300,7 @@ def test_purge_leaves_a_conversation_that_is_being_written() -> None:
     recorder = store.record(Request("x"))
     store.conversations.delete(recorder.conversation)
     assert store.conversations.purge(store.conversations.now_ms() + 1000) == 0
-    recorder.take(ended())
+    keep(recorder, ended())
     assert store.conversations.purge(store.conversations.now_ms() + 1000) == 1
 
 
@@ -275,10 +312,10 @@ def test_many_threads_may_use_one_store(tmp_path: Path) -> None:
         try:
             recorder = store.record(Request(f"prompt {name}"))
             for index in range(20):
-                recorder.take(step(index))
+                recorder.append(step(index))
                 store.search("prompt")
-            recorder.take(ended())
-            assert store.records.steps(recorder.message) == [step(index) for index in range(20)]
+            keep(recorder, ended())
+            assert store.steps(recorder.message) == [step(index) for index in range(20)]
         except BaseException as error:  # noqa: BLE001 - an assertion in a thread has to reach the test
             errors.append(error)
 
@@ -292,16 +329,6 @@ def test_many_threads_may_use_one_store(tmp_path: Path) -> None:
     store.close()
 
 
-def test_closing_the_store_writes_what_recorders_hold(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "c.db")
-    recorder = store.record(Request("x"))
-    recorder.take(step(0))
-    store.close()
-    store = open_store(tmp_path / "c.db")
-    assert store.conversations.message(recorder.message).text == text([step(0)])
-    store.close()
-
-
 def test_judged_rows_are_what_the_analyses_read() -> None:
     approximate = Tuning(margin=0.5, gate=0.25)
     steps = [
@@ -312,14 +339,13 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     for one in steps:
-        recorder.take(one)
+        recorder.append(one)
         recorder.flush()
-    recorder.take(ended())
-    found = store.records.judged_rows(conversation=recorder.conversation)
-    rows = Rows(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Rows)})
+    keep(recorder, ended())
+    found = store.judged_rows(recorder.conversation)
     expected = rows_from_steps([dataclasses.replace(one, reply=recorder.message) for one in steps])
-    for field in dataclasses.fields(Rows):
-        got, wanted = getattr(rows, field.name), getattr(expected, field.name)
+    for field in dataclasses.fields(JudgedRows):
+        got, wanted = getattr(found, field.name), getattr(expected, field.name)
         if isinstance(wanted, tuple):
             assert got == wanted, field.name
         else:
@@ -335,105 +361,177 @@ def test_a_row_past_the_last_emitted_token_decides_none() -> None:
     cut = dataclasses.replace(step(0), tokens=step(0).tokens[:1])
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(cut)
-    recorder.take(ended("length"))
-    assert store.records.judged_rows(message=recorder.message).token.tolist() == [0, -1, -1]
+    recorder.append(cut)
+    keep(recorder, ended("length"))
+    assert store.judged_rows(recorder.conversation).token.tolist() == [0, -1, -1]
 
 
 def test_rows_of_several_replies_stand_one_after_the_other() -> None:
     store = Store.in_memory()
     first = store.record(Request("one"))
-    first.take(step(0))
-    first.take(ended())
-    second = store.record(Request("two", parent=first))
-    second.take(dataclasses.replace(step(0), drafter="lookup"))
-    second.take(ended())
-    rows = store.records.judged_rows(conversation=first.conversation)
-    assert rows.message.tolist() == [first.message] * 3 + [second.message] * 3
+    first.append(step(0))
+    keep(first, ended())
+    second = store.record(Request("two", parent=first.message))
+    second.append(dataclasses.replace(step(0), drafter="lookup"))
+    keep(second, ended())
+    rows = store.judged_rows(first.conversation)
+    assert rows.step_reply.tolist() == [first.message, second.message]
     assert rows.token.tolist() == [0, 1, 2, 0, 1, 2]
     assert rows.step_first.tolist() == [0, 3]
     assert rows.draft_text == ("d1", "d2", "d3") * 2
-    none = store.records.judged_rows(message=[])
+    none = store.judged_rows(store.conversations.create())
     assert len(none) == 0 and none.step_ms.shape == (0, 6)
 
 
+def packed_in(*values: object) -> bytes:
+    return zlib.compress(b"".join(map(msgspec.msgpack.encode, values)))
+
+
+STEP = msgspec.to_builtins(step(0))
+
+
 @pytest.mark.parametrize(
-    ("column", "value"),
+    "body",
     [
-        ("strings", "nonsense"),
-        ("strings", "[]"),
-        ("tokens", b"\x01"),
-        ("tokens", b""),
-        ("steps", b"\xff" * 73),
-        ("judged", b"\xff" * 51 * 3),
-        ("full", b"\xff" * 400),
+        pytest.param(b"", id="nothing"),
+        pytest.param("text", id="text"),
+        pytest.param(b"nonsense", id="not compressed"),
+        pytest.param(packed_in([STEP])[:-1], id="cut off"),
+        pytest.param(packed_in([STEP]) + b"x", id="longer"),
+        pytest.param(zlib.compress(b"\xc1"), id="not MessagePack"),
+        pytest.param(zlib.compress(b"\x91" * 100_000), id="deep"),
+        pytest.param(packed_in([STEP], [STEP]), id="two values"),
+        pytest.param(packed_in(STEP), id="no list"),
+        pytest.param(packed_in([{**STEP, "outcome": "won"}]), id="unknown outcome"),
+        pytest.param(packed_in([{**STEP, "drafted": -1}]), id="negative count"),
+        pytest.param(packed_in([{**STEP, "judged": [{**STEP["judged"][0], "position": 0}]}]), id="position"),
+        pytest.param(packed_in([{**STEP, "tokens": [{**STEP["tokens"][0], "id": 2**63}]}]), id="token id"),
+        pytest.param(packed_in([{**STEP, "tuning": {"depth": 17}}]), id="depth"),
     ],
 )
-def test_damaged_batches_are_a_sentence_and_the_text_stays(column: str, value: bytes | str) -> None:
+def test_damaged_steps_are_a_sentence_and_the_text_stays(body: bytes | str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(step(0))
-    recorder.take(ended())
+    keep(recorder, step(0), ended())
     with store.database.write() as connection:
-        connection.execute(f"UPDATE batches SET {column} = ?", (value,))
+        connection.execute("UPDATE steps SET body = ?", (body,))
     for read in (
-        lambda: store.records.steps(recorder.message),
-        lambda: store.records.tokens(recorder.message),
-        lambda: store.records.judged_rows(message=recorder.message),
+        lambda: store.steps(recorder.message),
+        lambda: store.judged_rows(recorder.conversation),
     ):
-        with pytest.raises(StoreError, match="damaged"):
+        with pytest.raises(StoreError, match="damaged") as error:
             read()
+        assert error.value.kind == "corrupt" and str(error.value).endswith(".")
     assert store.conversations.message(recorder.message).text == text([step(0)])
 
 
+def test_an_abandoned_reply_with_a_damaged_row_keeps_the_text_before_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "c.db")
+    recorder = store.record(Request("x"))
+    for index in range(3):
+        keep(recorder, step(index))
+    with store.database.write() as connection:
+        connection.execute("UPDATE steps SET body = x'00' WHERE id = (SELECT max(id) FROM steps)")
+        connection.execute("UPDATE messages SET owner = NULL")
+    store.close()
+    store = open_store(tmp_path / "c.db")
+    message = store.conversations.message(recorder.message)
+    assert (message.state, message.text) == ("crashed", text([step(0), step(1)]))
+    store.close()
+
+
+@pytest.mark.parametrize("limit", ["MOST_ROW_BYTES", "MOST_REPLY_BYTES"])
+def test_a_row_that_would_unpack_to_more_than_there_may_be_is_not_unpacked(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    keep(recorder, step(0))
+    keep(recorder, step(1))
+    with store.database.write() as connection:
+        rows = connection.execute("SELECT body FROM steps").fetchall()
+    sizes = [len(zlib.decompress(body)) for (body,) in rows]
+    most = max(sizes) if limit == "MOST_ROW_BYTES" else sum(sizes)
+    monkeypatch.setattr(stored_steps, limit, most)
+    assert store.steps(recorder.message) == [step(0), step(1)]
+    monkeypatch.setattr(stored_steps, limit, most - 1)
+    with pytest.raises(StoreError, match=r"damaged in the database \(too long\)"):
+        store.steps(recorder.message)
+
+
+def test_a_megabyte_that_stands_for_a_gigabyte_takes_no_more_memory_than_a_row_may() -> None:
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    keep(recorder, step(0), ended())
+    packer = zlib.compressobj()
+    bomb = b"".join(packer.compress(bytes(1 << 24)) for _ in range(64)) + packer.flush()
+    with store.database.write() as connection:
+        connection.execute("UPDATE steps SET body = ?", (bomb,))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="too long"):
+            store.steps(recorder.message)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(bomb) < 2 << 20 and peak < 2.5 * stored_steps.MOST_ROW_BYTES
+
+
+def test_a_write_of_many_steps_makes_rows_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_steps, "ROW_BYTES", 3_000)
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    steps = [step(index) for index in range(21)]
+    keep(recorder, *steps)
+    with store.database.read() as connection:
+        bodies = connection.execute("SELECT body FROM steps").fetchall()
+    assert len(bodies) > 7 and all(len(zlib.decompress(body)) <= 3_000 for (body,) in bodies)
+    assert store.steps(recorder.message) == steps
+
+
+def test_a_step_without_a_field_that_has_a_default_is_read() -> None:
+    """So is one that was stored before the field was added."""
+    store = Store.in_memory()
+    recorder = store.record(Request("x"))
+    keep(recorder, step(0), ended())
+    old = {name: value for name, value in STEP.items() if name != "baseline"}
+    old["tuning"] = {"depth": 3}
+    with store.database.write() as connection:
+        connection.execute("UPDATE steps SET body = ?", (packed_in([{**old, "later": 1}]),))
+    assert store.steps(recorder.message) == [step(0)]
+
+
 def test_a_long_reply_opens_in_proportion_to_its_length() -> None:
-    """Ten times the tokens may take about ten times as long, not a hundred times."""
+    """Ten times the tokens take about ten times the work, not a hundred times."""
     store = Store.in_memory()
 
     def recorded(count: int) -> int:
         recorder = store.record(Request("x"))
         for index in range(count):
-            recorder.take(dataclasses.replace(step(index % 1000), index=index))
+            recorder.append(dataclasses.replace(step(index % 1000), index=index))
             if index % 100 == 99:
                 recorder.flush()
-        recorder.take(ended())
+        keep(recorder, ended())
         assert recorder.message is not None
         return recorder.message
 
-    def opened(message: int) -> float:
-        begin = time.perf_counter()
-        tokens = store.records.tokens(message)
-        assert "".join(token.text for token in tokens) == store.conversations.message(message).text
-        return time.perf_counter() - begin
+    def opened(message: int) -> int:
+        assert text(store.steps(message)) == store.conversations.message(message).text
+        with store.database.read() as connection:
+            read = database_steps(connection, lambda: store.steps(message))
+        return read + calls(lambda: (store.steps(message), store.conversations.message(message)))
 
-    short, long = recorded(3_400), recorded(34_000)
-    assert min(opened(long) for _ in range(3)) < 40 * min(opened(short) for _ in range(3))
-    assert len(store.records.tokens(long)) == 102_000
-
-
-def test_reading_rows_as_columns_beats_reading_them_as_events() -> None:
-    store = Store.in_memory()
-    recorder = store.record(Request("x"))
-    for index in range(5_000):
-        recorder.take(dataclasses.replace(step(0), index=index))
-    recorder.take(ended())
-
-    def took(read) -> float:
-        begin = time.perf_counter()
-        read()
-        return time.perf_counter() - begin
-
-    columns = min(took(lambda: store.records.judged_rows(message=recorder.message)) for _ in range(3))
-    events = min(took(lambda: store.records.steps(recorder.message)) for _ in range(3))
-    assert columns < events
+    short, long = recorded(340), recorded(3_400)
+    assert opened(long) < 12 * opened(short)
+    assert len(store.steps(long)) == 3_400
 
 
 def test_a_step_of_a_later_reply_number_is_the_same_step() -> None:
     """The engine numbers replies by the session; the store numbers them for good."""
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(step(0, reply=17))
-    recorder.take(ended(reply=17))
-    assert store.records.steps(recorder.message, reply=17) == [step(0, reply=17)]
+    recorder.append(step(0, reply=17))
+    keep(recorder, ended(reply=17))
+    assert store.steps(recorder.message, reply=17) == [step(0, reply=17)]
     assert store.conversations.message(recorder.message).ended(17) == ended(reply=17)
-    assert isinstance(store.records.steps(recorder.message)[0], Step)
+    assert isinstance(store.steps(recorder.message)[0], Step)

@@ -8,15 +8,15 @@ import json
 from pathlib import Path
 
 import pytest
-from kits.stored_replies import ended, step
+from kits.stored_replies import ended, keep, step
 
 import ds4chat.tui.panels  # noqa: F401  first: the charts and the panels import each other
 from ds4chat.engine.events import Message, Step, Token
 from ds4chat.store import Store, open_store
-from ds4chat.store.conversations import settle_text
 from ds4chat.store.export import chunks
 from ds4chat.store.importing import import_json
-from ds4chat.store.recording import Request, insert_steps
+from ds4chat.store.recording import Request
+from ds4chat.store.steps import insert_steps
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.history.found_message import token_at
 from ds4chat.tui.recorder import read_conversation
@@ -42,8 +42,8 @@ def kept(store: Store, tail: str = "", thinking_tail: str = "") -> tuple[int, in
     """A reply as it is kept now: its conversation and message."""
     recorder = store.record(Request("What is it?"))
     for one in steps_of(NEW):
-        recorder.take(one)
-    recorder.take(dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
+        recorder.append(one)
+    keep(recorder, dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
     assert recorder.conversation is not None and recorder.message is not None
     return recorder.conversation, recorder.message
 
@@ -53,11 +53,11 @@ def kept_before(store: Store) -> tuple[int, int]:
     recorder = store.record(Request("What is it?"))
     assert recorder.conversation is not None and recorder.message is not None
     with store.database.write() as connection:
-        insert_steps(connection, recorder.message, 0, steps_of(OLD), {}, apart=False)
-        settle_text(connection, recorder.message)
+        insert_steps(connection, recorder.message, steps_of(OLD))
         connection.execute(
-            "UPDATE messages SET state = 'complete', finish_reason = 'stop', owner = NULL WHERE id = ?",
-            (recorder.message,),
+            "UPDATE messages SET text = ?, state = 'complete', finish_reason = 'stop', owner = NULL "
+            "WHERE id = ?",
+            ("".join(text for text, _ in OLD), recorder.message),
         )
     return recorder.conversation, recorder.message
 
@@ -76,20 +76,20 @@ def test_the_thinking_stands_beside_the_text(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
     message = store.conversations.message(number)
     assert (message.text, message.thinking, message.tail) == ("It is five!", "ponder the café?", "!")
-    assert store.records.steps(number) == steps_of(NEW)
+    assert store.steps(number) == steps_of(NEW)
     assert store.conversations.get(conversation).preview == "It is five!"
     reply = opened(store, conversation)
     assert (reply.answer, reply.thinking, reply.thinking_tail) == ("It is five!", "ponder the café?", "?")
     fork = store.conversations.path(store.conversations.fork(number))[-1]
     assert (fork.text, fork.thinking) == (message.text, message.thinking)
-    assert store.records.steps(fork.id) == steps_of(NEW)
+    assert store.steps(fork.id) == steps_of(NEW)
     store.close()
 
 
 def test_a_running_reply_shows_both_as_far_as_they_are(store: Store) -> None:
     recorder = store.record(Request("What is it?"))
     for one in steps_of(NEW)[:2]:
-        recorder.take(one)
+        recorder.append(one)
     recorder.flush()
     assert recorder.conversation is not None and recorder.message is not None
     message = store.conversations.message(recorder.message)
@@ -109,7 +109,7 @@ def test_a_reply_of_before_is_read_as_it_is(store: Store) -> None:
     message = store.conversations.message(number)
     whole = "<think>ponder the café</think>It is five"
     assert (message.text, message.thinking) == (whole, "")
-    assert store.records.steps(number) == steps_of(OLD)
+    assert store.steps(number) == steps_of(OLD)
     reply = opened(store, conversation)
     assert (reply.answer, reply.text) == ("It is five", whole)
     markdown = "".join(chunks(store, conversation, "md"))
@@ -117,7 +117,7 @@ def test_a_reply_of_before_is_read_as_it_is(store: Store) -> None:
     imported = import_json(store, "".join(chunks(store, conversation, "json")).encode())
     copy = store.conversations.path(imported)[-1]
     assert (copy.text, copy.thinking) == (whole, "")
-    assert store.records.steps(copy.id) == steps_of(OLD)
+    assert store.steps(copy.id) == steps_of(OLD)
 
 
 @pytest.mark.parametrize("tails", [("", ""), ("!", "?")])
@@ -130,7 +130,7 @@ def test_an_import_is_what_was_exported(store: Store, tails: tuple[str, str]) ->
     copy = other.conversations.path(imported)[-1]
     before = store.conversations.message(number)
     assert (copy.text, copy.thinking, copy.tail) == (before.text, before.thinking, before.tail)
-    assert other.records.steps(copy.id) == store.records.steps(number)
+    assert other.steps(copy.id) == store.steps(number)
     assert "".join(chunks(other, imported, "json")) == document
 
 

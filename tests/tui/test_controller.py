@@ -18,10 +18,10 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.conversation import Conversation, Forgetful, Reply, UserTurn
+from ds4chat.tui.conversation import Conversation, NullRecorder, Reply, UserTurn
 
 
-class Book(Forgetful):
+class Book(NullRecorder):
     """Writes down in what order it was told things."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
 
 def test_a_prompt_sent_while_the_model_loads_goes_when_it_is_ready() -> None:
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, Forgetful(), Tuning())
+    chat = Chat(engine, NullRecorder(), Tuning())
     chat.load(Load("/models/tiny.gguf"))
     assert not chat.submit("early")
     assert engine.generates == []
@@ -174,7 +174,7 @@ def test_a_turn_at_which_the_engine_died_is_asked_again_by_a_retry_alone() -> No
 
 def test_a_failed_load_says_why_and_prompts_wait() -> None:
     engine = ReplayEngine(load=LoadFailed("x.gguf is no GGUF file."))
-    chat = Chat(engine, Forgetful(), Tuning())
+    chat = Chat(engine, NullRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     frame = chat.frame()
     assert (chat.state, chat.trouble, frame.failed) == ("failed",) + ("x.gguf is no GGUF file.",) * 2
@@ -186,7 +186,7 @@ def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
         def start(self) -> None:
             raise OSError("no more processes")
 
-    chat = Chat(Unstartable(), Forgetful(), Tuning())
+    chat = Chat(Unstartable(), NullRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     assert chat.state == "failed"
     assert "no more processes" in chat.trouble
@@ -296,7 +296,7 @@ def loading(*, before: bool) -> tuple[Chat, ReplayEngine]:
     chat, engine, _ = ready()
     if not before:
         engine = ReplayEngine()
-        chat = Chat(engine, Forgetful(), Tuning())
+        chat = Chat(engine, NullRecorder(), Tuning())
     engine.on_load(Loading("reading tensors", 0.4))
     chat.load(Load("/models/big.gguf"))
     chat.frame()

@@ -538,7 +538,7 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     ]
     assert found[2].model is not None
     assert found[2].model.path == "/models/tiny.gguf"
-    assert other.records.steps(found[2].id, reply.number) == reply.steps
+    assert other.steps(found[2].id, reply.number) == reply.steps
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -627,6 +627,33 @@ def test_a_conversation_that_is_gone_is_said_once_and_the_engine_asked_all_the_s
     chat.submit("Three")
     answer(chat)
     assert [found.title for found in store.conversations.listed()] == ["Three"]
+
+
+def test_a_conversation_that_goes_while_its_reply_comes_is_said_once(store: Store, path: Path) -> None:
+    chat = chat_on(store, path)
+    chat.submit("One")
+    reply = asked(chat)
+    engine = chat.engine
+    assert isinstance(engine, Probe)
+    with store.database.write() as connection:
+        connection.execute("DELETE FROM conversations")
+    said: list[str] = []
+
+    def look() -> object:
+        said.extend(notice.message for notice in chat.frame().notices)
+        return said
+
+    engine.push(*steps_of(reply.number, PIECES))
+    until(look, "word of it")
+    engine.push(ended(reply.number))
+    for _ in range(3):
+        settle(chat)
+        look()
+    assert said == [
+        "This conversation was deleted while the reply was written. The reply is not kept; /export writes it "
+        "to a file."
+    ]
+    assert chat.reply is None
 
 
 def test_history_draft_and_models_come_back(store: Store, path: Path) -> None:

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.advice import advise
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.figures import figures
 from ds4chat.commands.bench.progress import Progress
 from ds4chat.commands.bench.report import plot, report
-from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss, save
-from ds4chat.commands.bench.runs import FEWEST_TOKENS, FULL, QUICK, Measurement, Plan
+from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss
+from ds4chat.commands.bench.running import check_length, save, save_path
+from ds4chat.commands.bench.runs import FULL, QUICK, Measurement, Plan
 from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, say
 from ds4chat.engine.events import Event, Load, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
+from ds4chat.engine.sessions import LoadError
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
-from ds4chat.settings.files import try_place
 from ds4chat.settings.schema import Settings
-
-RUN_ERROR = 1
-INTERRUPTED = 130
 
 
 def run(settings: Settings, options: BenchOptions) -> int:
     """Measure and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C, with what there was by then
     printed all the same. Raises UsageError for replies too short to take a speed from."""
-    if 0 <= settings.predict < FEWEST_TOKENS:
-        raise UsageError(
-            f"-n {settings.predict} is too short a reply to take a speed from: bench takes -n "
-            f"{FEWEST_TOKENS} or more."
-        )
+    check_length(settings.predict)
     begun = time.monotonic()
     progress = Progress(sys.stderr)
     try:
-        target = _save_path(options.save)
+        target = save_path(options.save)
         server = LlamaServer(options.compare) if options.compare else None
         notices: list[str] = []
 
@@ -62,11 +51,11 @@ def run(settings: Settings, options: BenchOptions) -> int:
             _check(server, session, loaded)
     except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
         progress.clear()
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     progress.clear()
     for notice in notices:
-        print(f"ds4chat: {notice}", file=sys.stderr)
+        say(notice)
     try:
         result, code = _measure(session, loaded, settings, options, server, progress, begun, before)
     finally:
@@ -76,13 +65,12 @@ def run(settings: Settings, options: BenchOptions) -> int:
         try:
             save(result.as_json(), target)
         except OSError as error:
-            print(
-                f"ds4chat: {target} cannot be written: {error.strerror or error}. The result stands on "
-                "stdout alone: keep it from there.",
-                file=sys.stderr,
+            say(
+                f"{target} cannot be written: {error.strerror or error}. The result stands on stdout alone: "
+                "keep it from there."
             )
             return RUN_ERROR
-        print(f"ds4chat: saved to {target}", file=sys.stderr)
+        say(f"saved to {target}")
     return code
 
 
@@ -111,11 +99,11 @@ def _measure(
     )
     code = 0
     try:
-        with _stopped_by_ctrl_c(measurement):
+        with on_ctrl_c(measurement.stop):
             measurement.run()
     except BenchError as error:
         progress.clear()
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         code = RUN_ERROR
     progress.clear()
     measured = measurement.measured
@@ -124,7 +112,7 @@ def _measure(
     if measured.off:
         loaded = loaded.without_drafter(measured.off)
     for notice in measured.notices:
-        print(f"ds4chat: {notice}", file=sys.stderr)
+        say(notice)
     found = figures(measured, [text.name for text in texts])
     cost = [ms / measured.verify_ms[0] for ms in measured.verify_ms]
     result = Result(
@@ -174,41 +162,6 @@ def load_for(options: BenchOptions, settings: Settings) -> Load:
     """What to load: the settings' pair, for drafts as deep as the deepest that is measured. Raises
     ModelFileError."""
     return replace(load_of(settings), depth=max((QUICK if options.quick else FULL).depths))
-
-
-def _save_path(name: str | None) -> Path | None:
-    """Where to save. Raises BenchError where that is no use trying, before anything is measured, and
-    FolderError."""
-    if name is None:
-        return None
-    path = Path(name).absolute() if name else paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
-    if path.is_dir():
-        raise BenchError(f"{path} is a folder: --save takes a file.")
-    if not path.parent.is_dir():
-        raise BenchError(f"The folder {path.parent} does not exist. Make it, or save elsewhere.")
-    try:
-        try_place(path)
-    except OSError as error:
-        raise BenchError(
-            f"{path} cannot be written: {error.strerror or error}. Name another file with --save FILE."
-        ) from None
-    return path
-
-
-@contextmanager
-def _stopped_by_ctrl_c(measurement: Measurement) -> Iterator[None]:
-    """The first Ctrl-C ends the measurement with what there is; a second one ends the process as usual."""
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        measurement.stop()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _show(result: Result, options: BenchOptions) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import sys
@@ -15,7 +14,6 @@ from ds4chat.commands.bench.advice import Advice
 from ds4chat.commands.bench.figures import Setting, Spread, TextFigures
 from ds4chat.engine.events import Loaded, Tuning
 from ds4chat.engine.measure import cores
-from ds4chat.settings.files import write_atomically
 
 VERSION = 1
 
@@ -203,12 +201,3 @@ def peak_rss() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-# ------------------------------------------------------------------------------------ saving
-
-
-def save(result: dict[str, Any], path: Path) -> None:
-    """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
-    text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
-    write_atomically(path, text.encode())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.running import FEWEST_TOKENS
 from ds4chat.commands.bench.server import Reply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.engine.control import Control
@@ -29,8 +30,6 @@ PAST = 64
 _ROUNDS = 4
 _IN_A_ROW = 5
 """Most decodes of one size in a row, besides the first."""
-FEWEST_TOKENS = 16
-"""Shortest reply that a speed is taken from."""
 WARM_UP = 8
 RESERVE = 0.85
 """Share of the remaining time that is planned for; blocks differ."""

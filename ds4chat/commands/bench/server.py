@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import select
-import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from typing import Any
 
 from ds4chat.commands.bench.errors import BenchError
-from ds4chat.text import shortened
+from ds4chat.servers import http
+from ds4chat.servers.dialect import refusal
+from ds4chat.servers.http import Address, Endpoint, ServerError
+from ds4chat.text import one_line
 
-CONNECT_S = 10.0
-"""Longest wait for the connection, and for what the server knows without the model."""
-ANSWER_S = 600.0
-"""Longest wait for a reply."""
-STOP_S = 0.2
-"""How often a waiting reply looks whether it is to be given up."""
-ALIVE_S = 5.0
-"""How often it looks whether the server takes connections: one that was told to end while it answers takes
-none any more, but keeps this one open and silent."""
-MOST_BYTES = 16 << 20
-"""A longer answer is not read on: whatever sends it is not what was asked."""
 SAME_SIZE = 0.03
 """Share by which two counts of one model's bytes may differ: versions of llama.cpp count layers differently
 that they do not use. Another quantisation differs by more."""
 KEY_VARIABLE = "LLAMA_API_KEY"
 """llama-server's own variable for its --api-key."""
-
-
-class ServerError(BenchError):
-    """The server cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +54,45 @@ class Reply:
 
 
 class LlamaServer:
-    """A llama-server at ``url``, such as http://127.0.0.1:8080. Raises ServerError when made for a URL that
-    is none, or where no such server answers with a model."""
+    """A llama-server at ``url``, such as http://127.0.0.1:8080. Raises BenchError when made for a URL that is
+    none, or where no such server answers with a model."""
 
     def __init__(self, url: str) -> None:
-        try:
-            parts = urlsplit(url)
-            self._host, self._port = parts.hostname or "", parts.port
-        except ValueError:
-            self._host = ""
-        if not self._host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
-            raise ServerError(
-                f'"{shortened(url)}" is no address of a server: --compare takes one such as '
-                "http://127.0.0.1:8080."
-            )
-        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-        self._path = parts.path.rstrip("/")
-        self._secure = parts.scheme == "https"
-        self._key = os.environ.get(KEY_VARIABLE, "")
-        props = self._ask("/props", None, CONNECT_S)
+        with _explained():
+            self._endpoint = Endpoint(Address(url, key_env=KEY_VARIABLE))
+        self.url = self._endpoint.url
+        props = self._ask("/props")
         if props.get("role") == "router":
-            raise ServerError(
+            raise BenchError(
                 f"The server at {self.url} is a router without a model of its own. Start a llama-server with "
                 "-m and the model, and name that one."
             )
         path = props.get("model_path")
-        model = shortened(path.replace("\\", "/").rpartition("/")[2]) if isinstance(path, str) else ""
-        self.name = f"{model} at {self.url}" if model else self.url
+        model = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
+        self.name = f"{one_line(model)[:200]} at {self.url}" if model else self.url
         """What the server says it runs; its address where it does not say."""
 
     def check(self, name: str, n_vocab: int, size_bytes: int) -> None:
         """Make sure that it is idle and runs this model, by vocabulary and bytes of tensors, as far as it
-        tells. Raises ServerError."""
+        tells. Raises BenchError."""
         self._check_idle()
         try:
-            meta = self._ask("/v1/models", None, CONNECT_S)["data"][0]["meta"]
+            meta = self._ask("/v1/models")["data"][0]["meta"]
             vocabulary, size = int(meta["n_vocab"]), int(meta["size"])
-        except (ServerError, LookupError, TypeError, ValueError):
+        except (BenchError, LookupError, TypeError, ValueError):
             return
         if vocabulary != n_vocab or abs(size - size_bytes) > SAME_SIZE * size_bytes:
-            raise ServerError(
+            raise BenchError(
                 f"The server runs another model: {self.name} has {size / 2**20:.0f} MiB and a vocabulary of "
-                f"{vocabulary:,}, {shortened(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
+                f"{vocabulary:,}, {one_line(name)} here {size_bytes / 2**20:.0f} MiB and {n_vocab:,}. Start "
                 "llama-server with the same file."
             )
 
     def answer(
-        self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool] = lambda: False
+        self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool] = http.never
     ) -> Reply | None:
         """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile, and
-        the server then gives it up too. Raises ServerError, also where the server has other work."""
+        the server then gives it up too. Raises BenchError, also where the server has other work."""
         self._check_idle()
         request = {
             "prompt": list(prompt),
@@ -136,145 +106,55 @@ class LlamaServer:
             "stream": False,
         }
         try:
-            return Reply.of(self._ask("/completion", request, ANSWER_S, stop))
+            return Reply.of(self._ask("/completion", request, http.ANSWER_S, stop))
         except _StoppedError:
             return None
         except (KeyError, TypeError, ValueError):
-            raise ServerError(
+            raise BenchError(
                 f"{self.url} answered without text and timings, so it is no llama-server: --compare needs "
                 "llama.cpp's."
             ) from None
 
     def _check_idle(self) -> None:
-        """Raise ServerError where it answers somebody else now; it need not tell."""
-        try:
-            slots = self._get("/slots")
-        except ServerError:
-            return
+        """Raise BenchError where it answers somebody else now; it need not tell."""
+        with _explained():
+            slots = self._endpoint.ask("/slots").json()
         if isinstance(slots, list) and any(
             isinstance(slot, dict) and slot.get("is_processing") is True for slot in slots
         ):
-            raise ServerError(
+            raise BenchError(
                 f"The server at {self.url} is answering someone else, which slows everything here. Measure "
                 "when it is idle."
             )
 
-    # -- the wire
-
     def _ask(
         self,
         path: str,
-        body: dict[str, Any] | None,
-        timeout: float,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> dict[str, Any]:
-        answer = self._get(path, body, timeout, stop)
-        if not isinstance(answer, dict):
-            raise ServerError(f"{self.url}{path} did not answer as a llama-server does: --compare needs one.")
-        return answer
-
-    def _get(
-        self,
-        path: str,
         body: dict[str, Any] | None = None,
-        timeout: float = CONNECT_S,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> Any:
-        """What the server answers, read as JSON. Raises ServerError, _StoppedError."""
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        payload = json.dumps(body).encode() if body is not None else None
-        with self._connected() as connection:
-            try:
-                connection.request("POST" if body is not None else "GET", self._path + path, payload, headers)
-                self._wait(connection, timeout, stop)
-                response = connection.getresponse()
-                content = response.read(MOST_BYTES)
-                if response.length and len(content) < MOST_BYTES:
-                    raise http.client.IncompleteRead(content)
-            except TimeoutError:
-                raise ServerError(
-                    f"The server at {self.url} did not answer {path} within {timeout:.0f} s. Look whether it "
-                    "hangs, and start it again."
-                ) from None
-            except (OSError, http.client.IncompleteRead):
-                raise ServerError(
-                    f"The server at {self.url} broke off while it answered {path}. Look what it wrote last, "
-                    "and start it again."
-                ) from None
-            except (http.client.HTTPException, ValueError):
-                self._strange(path)
-        if response.status != http.client.OK:
-            self._refused(path, response.status, content)
-        try:
-            return json.loads(content)
-        except ValueError:
-            self._strange(path)
-
-    @contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        """A connection of its own for each request, and straight to the server: the environment's proxy is
-        meant for the web. Raises ServerError."""
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=CONNECT_S)
-        try:
-            try:
-                connection.connect()
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                late = f"not reached within {CONNECT_S:.0f} s" if isinstance(error, TimeoutError) else ""
-                reason = late or getattr(error, "strerror", None) or error
-                raise ServerError(
-                    f"No server answers at {self.url}: {reason}. Start llama-server there, or do without it."
-                ) from None
-            yield connection
-        finally:
-            connection.close()
-
-    def _wait(self, connection: http.client.HTTPConnection, timeout: float, stop: Callable[[], bool]) -> None:
-        """Sleep until the answer begins: what has begun is all there soon, or its sender has died. Raises
-        _StoppedError, OSError."""
-        begun = looked = time.monotonic()
-        while not select.select([connection.sock], [], [], STOP_S)[0]:
-            if stop():
-                raise _StoppedError
-            now = time.monotonic()
-            if now - begun > timeout:
-                raise TimeoutError
-            if now - looked > ALIVE_S:
-                with suppress(TimeoutError):  # a full queue is no end
-                    socket.create_connection((connection.host, connection.port), CONNECT_S).close()
-                looked = now
-
-    def _strange(self, path: str) -> NoReturn:
-        raise ServerError(
-            f"{self.url}{path} did not answer with JSON, so it is no llama-server: --compare needs one."
-        )
-
-    def _refused(self, path: str, status: int, content: bytes) -> NoReturn:
-        """Raise what an answer other than OK means."""
-        try:
-            error = json.loads(content)["error"]
-            message, kind = shortened(str(error["message"])), error.get("type", "")
-        except (LookupError, TypeError, ValueError, AttributeError):
-            message = kind = ""
-        if status == http.client.UNAUTHORIZED and self._key:
-            text = f"refused the API key in {KEY_VARIABLE}. Put its own key there."
-        elif status == http.client.UNAUTHORIZED:
-            text = f"wants an API key. Put it into {KEY_VARIABLE}, or start llama-server without --api-key."
-        elif status == http.client.SERVICE_UNAVAILABLE and message == "Loading model":
-            text = "is still loading its model. Wait until it has."
-        elif kind == "exceed_context_size_error":
-            text = "has too small a context for this prompt. Start llama-server with a larger -c."
-        elif message:
-            text = (
-                f"refused {path} (HTTP {status}): {message.rstrip('.')}. Start llama-server with the same "
-                "model, or do without it."
-            )
-        else:
-            text = f"refused {path} (HTTP {status}). --compare needs llama.cpp's llama-server."
-        raise ServerError(f"The server at {self.url} {text}")
+        timeout: float | None = None,
+        stop: Callable[[], bool] = http.never,
+    ) -> dict[str, Any]:
+        """What the server answers. Raises BenchError, _StoppedError."""
+        with _explained():
+            found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
+            answer = found.json()
+            if found.status != 200:
+                raise refusal(self._endpoint, path, found.status, answer)
+        if not isinstance(answer, dict):
+            raise BenchError(f"{self.url}{path} did not answer as a llama-server does: --compare needs one.")
+        return answer
 
 
 class _StoppedError(Exception):
     """The reply is not wanted any more."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """A server's trouble as the bench's."""
+    try:
+        yield
+    except ServerError as error:
+        if error.trouble == "stopped":
+            raise _StoppedError from None
+        raise BenchError(str(error)) from None

@@ -20,11 +20,14 @@ ORIGINS: tuple[Span, ...] = (
     ("bonus", "bonus"),
     ("plain", "plain"),
 )
+UNKNOWN: Span = ("unknown", "unknown")
 TWO: tuple[Span, ...] = (("accepted", "accepted"), ("fallback", "corrected"))
 APPROXIMATE: Span = ("by ratio alone", "approximate")
 
 
-def legend_line(width: int, *, two_colours: bool, approximate: bool, markdown: bool, hint: str) -> Line:
+def legend_line(
+    width: int, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str
+) -> Line:
     """What each look of a token means, as much of it as fits, and a hint where there is room."""
     if markdown:
         words: list[Span] = [("finished replies are rendered Markdown", "muted")]
@@ -32,6 +35,8 @@ def legend_line(width: int, *, two_colours: bool, approximate: bool, markdown: b
         words = list(TWO if two_colours else ORIGINS)
         if approximate:
             words.append(APPROXIMATE)
+        if unknown:
+            words.append(UNKNOWN)
     line: list[Span] = [("   ", "")]
     used = 3
     for text, role in words:
@@ -50,15 +55,22 @@ class Legend(LinesView):
     """The looks of the tokens."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"lines--{role}" for role in ("accepted", "corrected", "bonus", "plain", "approximate")
+        f"lines--{role}" for role in ("accepted", "corrected", "bonus", "plain", "approximate", "unknown")
     }
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._shown: tuple[bool, bool, bool, str] = (False, False, False, "")
+        self._seen: set[str] = set()
+
+    def learn(self, looks: set[str]) -> bool:
+        """Explain these looks from the next ``show`` on; False where all of them are explained already."""
+        new = looks - self._seen
+        self._seen |= new
+        return bool(new)
 
     def show(self, *, two_colours: bool, approximate: bool, markdown: bool, hint: str) -> None:
-        """Explain these looks."""
+        """Explain the looks, those among them that were seen, and ``approximate`` before any was."""
         self._shown = (two_colours, approximate, markdown, hint)
         self._draw_line()
 
@@ -73,7 +85,12 @@ class Legend(LinesView):
     def _draw_line(self) -> None:
         two, approximate, markdown, hint = self._shown
         line = legend_line(
-            self.size.width, two_colours=two, approximate=approximate, markdown=markdown, hint=hint
+            self.size.width,
+            two_colours=two,
+            approximate=approximate or "approximate" in self._seen,
+            unknown="unknown" in self._seen,
+            markdown=markdown,
+            hint=hint,
         )
         self.set_lines([line])
 

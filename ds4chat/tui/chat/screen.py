@@ -87,7 +87,6 @@ class ChatScreen(ReadingScreen):
         self._panels_wide = True
         self._panels_narrow = False
         self._markdown = settings.view == "markdown"
-        self._approximate_seen = False
         self._status_at = 0.0
         self._outbox = Outbox(self)
         self._settings_of: dict[Load, Settings] = {}
@@ -180,13 +179,15 @@ class ChatScreen(ReadingScreen):
             self.dock_view.reset_reply()
             self.show_welcome()
             self.show_queue()
+        if frame.revised is not None:
+            self.transcript.recolour(frame.revised)
+            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
         if frame.steps and frame.grown is not None:
             self.dock_view.show_prefill(frame.grown.prefill)
             self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if frame.grown.lossy and not self._approximate_seen:
-                self._approximate_seen = True
+            if self.legend_row.legend.learn(frame.looks):
                 self.show_legend()
         if frame.ended is not None and frame.ended.ended is not None:
             self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
@@ -245,12 +246,9 @@ class ChatScreen(ReadingScreen):
         self.show_legend()
 
     def show_legend(self) -> None:
-        self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate=self._approximate_seen or self.chat.tuning.mode == "approximate",
-            markdown=self.transcript.markdown,
-            hint=HINT,
-        )
+        legend, shown = self.legend_row.legend, self.transcript
+        lossy = self.chat.tuning.mode == "approximate"
+        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
 
     # -- layout
 
@@ -353,7 +351,7 @@ class ChatScreen(ReadingScreen):
         from ds4chat.models.errors import ModelFileError
 
         try:
-            command = load_of(settings)
+            command = load_of(settings, self.chat_app.chosen_sampling)
         except ModelFileError as error:
             self.transcript.add_note(str(error), "error")
             self.show_welcome()

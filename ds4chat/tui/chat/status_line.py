@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from rich.cells import cell_len
 from textual import events
 
-from ds4chat.engine.events import Loaded, Tuning
+from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import EngineState, Progress
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
@@ -59,7 +59,10 @@ def status_lines(status: Status, width: int) -> list[Line]:
         line += part.spans
     lines: list[Line] = [tuple(line)]
     why, strict = why_off(status), strict_note(status)
-    if why:
+    server = status.loaded.server if status.loaded else None
+    if server is not None:
+        lines += _rows(_server_sentence(server, why), inner, "warning" if why or server.exposed else "muted")
+    elif why:
         lines += _rows(f"MTP is off: {why}", inner, "warning")
     elif strict:
         lines += _rows(f"Strict mode: {strict}.", inner, "muted")
@@ -81,10 +84,30 @@ def _rows(text: str, width: int, role: str) -> list[Line]:
     return [((f" {piece}", role),) for piece in textwrap.wrap(text, width)[:WHY_ROWS]]
 
 
+TELLS: dict[Tells, str] = {
+    "exact": "tells every token's origin",
+    "exact at the end": "tells every token's origin at a reply's end",
+    "by step": "tells how many of a step's tokens were accepted",
+    "counters": "tells the totals of a reply",
+    "nothing": "tells nothing of its drafts",
+}
+
+
+def _server_sentence(server: ServerInfo, why: str) -> str:
+    """Which server answers, what it tells, and what it does not."""
+    exposed = ", over plain http that others can read" if server.exposed else ""
+    who = f"{server.kind} at {server.name}{exposed}"
+    if server.speculates is False:
+        return f"{who}. MTP is off: {why}"
+    return f"{who} {TELLS[server.tells]}; {server.why}."
+
+
 def why_off(status: Status) -> str:
-    """Why speculation is off, as a sentence; empty while it is on or nothing is loaded."""
+    """Why speculation is off, as a sentence; empty while it is on, or nothing is loaded or told."""
     if status.loaded is None:
         return ""
+    if status.loaded.server is not None:
+        return status.loaded.off_reason if status.loaded.server.speculates is False else ""
     if status.loaded.drafter is None:
         return status.loaded.off_reason or "no drafter is loaded. /mtp chooses one."
     if status.tuning.depth == 0:
@@ -136,7 +159,9 @@ def _parts(status: Status, width: int) -> list[_Part]:
 
 def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     tuning, stats = status.tuning, status.stats
-    if loaded.drafter is None or tuning.depth == 0:
+    if loaded.server is not None:
+        parts = [_Part(0, [_served(loaded)])]
+    elif loaded.drafter is None or tuning.depth == 0:
         parts = [_Part(0, [("MTP off", "warning")], "/mtp on")]
     else:
         probe = " probe" if tuning.probe else ""
@@ -146,20 +171,28 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")], "/mtp off")]
         if beyond:
             parts[0].spans.append((beyond, "warning"))
-    parts.append(_Part(0, [_mode(tuning)]))
+    if loaded.server is None:
+        parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
     plain = stats.plain
     if plain.speedup is not None:
         told = " plain at load" if plain.at_load else " plain"
         parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
     if stats.acceptance is not None:
-        parts.append(
-            _Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")], "/explore")
-        )
-    full = stats.context_used > NEARLY_FULL * loaded.n_ctx
-    used = f"{stats.context_used:,}/{loaded.n_ctx:,}"
+        rate = whole_percent(stats.acceptance)
+        parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
+    full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used
+    used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
     parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
     return parts
+
+
+def _served(loaded: Loaded) -> Span:
+    """The drafter of a server, as far as it tells."""
+    if loaded.drafter is not None:
+        return loaded.drafter.kind, "strong"
+    off = loaded.server is not None and loaded.server.speculates is False
+    return ("MTP off", "warning") if off else ("MTP not told", "muted")
 
 
 def _mode(tuning: Tuning) -> Span:

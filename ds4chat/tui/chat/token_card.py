@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from ds4chat.engine.events import Judged, Token
+from ds4chat.engine.events import UNKNOWN_ID, Judged, Phases, Token
 from ds4chat.tui.conversation import Place, Reply
 from ds4chat.tui.kit.figures import percent, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
@@ -14,6 +14,7 @@ WHY = {
     "corrected": "the target's token in the place of a rejected draft",
     "bonus": "the target's token after a fully accepted draft",
     "plain": "no draft was judged",
+    "unknown": "the server did not tell where it comes from",
 }
 OUTCOMES = {
     "full": "all drafts accepted",
@@ -22,6 +23,13 @@ OUTCOMES = {
     "gated": "the gate left no draft",
     "plain": "no draft asked for",
     "fallback": "decoded one token instead",
+    "unknown": "the server did not tell of it",
+}
+VERDICTS = {
+    "match": ("✓ match", "good"),
+    "server": ("✓ accepted", "good"),
+    "ratio": ("≈ ratio", "warning"),
+    "": ("✗ rejected", "bad"),
 }
 LABEL = 7
 """Least cells of the labels at the left; a long reply has wider ones."""
@@ -73,7 +81,10 @@ def _what(reply: Reply, number: int, token: Token) -> Part:
     place = reply.place(number)
     if place is not None and place.judged is not None and place.judged.by == "ratio":
         why = "a draft taken by its ratio: the target would have chosen another token"
-    spans = [(_quoted(token.text), "strong"), (f"id {token.id}", "muted")]
+    spans = [
+        (_quoted(token.text), "strong"),
+        (f"id {token.id}" if token.id != UNKNOWN_ID else "id not told", "muted"),
+    ]
     if not token.text:
         spans.append(("a part of the next character, or a mark", "muted"))
     last = str(len(reply.tokens))
@@ -81,11 +92,10 @@ def _what(reply: Reply, number: int, token: Token) -> Part:
 
 
 def _draft(judged: Judged) -> Part:
-    mark, role = {"match": ("✓ match", "good"), "ratio": ("≈ ratio", "warning"), "": ("✗ rejected", "bad")}[
-        judged.by
-    ]
+    mark, role = VERDICTS[judged.by]
+    named = judged.accepted or judged.draft != UNKNOWN_ID
     spans: list[Span] = [
-        (_quoted(judged.draft_text), "strong"),
+        (_quoted(judged.draft_text) if named else "not told", "strong" if named else "muted"),
         (mark, role),
         (f"target {_quoted(judged.target_text)}", ""),
     ]
@@ -97,6 +107,8 @@ def _draft(judged: Judged) -> Part:
 
 
 def _rows(judged: Judged) -> Part:
+    if judged.ratio is None or judged.gap is None:
+        return "row", [("ratio and gap are not told", "muted")]
     spans: list[Span] = [(f"ratio {judged.ratio:.3f}", ""), (f"gap {judged.gap:.2f}", "")]
     full = judged.full
     if full is not None:
@@ -117,6 +129,15 @@ def _step(place: Place) -> Part:
         (f"token {place.index + 1} of {len(step.tokens)}", "muted"),
         (f"depth {step.depth}", "muted"),
         (step.tuning.mode, "muted"),
+        *_times(ms),
+    ]
+
+
+def _times(ms: Phases) -> list[Span]:
+    """What the step took, and its phases where they are told."""
+    if ms.other == ms.total:
+        return [(f"{ms.total:.1f} ms", "")]
+    return [
         (f"{ms.total:.1f} ms:", ""),
         (f"draft {ms.draft:.1f}", "muted"),
         (f"verify {ms.verify:.1f}", "muted"),

@@ -15,7 +15,7 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels import PanelDock
-from ds4chat.tui.panels.tuning_steps import deeper, looser, paused
+from ds4chat.tui.panels.tuning_steps import deeper, looser, paused, taken
 
 if TYPE_CHECKING:
     from ds4chat.tui.app import ChatApp
@@ -65,8 +65,15 @@ class TuningScreen(Screen[None]):
             self.dock_view.show_tuning(tuning)
             self._take_tuning(tuning)
 
-    def _take_tuning(self, tuning: Tuning) -> None:
+    def _take_tuning(self, wanted: Tuning) -> None:
         before = self.chat.tuning
+        server = self.chat.loaded.server if self.chat.loaded else None
+        tuning, refused = taken(before, wanted, server)
+        if refused:
+            self.dock_view.show_tuning(tuning)
+            self.notify(refused, severity="warning", markup=False)
+            if tuning == before:
+                return
         if before.depth != 0:
             self._resume_at = before.depth
         self.chat.retune(tuning)

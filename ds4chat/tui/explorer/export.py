@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
-from ds4chat.analysis.rows import Ints, Rows
-from ds4chat.files import user_path
-from ds4chat.store.files import whole_file
+from ds4chat.analysis.rows import Ints, JudgedRows
+from ds4chat.files import user_path, whole_file
 
 WRITERS = {".csv": write_csv, ".jsonl": write_jsonl}
 
@@ -20,7 +20,7 @@ class FileExistsAlready(ExportError):
     """There is a file of that name, and overwriting it was not asked for."""
 
 
-def export_rows(rows: Rows, indices: Ints, name: str, *, overwrite: bool = False) -> tuple[Path, int]:
+def export_rows(rows: JudgedRows, indices: Ints, name: str, *, overwrite: bool = False) -> tuple[Path, int]:
     """Write these rows, in this order, in the format of the name's ending; the path and how many they are.
     Raises ExportError."""
     if not name.strip():
@@ -33,7 +33,9 @@ def export_rows(rows: Rows, indices: Ints, name: str, *, overwrite: bool = False
         raise ExportError(f"{path} is a folder. Give the name of a file.")
     try:
         with whole_file(path, overwrite=overwrite) as file:
-            count = writer(rows, file, indices)
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n")
+            count = writer(rows, text, indices)
+            text.detach()  # flushed; the file is closed where it was opened
     except FileExistsError:
         raise FileExistsAlready(f"{path} exists already. Enter again overwrites it, Esc keeps it.") from None
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ds4chat.analysis.filters import Filter, Texts, order, select
-from ds4chat.analysis.rows import Bools, Ints, Rows
+from ds4chat.analysis.rows import Bools, Ints, JudgedRows
 
 Column = Literal[
     "step",
@@ -29,7 +29,7 @@ COLUMNS: tuple[Column, ...] = get_args(Column)
 class Listing:
     """A filtered and sorted view of rows. ``shown`` are the rows' indices, top to bottom."""
 
-    def __init__(self, rows: Rows, texts: Texts | None = None) -> None:
+    def __init__(self, rows: JudgedRows, texts: Texts | None = None) -> None:
         self.rows = rows
         self.filter = Filter()
         self.column: Column = "step"
@@ -70,7 +70,7 @@ class Listing:
         found = np.flatnonzero(self.shown == row)
         return int(found[0]) if len(found) else None
 
-    def numbers(self) -> Rows:
+    def numbers(self) -> JudgedRows:
         """The rows shown, in the order in which they were judged, without their texts: what the charts
         read."""
         if self._mask is None:

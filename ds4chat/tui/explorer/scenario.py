@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ds4chat.analysis.rows import Rows
+from ds4chat.analysis.rows import JudgedRows
 from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import WhatIf
 from ds4chat.engine.events import Tuning
@@ -56,7 +56,7 @@ class Recorded:
     """Over plain decoding; None where the record does not tell."""
 
 
-def recorded(rows: Rows, times: StepTimes) -> Recorded:
+def recorded(rows: JudgedRows, times: StepTimes) -> Recorded:
     """The figures of the recorded steps."""
     tokens, steps = int(rows.step_emitted.sum()), rows.steps
     ms = float(np.nansum(rows.step_ms[:, PHASES.index("total")]))

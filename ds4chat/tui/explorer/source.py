@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.log_parser import parse_log
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes, plain_times
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Step
@@ -33,7 +33,7 @@ class Source:
     """Judged rows, with what every view of them needs."""
 
     title: str
-    rows: Rows
+    rows: JudgedRows
     texts: Texts
     times: StepTimes
     jumps: bool = False
@@ -45,7 +45,7 @@ class Source:
     def of(
         cls,
         title: str,
-        rows: Rows,
+        rows: JudgedRows,
         plain: Iterable[PlainTime] | None = None,
         *,
         jumps: bool = False,
@@ -92,13 +92,12 @@ def stored_source(store: Store, conversation: int, title: str = "") -> Source:
     from ds4chat.store.errors import StoreError
 
     try:
-        found = store.records.judged_rows(conversation=conversation)
+        rows = store.judged_rows(conversation)
         messages = store.conversations.messages(conversation)
     except StoreError as error:
         raise SourceError(str(error)) from None
-    if not len(found):
+    if not len(rows):
         raise SourceError(f"The stored conversation {conversation} has no judged drafts, or there is none.")
-    rows = Rows(**{field.name: getattr(found, field.name) for field in fields(Rows)})
     plain = plain_times(rows)
     for message in messages:
         if message.id in plain:

@@ -13,7 +13,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
-from ds4chat.analysis.rows import Rows, rows_from_records
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.stats import OUTCOMES
 from ds4chat.tui.explorer.listing import COLUMNS, Column, Listing
 from ds4chat.tui.kit.cells import CellView
@@ -46,7 +46,7 @@ WIDTHS: dict[Column, int] = {
 MIN_TEXT, MAX_TEXT = 7, 24
 GIVE_WAY: tuple[Column, ...] = ("draft_gap", "draft_prob", "outcome", "gap")
 """Columns that a narrow table leaves out, in this order."""
-NO_ROWS = rows_from_records([])
+NO_ROWS = rows_from_steps([])
 RIGHT = frozenset({"step", "position", "ratio", "gap", "draft_gap", "draft_prob"})
 
 
@@ -90,7 +90,7 @@ def head_line(cells: tuple[Cell, ...], sorted_by: Column, descending: bool) -> L
     return tuple(spans[:-1])
 
 
-def row_line(rows: Rows, row: int, cells: tuple[Cell, ...], several: bool) -> Line:
+def row_line(rows: JudgedRows, row: int, cells: tuple[Cell, ...], several: bool) -> Line:
     """One row. ``several``: there is more than one reply, so the step says which."""
     step = int(rows.step[row])
     accepted = bool(rows.accepted[row])
@@ -325,7 +325,7 @@ class RowTable(CellView, can_focus=True):
         return strip
 
 
-def detail_line(rows: Rows, row: int) -> Line:
+def detail_line(rows: JudgedRows, row: int) -> Line:
     """What the row's step did, for the line below the table."""
     step = int(rows.step[row])
     total = float(rows.step_ms[step, -1])

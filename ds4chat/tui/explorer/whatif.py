@@ -13,7 +13,7 @@ from textual.timer import Timer
 from textual.widgets import Button
 from textual.worker import Worker, WorkerState
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import WhatIf, what_if
 from ds4chat.settings.validate import SettingError
@@ -48,7 +48,7 @@ class WhatIfPanel(Vertical):
         self._drag_from = self.scenario
         self.result: WhatIf | None = None
         """The figures of ``scenario``; None while they are worked out, or where nothing is asked."""
-        self._rows: Rows | None = None
+        self._rows: JudgedRows | None = None
         self._times = StepTimes(rows_from_steps([]))
         self._base = Recorded(1, 1.0, 0.0, None, None, None, None)
         self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
@@ -81,7 +81,7 @@ class WhatIfPanel(Vertical):
         """A figure is still to come."""
         return self._due is not None or self._asked is not None
 
-    def show(self, rows: Rows, times: StepTimes) -> None:
+    def show(self, rows: JudgedRows, times: StepTimes) -> None:
         """Ask about these rows from now on, whose steps take these times."""
         self._rows, self._times = rows, times
         self._base = recorded(rows, times)
@@ -167,7 +167,7 @@ class WhatIfPanel(Vertical):
             self._walk(self._rows, self._times, self.scenario)
 
     @work(thread=True, exit_on_error=False, group="what-if")
-    def _walk(self, rows: Rows, times: StepTimes, scenario: Scenario) -> WhatIf:
+    def _walk(self, rows: JudgedRows, times: StepTimes, scenario: Scenario) -> WhatIf:
         return what_if(rows, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times)
 
     @on(Worker.StateChanged)

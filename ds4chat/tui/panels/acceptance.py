@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 
 from ds4chat.engine.baseline import PlainTime
-from ds4chat.engine.events import Loaded, Outcome, Step, Tuning
+from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
@@ -23,6 +23,16 @@ OUTCOME_ROLES: dict[Outcome, str] = {
     "gated": "other",
     "plain": "muted",
     "fallback": "warning",
+    "unknown": "muted",
+}
+
+
+_TOLD: dict[Tells, str] = {
+    "exact": "acceptance from every step of the server",
+    "exact at the end": "acceptance is told at the reply's end",
+    "by step": "accepted tokens alone are told",
+    "counters": "totals alone are told, at the end",
+    "nothing": "the server tells nothing of drafts",
 }
 
 
@@ -39,9 +49,14 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
     def pair(left: str, a: str, right: str, b: str) -> Line:
         return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
 
+    untold = bool(stats.outcomes["unknown"])  # a server that told nothing has no zeros
+    drafted, accepted, judged = (
+        count(None if untold and not value else value, 8)
+        for value in (stats.drafted, stats.accepted, stats.judged)
+    )
     return [
-        pair("drafted", count(stats.drafted, 8), "accepted", accepted_count(stats)),
-        pair("judged", count(stats.judged, 8), "rate", f" {percent(stats.acceptance)}"),
+        pair("drafted", drafted, "accepted", accepted),
+        pair("judged", judged, "rate", f" {percent(stats.acceptance)}"),
         pair(
             "mean len", decimal(stats.mean_accepted, 8, 2), "tok/step", decimal(stats.tokens_per_step, 8, 2)
         ),
@@ -56,10 +71,11 @@ def outcome_lines(stats: Stats) -> list[Line]:
         times = stats.outcomes[outcome]
         return (f"{outcome:<8}", OUTCOME_ROLES[outcome] if times else "muted"), (count(times, 5), "")
 
-    first, second = OUTCOMES[:3], OUTCOMES[3:]
+    rows = [OUTCOMES[:3], OUTCOMES[3:6]]
+    if stats.outcomes["unknown"]:
+        rows.append(OUTCOMES[6:])
     return [
-        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o)))
-        for row in (first, second)
+        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o))) for row in rows
     ]
 
 
@@ -71,7 +87,7 @@ def speedup_role(stats: Stats) -> str:
     return "good" if factor >= 1 else "bad"
 
 
-def speed_lines(stats: Stats) -> list[Line]:
+def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
     """Speed and its ratio against plain decoding, and how that baseline was measured."""
     plain = stats.plain
     head: Line = (
@@ -80,6 +96,8 @@ def speed_lines(stats: Stats) -> list[Line]:
         (ratio(plain.speedup), speedup_role(stats)),
         (" plain decoding", "muted"),
     )
+    if plain.tokens_per_s is None and loaded is not None and loaded.server is not None:
+        return [head, ((_TOLD[loaded.server.tells], "muted"),)]
     if plain.tokens_per_s is None:
         return [head, (("plain speed was not measured here", "muted"),)]
     passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
@@ -166,7 +184,7 @@ class AcceptancePanel(Panel):
         lines.append(
             ((self._last_change, "mark"),) if self._last_change else (("▲ marks a changed setting", "muted"),)
         )
-        lines += speed_lines(stats)
+        lines += speed_lines(stats, self._loaded)
         self._view.set_lines(lines)
         self.title_bar.show(headline=percent(stats.acceptance).strip())
 
@@ -181,4 +199,6 @@ class AcceptancePanel(Panel):
 def _off(reason: str, loaded: Loaded | None) -> str:
     if not reason or loaded is None:
         return reason
+    if loaded.server is not None and loaded.server.speculates is None:
+        return f"MTP: {reason}"
     return f"Speculation is off: {reason}"

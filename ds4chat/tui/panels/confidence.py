@@ -16,10 +16,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ds4chat.engine.events import Judged, Loaded, Step
+from ds4chat.engine.events import UNKNOWN_ID, Judged, Loaded, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.cells import CellView
-from ds4chat.tui.kit.figures import count, decimal, token_text
+from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
 from ds4chat.tui.kit.scrolling import set_virtual_size
 from ds4chat.tui.messages import TokenPicked
@@ -77,8 +77,9 @@ def head_line(fit: Columns) -> Line:
 def row_spans(row: Row, fit: Columns) -> Line:
     """One row: step, position, draft and target text, ratio, gaps, and a mark for what became of it."""
     judged = row.judged
-    role = {"match": "accept", "ratio": "approximate", "": "bad"}[judged.by]
-    mark = {"match": "✓", "ratio": "≈", "": "✗"}[judged.by]
+    role = {"match": "accept", "server": "accept", "ratio": "approximate", "": "bad"}[judged.by]
+    mark = {"match": "✓", "server": "✓", "ratio": "≈", "": "✗"}[judged.by]
+    named = judged.accepted or judged.draft != UNKNOWN_ID
     figures = f" {decimal(judged.ratio, 5, 3)} {decimal(judged.gap, 5, 2)}"
     figures += f" {decimal(judged.draft_gap, 5, 2)}" if fit.draft_gap else ""
     figures += f" {decimal(judged.draft_prob, 5, 3)}" if fit.draft_prob else ""
@@ -86,7 +87,7 @@ def row_spans(row: Row, fit: Columns) -> Line:
     same = judged.draft == judged.target
     return (
         (f"{count(row.step, 5)} {judged.position:>2} ", "muted"),
-        (token_text(judged.draft_text, fit.text), role),
+        (token_text(judged.draft_text, fit.text) if named else f"{NONE:<{fit.text}}", role),
         (" ", ""),
         (target, "muted" if same else ""),
         (figures, ""),

@@ -21,7 +21,8 @@ def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
     """A head and one line a phase: milliseconds of the last step, mean of all steps, share of the total."""
     lines: list[Line] = [((f"{'ms':<11}{'last':>8}{'mean':>9}{'share':>9}", "muted"),)]
     total = stats.ms["total"]
-    for part in (*PARTS, "total"):
+    whole_only = total > 0 and stats.ms["other"] == total
+    for part in ("total",) if whole_only else (*PARTS, "total"):
         mean = stats.ms[part] / stats.steps if stats.steps else None
         share = stats.ms[part] / total if total else None
         swatch = ("  ", "") if part == "total" else ("■ ", part)
@@ -108,7 +109,10 @@ class TimingsPanel(Panel):
         """Show what was taken."""
         width = self._view.size.width or 38
         lines = phase_lines(self._last, self._stats)
-        lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
+        if self._stats.ms["other"] == self._stats.ms["total"] > 0:
+            lines.append((("the server tells no phases of a step", "muted"),))
+        else:
+            lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
         lines += speed_lines(self._stats, *self._begin())
         lines += curve_lines(self._history, width, "verify", unit="ms", compact=self.compact)
         self._view.set_lines(lines)

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ds4chat.engine.events import Loaded, Step, Tuning
+from ds4chat.engine.events import Loaded, ServerInfo, Step, Tuning
 from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.validate import SettingError
@@ -20,6 +20,7 @@ from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.panel import Panel
+from ds4chat.tui.panels.tuning_steps import is_default, untaken
 
 UNDO_DEPTH = 50
 
@@ -64,6 +65,7 @@ class TuningPanel(Panel):
         self._drag_from = self._tuning
         self._presets: dict[str, Mapping[str, Any]] = {}
         self._preset = ""
+        self._server: ServerInfo | None = None
         self._knobs = {knob.name: knob for knob in KNOBS}
         self._controls = {
             knob.name: Control(
@@ -117,7 +119,11 @@ class TuningPanel(Panel):
         self._draw_controls()
 
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """Nothing here depends on what is loaded."""
+        """A server fixes some of the values."""
+        server = loaded.server if loaded is not None else None
+        if server != self._server:
+            self._server = server
+            self._draw_controls()
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Nothing here depends on the steps."""
@@ -243,16 +249,23 @@ class TuningPanel(Panel):
         for name, control in self._controls.items():
             knob = self._knobs[name]
             share = knob.share(self._tuning) if knob.share is not None else None
-            control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
+            field = knob.option.tuning
+            if field in untaken(self._server):
+                control.show("–", "the server's own")
+            elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
+                control.show("–", "the server's default")
+            else:
+                control.show(knob.shown(self._tuning), knob.says(self._tuning), share)
         says = "Enter applies, s saves" if self._presets else "s saves these values"
         self._preset_control.show(self._preset or "–", says)
         if self._undo:
             last = changes(self._tuning, self._undo[-1]) or "no change"
             self._undo_line.set_lines([(("u ", "mark"), (f"undo: {last}", "muted"))])
         else:
-            self._undo_line.set_lines([(("changes hold from the next step", "muted"),)])
+            when = "step" if self._server is None else "reply"
+            self._undo_line.set_lines([((f"changes hold from the next {when}", "muted"),)])
         mode = self._tuning.mode
         lossy = f"approx ≥{self._tuning.margin:.2f}" if mode == "approximate" else mode
         depth = "paused" if self._tuning.depth == 0 else f"depth {self._tuning.depth}"
-        self.title_bar.show(headline=f"{depth} · {lossy}")
+        self.title_bar.show(headline=f"{depth} · {lossy}" if self._server is None else self._server.kind)
         self.set_class(mode == "approximate", "-lossy")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ds4chat.engine.events import Depth, Tuning
+from ds4chat.engine.events import Depth, ServerInfo, Tuning
 from ds4chat.engine.from_settings import changed
-from ds4chat.settings.schema import BY_KEY, Settings
+from ds4chat.settings.schema import BY_KEY, TUNING, Settings
 from ds4chat.settings.validate import SettingError
 
 
@@ -19,6 +19,7 @@ def with_model(settings: Settings, other: Settings) -> Settings:
         lookup=other.lookup,
         demo=other.demo,
         ctx_size=other.ctx_size,
+        server=other.server,
     )
 
 
@@ -48,3 +49,31 @@ def looser(tuning: Tuning, by: int) -> Tuning:
 def paused(tuning: Tuning, resume_at: Depth) -> Tuning:
     """Speculation paused, or at this depth again where it was paused."""
     return replace(tuning, depth=resume_at if tuning.depth == 0 else 0)
+
+
+def untaken(server: ServerInfo | None) -> dict[str, str]:
+    """Fields of a Tuning that no request to this server changes, each with the reason; none without a
+    server."""
+    if server is None:
+        return {}
+    fixed = dict(server.fixed)
+    return {
+        option.tuning: fixed.get(option.tuning, f"{server.kind} has no word for it in a request")
+        for option in TUNING
+        if option.tuning not in server.live
+    }
+
+
+def taken(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> tuple[Tuning, str]:
+    """What of a change can be: ``wanted`` without the fields that the server fixes, and a sentence for the
+    first of those; empty where all of it can."""
+    changed = [(f, why) for f, why in untaken(server).items() if getattr(wanted, f) != getattr(before, f)]
+    if not changed:
+        return wanted, ""
+    field, why = changed[0]
+    return replace(wanted, **{f: getattr(before, f) for f, _ in changed}), f"{field} stays as it is: {why}."
+
+
+def is_default(tuning: Tuning, field: str) -> bool:
+    """Nobody changed this field of the tuning."""
+    return bool(getattr(tuning, field) == getattr(Tuning(), field))

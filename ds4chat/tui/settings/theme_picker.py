@@ -21,6 +21,7 @@ SAMPLE = (
     ("token-corrected", "corrected", "in a wrong draft's place"),
     ("token-bonus", "bonus", "one more after a full draft"),
     ("token-plain", "plain", "no draft was judged"),
+    ("token-unknown", "unknown", "a server did not tell"),
     ("token-approximate", "by ratio", "likely enough, not the first"),
     ("thinking", "thinking", "let me see, the user asks…"),
 )

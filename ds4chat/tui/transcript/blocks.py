@@ -28,7 +28,7 @@ GUTTER = 3
 MARGIN = 1
 """Cells kept free at the right."""
 
-KINDS = ("plain", "accepted", "corrected", "bonus", "approximate")
+KINDS = ("plain", "accepted", "corrected", "bonus", "approximate", "unknown")
 """Role of a token by its kind in a Flow."""
 
 FALLBACK = "corrected"
@@ -247,8 +247,21 @@ class ReplyBlock(Block):
         self.turn = reply
         self._width = width
         self._two = two_colours
-        self._flow = Flow(text_width(width))
-        self._thought = Flow(text_width(width))
+        self.thinking_open = False
+        self.markdown = False
+        self._rendered: Page | None = None
+        self._footer: list[Row] = []
+        self._versions = ""
+        """The footer's last row, where there are other versions."""
+        self._header: Row = ()
+        self.take_anew()
+
+    # -- content
+
+    def take_anew(self) -> None:
+        """Take in the reply from its beginning: what is known of its tokens is another."""
+        self._flow = Flow(text_width(self._width))
+        self._thought = Flow(text_width(self._width))
         self._where: list[int] = []
         """Index of each token in its flow."""
         self._answer_tokens: list[int] = []
@@ -258,16 +271,7 @@ class ReplyBlock(Block):
         self._tail_taken = False
         self._marks: dict[int, str] = {}
         self._last_step = 0
-        self.thinking_open = False
-        self.markdown = False
-        self._rendered: Page | None = None
-        self._footer: list[Row] = []
-        self._versions = ""
-        """The footer's last row, where there are other versions."""
-        self._header: Row = ()
         self.grow(bulk=True)
-
-    # -- content
 
     def grow(self, *, bulk: bool = False) -> int:
         """Take in what the reply gained; returns the first row that may have changed."""

@@ -7,6 +7,7 @@ ROLES = (
     "accepted",
     "corrected",
     "bonus",
+    "unknown",
     "approximate",
     "user",
     "user-bar",

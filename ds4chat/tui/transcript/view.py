@@ -122,6 +122,13 @@ class Transcript(ScrollView, can_focus=True):
             self._forget(block, first)
             self._settle(self._stack.index(block), first)
 
+    def recolour(self, reply: Reply) -> None:
+        """Draw a reply whose tokens are known better now."""
+        block = self._stack.find(reply)
+        if block is not None:
+            block.take_anew()
+            self._settle(self._stack.index(block))
+
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
         return any(block.turn is turn for block in reversed(list(self._stack)))

@@ -22,11 +22,13 @@ from kits.engine import load_of, opened
 
 from ds4chat.commands import bench
 from ds4chat.commands.bench import server as module
+from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.runs import QUICK, Measurement
-from ds4chat.commands.bench.server import LlamaServer, Reply, ServerError
+from ds4chat.commands.bench.server import LlamaServer, Reply
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.engine.events import Tuning
+from ds4chat.servers import http
 from ds4chat.settings.schema import Settings
 
 RECORDED: dict[str, tuple[int, Any]] = {
@@ -143,7 +145,7 @@ def test_the_name_is_the_model_and_the_address_without_what_could_steer_a_termin
 def test_an_address_may_have_a_folder(peer: Peer) -> None:
     peer.answers = {"/llm" + path: name for path, name in PATHS.items()}
     assert LlamaServer(peer.url + "/llm/").answer([1], 4) is not None
-    with pytest.raises(ServerError, match=r"HTTP 404.*File Not Found"):
+    with pytest.raises(BenchError, match=r"HTTP 404: File Not Found"):
         LlamaServer(peer.url)
 
 
@@ -172,7 +174,7 @@ def test_the_key_is_sent_where_one_is_set(peer: Peer, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ServerError, match=r"no address of a server.*http://127\.0\.0\.1:8080"):
+    with pytest.raises(BenchError, match=r"no address of a server.*http://127\.0\.0\.1:8080"):
         LlamaServer(url)
 
 
@@ -185,18 +187,22 @@ def test_a_server_that_is_not_there_is_said_so_before_anything_is_loaded(
     assert bench.run(Settings(model="missing.gguf"), BenchOptions(compare=url)) == 1
     out, err = capsys.readouterr()
     assert not out
-    assert f"No server answers at {url}: Connection refused. Start llama-server there" in err
+    assert f"No server answers at {url}: Connection refused. Start it there" in err
 
 
 @pytest.mark.parametrize(
     ("answer", "key", "says"),
     [
         ("loading", "", "still loading its model. Wait until it has"),
-        ("key", "", "wants an API key. Put it into LLAMA_API_KEY, or start llama-server without"),
-        ("key", "wrong", "refused the API key in LLAMA_API_KEY. Put its own key there"),
+        (
+            "key",
+            "",
+            r"wants an API key \(HTTP 401: Invalid API Key\). Put it into the variable LLAMA_API_KEY",
+        ),
+        ("key", "wrong", r"refused the API key \(HTTP 401.*Put its own key into the variable LLAMA_API_KEY"),
         ("router", "", "router without a model of its own. Start a llama-server with -m"),
-        ("not_found", "", r"refused /props \(HTTP 404\): File Not Found. Start llama-server"),
-        ((500, "no object"), "", r"refused /props \(HTTP 500\). --compare needs llama.cpp's llama-server"),
+        ("not_found", "", r"does not know the model or the path \(HTTP 404: File Not Found\)"),
+        ((500, "no object"), "", r"failed \(HTTP 500\)"),
         ((200, ["list"]), "", "did not answer as a llama-server does"),
     ],
 )
@@ -206,7 +212,7 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
     if key:
         monkeypatch.setenv("LLAMA_API_KEY", key)
     peer.answers["/props"] = answer
-    with pytest.raises(ServerError, match=says) as raised:
+    with pytest.raises(BenchError, match=says) as raised:
         LlamaServer(peer.url)
     assert peer.url in str(raised.value)
 
@@ -214,15 +220,15 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ("context", "too small a context for this prompt. Start llama-server with a larger -c"),
-        ("invalid_tokens", "Prompt contains invalid tokens. Start llama-server with the same model"),
+        ("context", "too small a context for this conversation .*start the server with a larger context"),
+        ("invalid_tokens", r"refused the request \(HTTP 400: Prompt contains invalid tokens\)"),
         ((200, {"choices": []}), "without text and timings, so it is no llama-server"),
         ((200, {"content": "x", "timings": {"predicted_n": None}}), "without text and timings"),
     ],
 )
 def test_a_prompt_that_is_not_answered_says_why(peer: Peer, answer: str | tuple[int, Any], says: str) -> None:
     peer.answers["/completion"] = answer
-    with pytest.raises(ServerError, match=says):
+    with pytest.raises(BenchError, match=says):
         LlamaServer(peer.url).answer([1, 2], 4)
 
 
@@ -230,9 +236,9 @@ def test_another_model_is_refused_by_vocabulary_and_size(peer: Peer) -> None:
     server = LlamaServer(peer.url)
     server.check(*MODEL)
     server.check("a version that counts a layer more", 49152, round(96576768 * 1.02))
-    with pytest.raises(ServerError, match=r"another model: .* 92 MiB .* 86 MiB .* with the same file"):
+    with pytest.raises(BenchError, match=r"another model: .* 92 MiB .* 86 MiB .* with the same file"):
         server.check("Q4_0", 49152, 90_000_000)
-    with pytest.raises(ServerError, match=r"vocabulary of 49,152, .* 32,000"):
+    with pytest.raises(BenchError, match=r"vocabulary of 49,152, .* 32,000"):
         server.check("other", 32000, 96576768)
     for answer in ("not_found", (200, {"data": []})):  # servers that do not tell
         peer.answers["/v1/models"] = answer
@@ -242,9 +248,9 @@ def test_another_model_is_refused_by_vocabulary_and_size(peer: Peer) -> None:
 def test_a_server_with_other_work_is_not_measured(peer: Peer) -> None:
     server = LlamaServer(peer.url)
     peer.answers["/slots"] = "slots_busy"
-    with pytest.raises(ServerError, match=r"answering someone else.*Measure when it is idle"):
+    with pytest.raises(BenchError, match=r"answering someone else.*Measure when it is idle"):
         server.check(*MODEL)
-    with pytest.raises(ServerError, match="answering someone else"):
+    with pytest.raises(BenchError, match="answering someone else"):
         server.answer([1], 4)
     assert not peer.asked
     peer.answers["/slots"] = (501, {"error": {"message": "no slots", "type": "not_supported_error"}})
@@ -275,17 +281,17 @@ def told_to_end(handler: _Handler) -> None:
 def test_a_server_that_ends_in_the_middle_is_said_to_have_broken_off(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, how: Callable[[_Handler], None]
 ) -> None:
-    monkeypatch.setattr(module, "ALIVE_S", 0.0)
+    monkeypatch.setattr(http, "ALIVE_S", 0.0)
     server = LlamaServer(peer.url)
     peer.answers["/completion"] = how
-    with pytest.raises(ServerError, match=r"broke off while it answered /completion\. Look what it wrote"):
+    with pytest.raises(BenchError, match=r"broke off while it answered /completion\. Look at what it wrote"):
         server.answer([1], 4)
 
 
 def test_a_server_that_hangs_is_left_after_a_while(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", 0.0)
+    monkeypatch.setattr(http, "ANSWER_S", 0.01)
     peer.answers["/completion"] = silent
-    with pytest.raises(ServerError, match=r"did not answer /completion within 0 s\. Look whether it hangs"):
+    with pytest.raises(BenchError, match=r"did not answer /completion within 0 s\. Look whether it hangs"):
         LlamaServer(peer.url).answer([1], 4)
 
 
@@ -313,8 +319,8 @@ def test_what_listens_there_but_is_no_llama_server_is_said_so(greeting: bytes) -
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        says = "no llama-server" if greeting else "broke off"
-        with pytest.raises(ServerError, match=says):
+        says = {b"": "broke off", b"S": "does not speak HTTP"}.get(greeting[:1], "llama-server")
+        with pytest.raises(BenchError, match=says):
             LlamaServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
 

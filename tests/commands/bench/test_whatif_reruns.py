@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kits.engine import Bench, opened
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.engine.events import Load, Message, Step
@@ -36,11 +36,11 @@ def steps_of(bench: Bench, depth: int, gate: float) -> list[Step]:
 
 
 @pytest.fixture(scope="module")
-def recorded(bench: Bench) -> Rows:
+def recorded(bench: Bench) -> JudgedRows:
     return rows_from_steps(steps_of(bench, RECORDED_DEPTH, 0.0))
 
 
-def rerun_and_prediction(bench: Bench, recorded: Rows, depth: int, gate: float) -> tuple[float, float]:
+def rerun_and_prediction(bench: Bench, recorded: JudgedRows, depth: int, gate: float) -> tuple[float, float]:
     """Acceptance of the rerun, and what the record predicts for it."""
     stats = Stats()
     for step in steps_of(bench, depth, gate):
@@ -54,7 +54,7 @@ def rerun_and_prediction(bench: Bench, recorded: Rows, depth: int, gate: float) 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("depth", "gate"), [(1, 0.0), (2, 0.0), (2, 1.0), (4, 2.0)])
 def test_lower_depths_and_gates_are_predicted_within_two_points(
-    bench: Bench, recorded: Rows, depth: int, gate: float
+    bench: Bench, recorded: JudgedRows, depth: int, gate: float
 ) -> None:
     """One prompt of each kind; tests/analysis/test_whatif_demo.py holds all of them as recorded once."""
     real, predicted = rerun_and_prediction(bench, recorded, depth, gate)

@@ -19,7 +19,7 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.conversation import Forgetful
+from ds4chat.tui.conversation import NullRecorder
 
 EQUAL = Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, "")
 STOPPED = uncompared(1, "The check was stopped.")
@@ -39,7 +39,7 @@ class Engine(ReplayEngine):
 def checking(clock=None) -> tuple[Chat, Engine]:  # type: ignore[no-untyped-def]
     """A finished reply that is being checked."""
     engine = Engine()
-    chat = Chat(engine, Forgetful(), Tuning(depth=2), **({"clock": clock} if clock else {}))
+    chat = Chat(engine, NullRecorder(), Tuning(depth=2), **({"clock": clock} if clock else {}))
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     chat.submit("one")
@@ -147,7 +147,7 @@ async def test_the_conversation_decoded_again_shows_in_the_status_line(opened: O
 def test_only_what_is_read_first_is_recorded() -> None:
     took: list[Event] = []
 
-    class Book(Forgetful):
+    class Book(NullRecorder):
         def took(self, reply, events) -> None:  # type: ignore[no-untyped-def]
             took.extend(events)
 
@@ -165,7 +165,7 @@ def test_only_what_is_read_first_is_recorded() -> None:
 def test_a_drafter_that_was_given_up_is_no_longer_loaded_for_anybody() -> None:
     told: list[Loaded] = []
 
-    class Book(Forgetful):
+    class Book(NullRecorder):
         def loaded(self, command: Load, loaded: Loaded) -> None:
             told.append(loaded)
 

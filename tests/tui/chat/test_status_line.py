@@ -119,10 +119,11 @@ def test_a_nearly_full_context_stays_and_warns() -> None:
 
 def test_the_legend_explains_what_is_shown() -> None:
     def text(**more: bool) -> str:
-        flags = {"two_colours": False, "approximate": False, "markdown": False, **more}
+        flags = {"two_colours": False, "approximate": False, "unknown": False, "markdown": False, **more}
         return "".join(t for t, _ in legend_line(80, hint="F1 help", **flags))
 
     assert text().split() == ["accepted", "corrected", "bonus", "plain", "F1", "help"]
+    assert text(unknown=True).split() == ["accepted", "corrected", "bonus", "plain", "unknown", "F1", "help"]
     assert "by ratio alone" in text(approximate=True)
     assert text(two_colours=True).split()[:2] == ["accepted", "fallback"]
     assert "Markdown" in text(markdown=True)

@@ -7,7 +7,7 @@ from kits.explorer_stage import steps_from
 from rich.cells import cell_len
 
 from ds4chat.analysis.histogram import Histogram, histogram, reliability
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.tui.explorer.charts import CHART_COLUMNS, histogram_lines, reliability_lines
 from ds4chat.tui.kit.lines import Line
 
@@ -16,7 +16,7 @@ SMALL = ("++", "-", "+-", "~+")
 0.85, 0.55 (rejected), 0.55, 0.65."""
 
 
-def rows() -> Rows:
+def rows() -> JudgedRows:
     return rows_from_steps(steps_from(SMALL))
 
 

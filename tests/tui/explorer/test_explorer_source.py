@@ -11,13 +11,13 @@ from kits.chat import PIECES, ReplayEngine, loaded, steps_of
 from kits.explorer_stage import steps_from
 from kits.stored_replies import step as stored_step
 
-from ds4chat.analysis.rows import Rows, rows_from_steps
+from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.speclog import conf_line, timing_line
 from ds4chat.store import Store
 from ds4chat.store.recording import Request
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Forgetful, Reply, UserTurn
+from ds4chat.tui.conversation import NullRecorder, Reply, UserTurn
 from ds4chat.tui.explorer.source import (
     SourceError,
     conversation_source,
@@ -29,12 +29,15 @@ from ds4chat.tui.explorer.source import (
 STEPS = steps_from(("++", "-", "+-"))
 
 
-def same(one: Rows, other: Rows) -> bool:
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Rows))
+def same(one: JudgedRows, other: JudgedRows) -> bool:
+    def equal(a: object, b: object) -> bool:
+        return a == b if isinstance(a, tuple) else np.array_equal(a, b, equal_nan=True)  # type: ignore[call-overload]
+
+    return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(JudgedRows))
 
 
 def chat_of(*replies: Reply) -> Chat:
-    chat = Chat(ReplayEngine(), Forgetful(), Tuning())
+    chat = Chat(ReplayEngine(), NullRecorder(), Tuning())
     chat.loaded = loaded(plain_ms=25.0)
     for reply in replies:
         chat.conversation.turns += [UserTurn("?"), reply]
@@ -123,7 +126,7 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     for index in range(3):
-        recorder.take(stored_step(index))
+        recorder.append(stored_step(index))
     recorder.flush()
     assert recorder.conversation is not None
     found = stored_source(store, recorder.conversation)

@@ -16,9 +16,7 @@ async def open_palette(chat: Chat, words: str = "") -> OptionList:
     palette = chat.app.screen
     assert isinstance(palette, CommandPalette)
     await chat.pilot.press(*words)
-    await chat.pilot.pause(0.3)
-    await chat.app.workers.wait_for_complete()
-    await chat.pilot.pause()
+    await chat.searched()
     return palette.query_one(OptionList)
 
 
@@ -28,7 +26,8 @@ def texts(options: OptionList) -> list[str]:
 
 async def choose(chat: Chat) -> None:
     await chat.pilot.press("down", "enter")
-    await chat.pilot.pause(0.1)
+    while isinstance(chat.app.screen, CommandPalette):
+        await chat.pilot.pause(0.02)
     await chat.settle()
 
 
@@ -74,9 +73,9 @@ async def test_a_name_that_begins_so_comes_before_words_that_have_it(words: str,
 async def test_a_command_that_needs_more_begins_in_the_prompt_and_the_draft_is_kept(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("half a thought")
-        await open_palette(chat, "/export FILE")
+        await open_palette(chat, "/set KEY VALUE")
         await choose(chat)
-        assert chat.prompt == "/export "
+        assert chat.prompt == "/set "
         assert chat.app.focused is chat.screen.prompt.text_field
         await chat.press("ctrl+u")
         await chat.press("up")

@@ -1,0 +1,55 @@
+"""What answers a request: the interface of every session, what steers one, and which one a Load opens.
+
+A session is the engine of this machine (engine.session) or a server's (servers.session). Neither is imported
+before a Load asks for it, so that a chat over a server needs neither llama.cpp nor a model file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Event, Generate, Load, Loaded
+
+Emit = Callable[[Event], None]
+
+
+class LoadError(Exception):
+    """Nothing was loaded; the text is a sentence for the user."""
+
+
+class AnySession(Protocol):
+    """Answers one reply at a time."""
+
+    def generate(self, request: Generate, control: Control, emit: Emit) -> None:
+        """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+
+    def replay(self, reply: int, control: Control, emit: Emit) -> None:
+        """Decode the last reply again without drafts and emit a Replayed, or a Notice why not."""
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+
+    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
+
+    def close(self) -> None:
+        """Free everything; the session cannot be used afterwards."""
+
+
+def open_session(
+    load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
+) -> tuple[AnySession, Loaded]:
+    """A ready session for ``load`` and what is to be said of it. Raises LoadError.
+
+    forgiving: a support file that does not fit leaves speculation off, with its reason, instead of raising.
+    resuming: conversations go on from states on disk, where ``load`` allows that.
+    """
+    if load.server is not None:
+        from ds4chat.servers.session import open_server
+
+        return open_server(load.server, emit)
+    from ds4chat.engine import opening
+
+    return opening.open_session(load, emit, forgiving=forgiving, resuming=resuming)

@@ -1,0 +1,445 @@
+"""A session whose engine is a server: requests go out over HTTP, and its stream becomes the engine's own
+events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import (
+    UNKNOWN_ID,
+    Alive,
+    DrafterInfo,
+    Ended,
+    FinishReason,
+    Generate,
+    Judged,
+    Loaded,
+    Loading,
+    ModelInfo,
+    Notice,
+    Outcome,
+    Phases,
+    Prefill,
+    Revised,
+    ServerAddress,
+    ServerInfo,
+    Step,
+    Token,
+    Tuning,
+    uncompared,
+)
+from ds4chat.engine.sessions import Emit, LoadError
+from ds4chat.servers.dialect import (
+    About,
+    Asked,
+    Block,
+    Dialect,
+    End,
+    Piece,
+    Progress,
+    Revision,
+    refusal,
+)
+from ds4chat.servers.http import Address, Endpoint, ServerError
+from ds4chat.servers.reading import Reading
+from ds4chat.servers.table import DIALECTS
+from ds4chat.text import one_line
+
+LOADING_S = 600.0
+"""Longest wait for a server that loads its model."""
+AGAIN_S = 0.5
+"""How often it is asked meanwhile, and whether it has stopped after a cancel."""
+STOPPED_S = 2.0
+"""Longest wait for the word that it has stopped."""
+MOST_REPLY_BYTES = 1 << 30
+"""A stream that goes on beyond this has no end."""
+DRAFTER = "server"
+"""The kind of a drafter that the server does not name."""
+
+
+def open_server(address: ServerAddress, emit: Emit) -> tuple[RemoteSession, Loaded]:
+    """A ready session over the server at ``address``, and what is to be said of it. Raises LoadError."""
+    try:
+        endpoint = Endpoint(Address(address.url, address.key_file, address.key_env, address.ca_file))
+        dialect, about = _recognised_when_ready(endpoint, address.model, emit)
+    except ServerError as error:
+        raise LoadError(str(error)) from None
+    session = RemoteSession(endpoint, dialect, about, address)
+    if endpoint.exposed:
+        emit(
+            Notice(
+                "warning",
+                f"{endpoint.url} is another machine, reached over plain http: whoever is on the way can "
+                "read the "
+                "conversation and the key. Put TLS before the server, or use a tunnel.",
+            )
+        )
+    return session, session.loaded
+
+
+def recognise(endpoint: Endpoint, model: str) -> tuple[Dialect, About]:
+    """The server's dialect and what it says of itself. Raises ServerError."""
+    for dialect in DIALECTS:
+        if (about := dialect.recognise(endpoint, model)) is not None:
+            return dialect, about
+    raise ServerError(
+        f"What answers at {endpoint.url} is none of the servers that ds4chat knows, and has no /v1/models "
+        "either. "
+        "Look whether the address and its port are right.",
+        "strange",
+    )
+
+
+def _recognised_when_ready(endpoint: Endpoint, model: str, emit: Emit) -> tuple[Dialect, About]:
+    """As ``recognise``, once the server has loaded its model. Raises ServerError."""
+    deadline = time.monotonic() + LOADING_S
+    while True:
+        emit(Loading("asking the server", 0.0))
+        try:
+            return recognise(endpoint, model)
+        except ServerError as error:
+            if error.kind != "loading" or time.monotonic() > deadline:
+                raise
+        emit(Loading("waiting for the server to load its model", 0.0))
+        time.sleep(AGAIN_S)
+
+
+class RemoteSession:
+    """One server, answering one reply at a time."""
+
+    def __init__(self, endpoint: Endpoint, dialect: Dialect, about: About, address: ServerAddress) -> None:
+        self.endpoint = endpoint
+        self.dialect = dialect
+        self.about = about
+        self._address = address
+        self._chosen = set(address.chosen)
+
+    @property
+    def loaded(self) -> Loaded:
+        """What is known of the server now."""
+        about, dialect, endpoint = self.about, self.dialect, self.endpoint
+        kind = one_line(about.drafter) or DRAFTER
+        name = self._address.name or f"{endpoint.host}:{endpoint.port}"
+        return Loaded(
+            target=ModelInfo(
+                path=endpoint.url,
+                name=one_line(about.label or about.model or name)[:200],
+                architecture="",
+                quantisation="",
+                parameters=about.parameters,
+                size_bytes=about.size_bytes,
+                n_ctx_train=about.trained_context,
+                n_layer=0,
+                n_embd=0,
+                n_vocab=about.vocabulary,
+                has_template=about.template,
+            ),
+            drafter=DrafterInfo(kind, "", 0) if about.speculates else None,
+            off_reason="" if about.speculates else _off(about, dialect),
+            n_ctx=about.context,
+            threads=0,
+            device=f"{dialect.kind} at {name}",
+            plain_ms=0.0,
+            server=ServerInfo(
+                url=endpoint.url,
+                name=name,
+                kind=dialect.kind,
+                version=one_line(about.version)[:80],
+                tells=dialect.tells,
+                why=dialect.why,
+                speculates=about.speculates,
+                live=tuple(dialect.sampling),
+                fixed=tuple(dialect.fixed.items()),
+                chosen=tuple(sorted(self._chosen)),
+                has_key=endpoint.has_key,
+                exposed=endpoint.exposed,
+            ),
+        )
+
+    def generate(self, request: Generate, control: Control, emit: Emit) -> None:
+        """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+        before = self.loaded
+        self._chosen |= _changed(request.tuning)
+        if self.loaded != before:
+            emit(self.loaded)
+        asked = Asked(request, self.about, self.endpoint, frozenset(self._chosen), lambda: control.cancelled)
+        reply = _Reply(request, asked, emit, self.about)
+        try:
+            end = self._answer(asked, reply, emit)
+        except ServerError as error:
+            if error.trouble == "stopped":
+                emit(reply.ended("cancelled", self._after_cancel()))
+            else:
+                emit(reply.ended("context" if error.kind == "context" else "error", _kept(str(error), reply)))
+            return
+        if end is None:
+            detail = (
+                "The server ended its reply without saying why: it may have been stopped or run out of "
+                "memory. "
+                "Look at its log, then retry."
+            )
+            emit(reply.ended("error", _kept(detail, reply)))
+            return
+        self._learn(end, emit)
+        emit(reply.ended(end.reason, end.detail, end))
+
+    def _answer(self, asked: Asked, reply: _Reply, emit: Emit) -> End | None:
+        """Send the request and hand over its answer; the End, None for a stream that has none. Raises
+        ServerError, with what came handed over."""
+        request = self.dialect.request(asked)
+        reading = Reading(self.dialect.reader(asked))
+        size = comments = 0
+        with self.endpoint.stream(request.path, request.body, stop=asked.stop) as stream:
+            if stream.status != 200:
+                body = _body(stream.read)
+                raise refusal(self.endpoint, request.path, stream.status, body)
+            try:
+                while part := stream.read():
+                    size += len(part)
+                    if size > MOST_REPLY_BYTES:
+                        raise ServerError("The server's reply has no end. What came is kept.", "strange")
+                    reply.take(reading.feed(part))
+                    if reading.comments > comments:
+                        comments = reading.comments
+                        emit(Alive(reply.number))
+            except ServerError:
+                with suppress(ServerError):
+                    reply.take(reading.finish())
+                raise
+        return reply.take(reading.finish())
+
+    def _after_cancel(self) -> str:
+        """Whether the server has stopped, as a sentence."""
+        begun = time.monotonic()
+        with suppress(ServerError):
+            while (stopped := self.dialect.stopped(self.endpoint)) is not None:
+                took = time.monotonic() - begun
+                if stopped:
+                    return f"The server has stopped, {took:.1f} s after the connection was closed."
+                if took > STOPPED_S:
+                    return f"The connection is closed; the server still writes after {took:.0f} s."
+                time.sleep(0.02)
+        return "The connection is closed; whether the server has stopped, it does not tell."
+
+    def _learn(self, end: End, emit: Emit) -> None:
+        """Take in what a reply said of the server, and say so where it is news."""
+        about = self.about
+        if end.model and about.answers and end.model != about.answers:
+            with suppress(ServerError):
+                found = self.dialect.recognise(self.endpoint, self._address.model)
+                about = found or about
+            about = replace(about, answers=end.model, label=about.label or end.model)
+            emit(
+                Notice(
+                    "warning",
+                    f"The server now answers with {one_line(end.model)[:100]}: another model was loaded "
+                    "there.",
+                )
+            )
+        elif end.model and not about.answers:
+            about = replace(about, answers=end.model)
+        counted = end.counters is not None
+        if (end.drafter and end.drafter != about.drafter) or (counted and not about.speculates):
+            about = replace(about, drafter=end.drafter or about.drafter, speculates=True)
+        before, self.about = self.loaded, about
+        if self.loaded != before:
+            emit(self.loaded)
+
+    def replay(self, reply: int, control: Control, emit: Emit) -> None:
+        """Say why a server's reply cannot be decoded again without drafts."""
+        emit(
+            uncompared(
+                reply,
+                "A server cannot be told to decode without drafts, so its reply cannot be checked here. "
+                "ds4chat check does it with the model's file.",
+            )
+        )
+
+    def reset(self) -> None:
+        """Nothing: every request brings its whole conversation."""
+
+    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Nothing: the state is the server's."""
+
+    def close(self) -> None:
+        """Nothing: no connection outlives its request."""
+
+
+class _Reply:
+    """One reply on its way: pieces in, the engine's events out."""
+
+    def __init__(self, request: Generate, asked: Asked, emit: Emit, about: About) -> None:
+        self.number = request.reply
+        self._tuning = _in_force(request.tuning)
+        self._asked = asked
+        self._emit = emit
+        self._drafter = one_line(about.drafter) or DRAFTER
+        self._steps: list[Step] = []
+        self._emitted = 0
+        self._started = self._before = time.perf_counter()
+        self._first_ms = 0.0
+        self._progress = Progress(0, 0, 0, 0.0)
+        self._end: End | None = None
+
+    @property
+    def empty(self) -> bool:
+        """No token came."""
+        return not self._steps
+
+    def take(self, pieces: Iterator[Piece]) -> End | None:
+        """Hand the pieces over as events; the End, once there is one. Raises ServerError."""
+        for piece in pieces:
+            if isinstance(piece, Block):
+                self._block(piece)
+            elif isinstance(piece, Progress):
+                self._progress = piece
+                total = max(piece.total, piece.done)
+                self._emit(Prefill(self.number, piece.done, total, piece.reused, piece.ms))
+            elif isinstance(piece, Revision):
+                self._revise(piece.blocks)
+            else:
+                self._end = piece
+        return self._end
+
+    def _block(self, block: Block) -> None:
+        now = time.perf_counter()
+        if not self._steps:
+            self._first_ms = (now - self._started) * 1000
+            ms = 0.0  # the first token comes with the prompt
+        else:
+            ms = (now - self._before) * 1000
+        self._before = now
+        step = self._step(block, len(self._steps), ms if block.ms is None else block.ms)
+        self._steps.append(step)
+        self._emit(step)
+
+    def _step(self, block: Block, index: int, ms: float) -> Step:
+        drafted = block.drafted or 0
+        self._emitted += len(block.tokens)
+        return Step(
+            reply=self.number,
+            index=index,
+            tokens=block.tokens,
+            drafted=drafted,
+            judged=_judged(block, greedy=self._tuning.temp <= 0),
+            outcome=_outcome(block),
+            ms=Phases(0.0, 0.0, 0.0, 0.0, ms, ms),
+            tuning=self._tuning,
+            depth=drafted,
+            drafter=self._drafter if drafted or block.drafted is None else "",
+            context_used=self._progress.total + self._emitted,
+            # The first step is the prompt's; the others without drafts are what plain decoding takes.
+            baseline=index > 0 and block.drafted == 0 and block.ms is not None and ms > 0,
+        )
+
+    def _revise(self, blocks: Sequence[Block]) -> None:
+        """Replace the steps by what is known of them now. Their time is kept, by their tokens where they are
+        divided otherwise."""
+        old, total = self._steps, sum(step.ms.total for step in self._steps)
+        count = sum(len(block.tokens) for block in blocks) or 1
+        times = (
+            [step.ms.total for step in old]
+            if len(old) == len(blocks)
+            else [total * len(block.tokens) / count for block in blocks]
+        )
+        self._steps, self._emitted = [], 0
+        for index, (block, ms) in enumerate(zip(blocks, times)):
+            self._steps.append(self._step(block, index, ms))
+        self._emit(Revised(self.number, tuple(self._steps)))
+
+    def ended(self, reason: FinishReason, detail: str, end: End | None = None) -> Ended:
+        """The end of the reply; ``end`` is the server's word, None where it gave none."""
+        end = end or End(reason)
+        prompt = end.prompt_tokens or self._progress.total
+        wall = sum(step.ms.total for step in self._steps)
+        return Ended(
+            reply=self.number,
+            finish_reason=reason,
+            detail=detail,
+            prompt_tokens=prompt,
+            reused_tokens=end.reused_tokens or self._progress.reused,
+            prefill_ms=self._progress.ms if end.prefill_ms is None else end.prefill_ms,
+            decode_ms=wall if end.decode_ms is None else end.decode_ms,
+            first_token_ms=self._first_ms,
+            context_used=prompt + self._emitted,
+            seed=end.seed or max(self._tuning.seed, 0),
+            counters=end.counters,
+            tail=end.tail,
+            thinking_tail=end.thinking_tail,
+        )
+
+
+def _judged(block: Block, *, greedy: bool) -> tuple[Judged, ...]:
+    """The verdicts that a step's counters stand for: its accepted drafts, and the one that was rejected."""
+    if block.drafted is None or block.accepted is None:
+        return ()
+    rows = []
+    for position in range(1, min(block.accepted + 1, block.drafted) + 1):
+        taken = position <= block.accepted
+        own = (
+            block.tokens[position - 1] if position <= len(block.tokens) else Token(UNKNOWN_ID, "", "unknown")
+        )
+        rows.append(
+            Judged(
+                position=position,
+                draft=own.id if taken else UNKNOWN_ID,
+                draft_text=own.text if taken else "",
+                target=own.id,
+                target_text=own.text,
+                accepted=taken,
+                by="" if not taken else "match" if greedy else "server",
+                ratio=None,
+                gap=None,
+            )
+        )
+    return tuple(rows)
+
+
+def _outcome(block: Block) -> Outcome:
+    if block.drafted is None or block.accepted is None:
+        return "unknown"
+    if not block.drafted:
+        return "plain"
+    if block.accepted == block.drafted:
+        return "full"
+    return "partial" if block.accepted else "miss"
+
+
+def _in_force(tuning: Tuning) -> Tuning:
+    """The tuning that a server's steps ran under: its depth is its own, and it knows no margin, gate or
+    mode."""
+    return replace(tuning, depth="auto", margin=1.0, gate=0.0, strict=False, probe=False, full_logits=False)
+
+
+def _changed(tuning: Tuning) -> set[str]:
+    """Fields that are not what a Tuning begins with: somebody set them."""
+    plain = Tuning()
+    return {name for name in Tuning.__slots__ if getattr(tuning, name) != getattr(plain, name)}
+
+
+def _off(about: About, dialect: Dialect) -> str:
+    if about.speculates is False:
+        return f"the server runs without a drafter: {dialect.fixed.get('depth', 'look at how it is started')}"
+    return f"whether it runs is not told: {dialect.why}"
+
+
+def _kept(detail: str, reply: _Reply) -> str:
+    return detail if reply.empty else f"{detail} What came is kept."
+
+
+def _body(read: Callable[[], bytes]) -> object:
+    """A refusal's body as JSON, as far as 64 KiB go; None for anything else."""
+    import msgspec
+
+    content = b""
+    with suppress(ServerError):
+        while len(content) < 1 << 16 and (part := read()):
+            content += part
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,134 @@
+"""A reply's steps in the database: a row for each write, which holds them as compressed MessagePack.
+
+The steps are MessagePack maps, so that a field which Step gains with a default needs no change of what is
+stored. What SQL is asked for, such as how many drafts were accepted, is counted in columns of the message.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ds4chat.engine.events import MAX_FRAME, Step
+from ds4chat.store.entities import typed_row
+from ds4chat.store.errors import StoreError
+from ds4chat.text import shortened
+
+ROW_BYTES = 8 << 20
+"""Of a row's MessagePack, from which several steps are written as two rows."""
+
+MOST_ROW_BYTES = 2 * MAX_FRAME
+MOST_REPLY_BYTES = 1 << 30
+"""Of the MessagePack of one row, and of all of a reply: a damaged or made-up file must not unpack to more."""
+
+_steps = msgspec.msgpack.Decoder(list[Step])
+
+
+class _Text(msgspec.Struct):
+    text: str
+    thinking: bool = False
+
+
+class _Texts(msgspec.Struct):
+    """A Step, read for its text alone."""
+
+    tokens: list[_Text]
+
+
+_texts = msgspec.msgpack.Decoder(list[_Texts])
+
+
+def insert_steps(connection: sqlite3.Connection, message: int, steps: Sequence[Step]) -> None:
+    """Append steps to a reply, and count them."""
+    if not steps:
+        return
+    for body in packed(steps):
+        connection.execute("INSERT INTO steps (message, body) VALUES (?, ?)", (message, body))
+    connection.execute(
+        "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
+        "judged = judged + ?, accepted = accepted + ?, context_used = ? WHERE id = ?",
+        (
+            sum(len(step.tokens) for step in steps),
+            len(steps),
+            sum(step.drafted for step in steps),
+            sum(len(step.judged) for step in steps),
+            sum(step.accepted for step in steps),
+            steps[-1].context_used,
+            message,
+        ),
+    )
+
+
+def forget_steps(connection: sqlite3.Connection, message: int) -> None:
+    """Take a reply's steps out again, and their counts."""
+    connection.execute("DELETE FROM steps WHERE message = ?", (message,))
+    connection.execute(
+        "UPDATE messages SET tokens = 0, steps = 0, drafted = 0, judged = 0, accepted = 0 WHERE id = ?",
+        (message,),
+    )
+
+
+def packed(steps: Sequence[Step]) -> Iterator[bytes]:
+    """The bodies of the rows that hold these steps, in order."""
+    body = msgspec.msgpack.encode(steps)
+    if len(body) > ROW_BYTES and len(steps) > 1:
+        half = len(steps) // 2
+        yield from packed(steps[:half])
+        yield from packed(steps[half:])
+    else:
+        yield zlib.compress(body)
+
+
+def read_steps(connection: sqlite3.Connection, message: int, reply: int) -> list[Step]:
+    """A reply's steps as the engine gave them, but numbered ``reply``. Raises StoreError."""
+    found: list[Step] = []
+    for body in _bodies(connection, message):
+        try:
+            found += _steps.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _damaged(error) from error
+    for step in found:
+        # Frozen for those who share a step; nobody else has these yet, and a copy of each takes long.
+        object.__setattr__(step, "reply", reply)
+    return found
+
+
+def read_texts(connection: sqlite3.Connection, message: int) -> tuple[str, str]:
+    """What a reply's steps say and think, as far as they can be read."""
+    sides: tuple[list[str], list[str]] = ([], [])
+    try:
+        for body in _bodies(connection, message):
+            for step in _texts.decode(body):
+                for token in step.tokens:
+                    sides[token.thinking].append(token.text)
+    except (StoreError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return "".join(sides[False]), "".join(sides[True])
+
+
+def _bodies(connection: sqlite3.Connection, message: int) -> Iterator[bytes]:
+    """The MessagePack of a reply's rows, in order. Raises StoreError."""
+    left = MOST_REPLY_BYTES
+    for row in connection.execute("SELECT body FROM steps WHERE message = ? ORDER BY id", (message,)):
+        (packed_body,) = typed_row(row, (bytes,))
+        unpacker = zlib.decompressobj()
+        most = min(left, MOST_ROW_BYTES)
+        try:
+            body = unpacker.decompress(packed_body, most)
+        except zlib.error as error:
+            raise _damaged(error) from error
+        if not unpacker.eof or unpacker.unused_data:
+            raise _damaged("too long" if len(body) == most else "incomplete")
+        left -= len(body)
+        yield body
+
+
+def _damaged(why: object) -> StoreError:
+    return StoreError(
+        f"The tokens of a reply are damaged in the database ({shortened(why, 200)}). Its text can still be "
+        "read.",
+        "corrupt",
+    )

@@ -1,0 +1,149 @@
+"""A loopback server that says what a test tells it to, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+MODELS = {"data": [{"id": "m", "owned_by": "somebody"}]}
+
+
+@dataclass
+class Asked:
+    """One request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Connection:
+    """What a handler answers through."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def answer(
+        self, body: object = None, status: int = 200, headers: str = "", raw: bytes | None = None
+    ) -> None:
+        """A whole answer, JSON unless ``raw``."""
+        content = json.dumps(body).encode() if raw is None else raw
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n{headers}\r\n"
+        self.send(head.encode() + content)
+
+    def begin(self, kind: str = "text/event-stream") -> None:
+        """The head of a chunked stream."""
+        self.send(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+
+    def chunk(self, data: bytes) -> None:
+        """A part of it; an empty one ends it."""
+        self.send(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def event(self, body: object) -> None:
+        """An event of it."""
+        self.chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+    def closed(self, seconds: float) -> bool:
+        """Wait for the client to close its side."""
+        self.sock.settimeout(seconds)
+        with suppress(OSError):
+            return self.sock.recv(1) == b""
+        return False
+
+
+Handler = Callable[[Asked, Connection], None]
+
+
+@dataclass
+class Scripted:
+    """A running server. ``routes`` are asked by path; others are 404. Each may be changed at any time."""
+
+    url: str
+    routes: dict[str, Handler]
+    asked: list[Asked] = field(default_factory=list)
+
+    def seen(self, path: str) -> list[Asked]:
+        return [request for request in self.asked if request.path == path]
+
+
+def openai(stream: Handler, models: object = MODELS) -> dict[str, Handler]:
+    """The routes of a server with OpenAI's interface and this chat."""
+    return {
+        "/v1/models": lambda asked, connection: connection.answer(models),
+        "/v1/chat/completions": stream,
+    }
+
+
+def says(*texts: str, reason: str | None = "stop", done: bool = True) -> Handler:
+    """A chat that streams these texts."""
+
+    def handle(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        for text in texts:
+            connection.event({"choices": [{"delta": {"content": text}, "finish_reason": None}]})
+        if reason:
+            connection.event({"choices": [{"delta": {}, "finish_reason": reason}]})
+        if done:
+            connection.chunk(b"data: [DONE]\n\n")
+        connection.chunk(b"")
+
+    return handle
+
+
+@contextmanager
+def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> Iterator[Scripted]:
+    """A server with these routes, until the block ends. ``tls``: certificate and key."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    scheme = "https" if tls else "http"
+    server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes)
+    context = None
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+
+    def serve(sock: socket.socket) -> None:
+        with suppress(OSError, ValueError):
+            sock.settimeout(20)
+            if context:
+                sock = context.wrap_socket(sock, server_side=True)
+            with sock, sock.makefile("rb") as reader:
+                method, path, _ = reader.readline().decode().split(" ", 2)
+                headers = {}
+                while line := reader.readline().decode().strip():
+                    name, _, value = line.partition(":")
+                    headers[name.lower()] = value.strip()
+                body = reader.read(int(headers.get("content-length", 0)))
+                asked = Asked(method, path, headers, body)
+                server.asked.append(asked)
+                handler = server.routes.get(path)
+                if handler is None:
+                    Connection(sock).answer({"error": {"message": "not here"}}, 404)
+                else:
+                    handler(asked, Connection(sock))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                threading.Thread(target=serve, args=(sock,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield server
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

@@ -1,0 +1,326 @@
+"""How each server is recognised, what it is sent, and what its answers say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from servers.replay import FOLDER, end, pieces, tokens
+from servers.scripted import Handler, scripted
+
+from ds4chat.engine.events import Counters, Generate, Message, Tuning
+from ds4chat.servers.dialect import About, Asked, Reader
+from ds4chat.servers.http import Address, Endpoint, ServerError, never
+from ds4chat.servers.llama_server import LlamaServer
+from ds4chat.servers.lm_studio import LMStudio, LMStudioReader
+from ds4chat.servers.ollama import Ollama, OllamaReader
+from ds4chat.servers.openai import OpenAI
+from ds4chat.servers.session import recognise
+from ds4chat.servers.sglang import ChatReader, GenerateReader, SGLang
+from ds4chat.servers.table import DIALECTS
+from ds4chat.servers.vllm import Vllm
+
+CHAT = Generate(
+    1,
+    messages=(Message("system", "s"), Message("user", "u")),
+    tuning=Tuning(temp=0.7, top_k=20, top_p=0.9, min_p=0.1, repeat_penalty=1.1, seed=5),
+    max_tokens=9,
+    stop=("END",),
+)
+ALL = frozenset(("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed"))
+
+
+def recorded(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def json_of(body: object) -> Handler:
+    return lambda asked, connection: connection.answer(body)
+
+
+LLAMA = {
+    "/health": lambda asked, connection: connection.answer({"status": "ok"}, headers="Server: llama.cpp\r\n"),
+    "/props": json_of(recorded("eagle3.props")),
+    "/v1/models": json_of(recorded("eagle3.models")),
+    "/slots": json_of(recorded("eagle3.slots")),
+}
+VLLM = {
+    "/v1/models": json_of(recorded("vllm.models")),
+    "/version": json_of(recorded("vllm.version")),
+    "/metrics": lambda asked, connection: connection.answer(raw=b"vllm:spec_decode_num_drafts_total 3"),
+}
+SGLANG = {
+    "/server_info": json_of(
+        {
+            "served_model_name": "m",
+            "speculative_algorithm": "EAGLE3",
+            "version": "0.5",
+            "context_length": 4096,
+        }
+    ),
+    "/v1/models": json_of({"data": [{"id": "m", "owned_by": "sglang"}]}),
+}
+DS4 = {"/v1/models": json_of({"data": [{"id": "deepseek", "owned_by": "ds4.c"}]})}
+LM_STUDIO = {
+    "/api/v0/models": json_of(
+        {
+            "data": [
+                {"id": "e", "type": "embeddings", "state": "loaded"},
+                {"id": "a", "type": "llm", "state": "not-loaded", "max_context_length": 9},
+                {"id": "b", "type": "llm", "state": "loaded", "loaded_context_length": 4096},
+            ]
+        }
+    ),
+    "/v1/models": json_of({"data": [{"id": "a"}, {"id": "b"}]}),
+}
+OLLAMA = {
+    "/": lambda asked, connection: connection.answer(raw=b"Ollama is running"),
+    "/api/tags": json_of({"models": [{"name": "a:1b"}, {"name": "b:2b"}]}),
+    "/api/ps": json_of({"models": [{"name": "b:2b", "context_length": 8192}]}),
+    "/api/version": json_of({"version": "0.9"}),
+    "/v1/models": json_of({"data": [{"id": "a:1b"}, {"id": "b:2b"}]}),
+}
+OTHER = {"/v1/models": json_of({"data": [{"id": "x", "owned_by": "me"}]})}
+
+
+@pytest.mark.parametrize(
+    ("routes", "kind", "model", "context", "speculates"),
+    [
+        (LLAMA, "llama-server", "", 1024, True),
+        (VLLM, "vLLM", "tiny", 512, True),
+        (SGLANG, "SGLang", "m", 4096, True),
+        (DS4, "ds4-server", "deepseek", 0, None),
+        (LM_STUDIO, "LM Studio", "b", 4096, None),
+        (OLLAMA, "Ollama", "b:2b", 8192, False),
+        (OTHER, "OpenAI-compatible server", "x", 0, None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_server_is_recognised_by_what_it_alone_says(
+    routes: dict[str, Handler], kind: str, model: str, context: int, speculates: bool | None
+) -> None:
+    with scripted(routes) as server:
+        dialect, about = recognise(Endpoint(Address(server.url)), "")
+    assert (dialect.kind, about.model, about.context, about.speculates) == (kind, model, context, speculates)
+
+
+def test_what_has_none_of_their_interfaces_is_said_to_be_none_of_them() -> None:
+    with scripted({}) as server, pytest.raises(ServerError, match="none of the servers"):
+        recognise(Endpoint(Address(server.url)), "")
+
+
+def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
+    fields = {"depth", "margin", "gate", "strict"}
+    for dialect in DIALECTS:
+        assert fields <= set(dialect.fixed)
+        assert not set(dialect.fixed) & set(dialect.sampling)
+        assert bool(dialect.why)
+    assert len({dialect.kind for dialect in DIALECTS}) == len(DIALECTS) == 7
+
+
+def asked(
+    request: Generate, about: About, chosen: frozenset[str] = ALL, url: str = "http://127.0.0.1:1"
+) -> Asked:
+    return Asked(request, about, Endpoint(Address(url)), chosen, never)
+
+
+def test_llama_server_is_sent_the_prompt_that_its_own_template_makes() -> None:
+    template = {"/apply-template": json_of({"prompt": "<s>u<a>"})}
+    with scripted(template) as server:
+        request = LlamaServer().request(asked(CHAT, About(""), url=server.url))
+        sent = server.seen("/apply-template")[0].json()
+    assert sent["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert sent["chat_template_kwargs"] == {"enable_thinking": True}
+    assert request.path == "/completion"
+    assert request.body == {
+        "prompt": "<s>u<a>",
+        "n_predict": 9,
+        "stop": ["END"],
+        "stream": True,
+        "return_tokens": True,
+        "timings_per_token": True,
+        "return_progress": True,
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "seed": 5,
+    }
+
+
+def test_llama_server_without_a_template_of_its_own_is_asked_by_chat() -> None:
+    request = LlamaServer().request(asked(CHAT, About("", template=False)))
+    assert request.path == "/v1/chat/completions"
+    assert (request.body["max_tokens"], request.body["timings_per_token"]) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "temperature"),
+    [
+        (OpenAI(), "/v1/chat/completions", "temperature"),
+        (Vllm(), "/v1/chat/completions", "temperature"),
+        (SGLang(), "/v1/chat/completions", "temperature"),
+        (LMStudio(), "/api/v0/chat/completions", "temperature"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_settings_that_nobody_chose_are_the_servers_own(dialect: Any, path: str, temperature: str) -> None:
+    bare = dialect.request(asked(CHAT, About("m"), frozenset()))
+    full = dialect.request(asked(CHAT, About("m")))
+    assert bare.path == path
+    assert not set(bare.body) & set(dialect.sampling.values())
+    assert {name: full.body[name] for name in dialect.sampling.values()} == {
+        theirs: getattr(CHAT.tuning, ours) for ours, theirs in dialect.sampling.items()
+    }
+    assert (full.body["model"], full.body["max_tokens"], full.body["stop"]) == ("m", 9, ["END"])
+
+
+def test_a_seed_of_minus_one_is_not_sent() -> None:
+    request = OpenAI().request(asked(Generate(1, prompt="p", tuning=Tuning(seed=-1)), About("m")))
+    assert request.path == "/v1/completions"
+    assert "seed" not in request.body
+
+
+def test_ollama_takes_its_settings_as_options() -> None:
+    request = Ollama().request(asked(CHAT, About("m")))
+    assert request.path == "/api/chat"
+    assert request.body["options"] == {
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "seed": 5,
+        "num_predict": 9,
+        "stop": ["END"],
+    }
+    raw = Ollama().request(asked(Generate(1, prompt="p", think=False), About("m")))
+    assert (raw.path, raw.body["raw"], raw.body["think"]) == ("/api/generate", True, False)
+
+
+def lines(*bodies: object) -> bytes:
+    return b"".join(json.dumps(body).encode() + b"\n" for body in bodies)
+
+
+def events(*bodies: object) -> bytes:
+    return b"".join(b"data: " + json.dumps(body).encode() + b"\n\n" for body in bodies)
+
+
+def both_ways(reader: Any, data: bytes) -> list[Any]:
+    """What the data says, whole and byte by byte."""
+    whole = pieces(reader(), [data])
+    assert pieces(reader(), (data[i : i + 1] for i in range(len(data)))) == whole
+    return whole
+
+
+def test_ollamas_lines_are_read_to_their_counts_and_times() -> None:
+    found = both_ways(
+        OllamaReader,
+        lines(
+            {"model": "m", "message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
+            {"model": "m", "message": {"role": "assistant", "content": "hé"}, "done": False},
+            {
+                "model": "m",
+                "message": {"role": "assistant", "content": ""},
+                "done": True,
+                "done_reason": "length",
+                "prompt_eval_count": 26,
+                "prompt_eval_duration": 130_000_000,
+                "eval_count": 2,
+                "eval_duration": 50_000_000,
+            },
+        ),
+    )
+    assert [(t.text, t.thinking, t.origin) for t in tokens(found)] == [
+        ("hm", True, "unknown"),
+        ("hé", False, "unknown"),
+    ]
+    last = end(found)
+    assert last is not None
+    assert (last.reason, last.prompt_tokens, last.prefill_ms, last.decode_ms) == ("length", 26, 130.0, 50.0)
+
+
+def test_lm_studio_tells_its_totals() -> None:
+    found = both_ways(
+        LMStudioReader,
+        events(
+            {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]},
+            {
+                "choices": [{"delta": {}, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 5, "completion_tokens": 2},
+                "stats": {
+                    "time_to_first_token": 0.25,
+                    "generation_time": 0.5,
+                    "draft_model": "small",
+                    "total_draft_tokens_count": 12,
+                    "accepted_draft_tokens_count": 7,
+                    "rejected_draft_tokens_count": 5,
+                },
+            },
+        ),
+    )
+    last = end(found)
+    assert last is not None
+    assert last.counters == Counters(12, 7)
+    assert (last.prefill_ms, last.decode_ms, last.drafter) == (250.0, 500.0, "small")
+
+
+def sglang(
+    text: str, ids: list[int], verified: int, correct: int, reason: str | None = None
+) -> dict[str, Any]:
+    meta = {
+        "completion_tokens": len(ids),
+        "spec_verify_ct": verified,
+        "spec_num_correct_drafts": correct,
+        "prompt_tokens": 3,
+        "finish_reason": {"type": reason} if reason else None,
+    }
+    return {"text": text, "output_ids": ids, "meta_info": meta}
+
+
+def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
+    found = both_ways(
+        GenerateReader,
+        events(
+            sglang("a", [1], 0, 0),
+            sglang("abcd", [1, 2, 3, 4], 1, 2),
+            sglang("abcde", [1, 2, 3, 4, 5], 2, 2),
+            sglang("abcdefgh", [1, 2, 3, 4, 5, 6, 7, 8], 4, 3, "length"),
+        ),
+    )
+    assert "".join(token.text for token in tokens(found)) == "abcdefgh"
+    assert [token.id for token in tokens(found)] == [1, 2, 3, 4, 5, 6, 7, 8]
+    # Two verifications in one chunk leave open which token came from which.
+    assert "".join(token.origin[0] for token in tokens(found)) == "paauuuuu"
+    last = end(found)
+    assert last is not None and (last.reason, last.prompt_tokens) == ("length", 3)
+
+
+def test_sglangs_chat_tells_its_totals() -> None:
+    found = both_ways(
+        ChatReader,
+        events(
+            {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]},
+            {
+                "choices": [{"delta": {}, "finish_reason": "stop"}],
+                "sglext": {"spec_num_proposed_drafts": 9, "spec_num_correct_drafts": 4},
+            },
+        ),
+    )
+    last = end(found)
+    assert last is not None and last.counters == Counters(9, 4)
+
+
+READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, GenerateReader]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.__name__)
+@pytest.mark.parametrize(
+    "odd", [{}, {"choices": [{"delta": None}]}, {"message": 3}, {"meta_info": []}, {"text": None}]
+)
+def test_what_a_server_leaves_out_or_sends_as_null_breaks_no_reader(
+    reader: type[Reader], odd: object
+) -> None:
+    assert end(pieces(reader(), [events(odd)])) is None

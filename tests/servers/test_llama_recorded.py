@@ -1,0 +1,123 @@
+"""llama-server's recorded streams against its own step log: no origin is wrong, however the bytes are cut."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from servers.replay import LLAMA, TRUTH, blocks, end, llama_reader, pieces, progress, recorded, tokens
+
+from ds4chat.servers.dialect import Block
+from ds4chat.servers.reading import Reading
+
+UNKNOWN = {"eagle3.completion-utf8": 21, "eagle3.chat-bare": 21, "ngram.chat-bare": 21}
+"""Tokens around a character that several tokens spell, and all of a stream that was not asked for timings."""
+
+
+@pytest.mark.parametrize("stem", [stem for stem in LLAMA if stem in TRUTH])
+def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
+    found = pieces(llama_reader(stem), [recorded(stem)])
+    truth = TRUTH[stem]
+    origins = [token.origin for token in tokens(found)]
+    last = end(found)
+    assert last is not None
+    assert len(truth["origins"]) - len(origins) == (last.reason == "stop")  # the end token emits nothing
+    wrong = [
+        (i, told, true)
+        for i, (told, true) in enumerate(zip(origins, truth["origins"]))
+        if told not in ("unknown", true)
+    ]
+    assert not wrong
+    assert origins.count("unknown") == UNKNOWN.get(stem, 0)
+    steps: list[list[int]] = truth["steps"]  # type: ignore[assignment]
+    total = [sum(step[0] for step in steps), sum(step[1] for step in steps)]
+    counted = [last.counters.drafted, last.counters.accepted] if last.counters else [0, 0]
+    assert counted == total
+    if stem not in UNKNOWN:
+        drafting = [[block.drafted, block.accepted] for block in blocks(found) if block.drafted]
+        assert drafting == steps
+
+
+@pytest.mark.parametrize("stem", LLAMA)
+def test_one_byte_at_a_time_says_the_same(stem: str) -> None:
+    data = recorded(stem)
+    assert pieces(llama_reader(stem), (data[i : i + 1] for i in range(len(data)))) == pieces(
+        llama_reader(stem), [data]
+    )
+
+
+@pytest.mark.parametrize("stem", [stem for stem in LLAMA if stem in TRUTH])
+def test_a_stream_that_breaks_off_anywhere_is_no_success_and_tells_nothing_wrong(stem: str) -> None:
+    reading = Reading(llama_reader(stem))
+    truth = TRUTH[stem]["origins"]
+    came: list[Block] = []
+    ended = False
+    events = recorded(stem).split(b"\n\n")
+    for event in events[:-2]:
+        came += [piece for piece in reading.feed(event + b"\n\n") if isinstance(piece, Block)]
+        rest = list(copy.deepcopy(reading).finish())
+        ended = ended or b'"finish_reason":"' in event or b'"stop":true' in event
+        assert (end(rest) is not None) == ended
+        whole = [*came, *[piece for piece in rest if isinstance(piece, Block)]]
+        told = [token.origin for block in whole for token in block.tokens]
+        assert all(o in ("unknown", t) for o, t in zip(told, truth)), told
+
+
+def test_a_prompts_reading_is_told_as_it_goes_on() -> None:
+    seen = progress(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+    assert [(p.done, p.total, p.reused) for p in seen] == [(0, 28, 0), (28, 28, 0)]
+
+
+def test_the_end_says_what_was_read_and_which_drafter_it_was() -> None:
+    last = end(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+    assert last is not None
+    assert (last.reason, last.prompt_tokens, last.reused_tokens, last.drafter, last.seed) == (
+        "length",
+        28,
+        0,
+        "draft-eagle3",
+        1,
+    )
+    assert last.decode_ms == pytest.approx(512.039)
+
+
+def test_step_times_are_the_servers_own() -> None:
+    found = blocks(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+    assert sum(block.ms or 0 for block in found) == pytest.approx(512.039)
+
+
+def test_a_replayed_step_has_one_token_of_which_nobody_knows() -> None:
+    stem = "qwen35-NGRAM_SIMPLE.completion-misled"
+    told = [token.origin for token in tokens(pieces(llama_reader(stem), [recorded(stem)]))]
+    # The third and the fourth token came at one time, and the step had no draft accepted.
+    assert told[2:4] == ["corrected", "unknown"]
+    assert told[4:8] == ["accepted", "accepted", "corrected", "unknown"]
+    assert told[8:10] == ["plain", "plain"]
+
+
+def test_an_older_server_that_counts_a_step_at_once_is_told_by_counters_alone() -> None:
+    from ds4chat.servers.llama_server import LlamaReader
+
+    def chunk(n: int, ms: float, drafted: int, accepted: int, text: str) -> dict[str, object]:
+        timings = {
+            "predicted_n": n,
+            "predicted_ms": ms,
+            "draft_n": drafted,
+            "draft_n_accepted": accepted,
+        }
+        return {"content": text, "tokens": [7], "stop": False, "timings": timings}
+
+    reader = LlamaReader()
+    found = list(reader.feed(chunk(1, 0.001, 0, 0, "a")))
+    for text in "bcde":
+        found += reader.feed(chunk(5, 40.0, 3, 3, text))
+    found += reader.feed(chunk(6, 80.0, 6, 3, "f"))
+    found += reader.feed(
+        {"stop": True, "stop_type": "limit", "content": "", "timings": chunk(6, 80, 6, 3, "")["timings"]}
+    )
+    found += reader.finish()
+    assert "".join(token.text for token in tokens(found)) == "abcdef"
+    assert [token.origin for token in tokens(found)] == ["plain", *["unknown"] * 5]
+    last = end(found)
+    assert last is not None and last.counters is not None
+    assert (last.counters.drafted, last.counters.accepted) == (6, 3)

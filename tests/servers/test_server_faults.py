@@ -1,0 +1,473 @@
+"""Servers that misbehave: what came is kept, a sentence says what to do, and the next request works."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kits.engine import Answer
+from servers.replay import recorded
+from servers.scripted import MODELS, Asked, Connection, Handler, openai, says, scripted
+
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import (
+    Alive,
+    Ended,
+    Event,
+    Generate,
+    Load,
+    Loading,
+    Message,
+    ServerAddress,
+)
+from ds4chat.engine.sessions import AnySession, LoadError, open_session
+from ds4chat.servers import http, session
+
+TLS = Path(__file__).parent / "tls"
+KEY = "sk-very-secret"
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that a test can wait for."""
+    monkeypatch.setattr(http, "ANSWER_S", 0.6)
+    monkeypatch.setattr(http, "CONNECT_S", 0.6)
+    monkeypatch.setattr(session, "AGAIN_S", 0.02)
+    monkeypatch.setattr(session, "STOPPED_S", 0.3)
+
+
+def connect(url: str, events: list[Event] | None = None, **address: str) -> AnySession:
+    opened, _ = open_session(
+        Load("", server=ServerAddress(url, **address)),
+        (events if events is not None else []).append,
+        forgiving=False,
+    )
+    return opened
+
+
+def ask(opened: AnySession, hook: Callable[[Event, Control], None] | None = None) -> Answer:
+    """The answer to a small chat. Its last event is an Ended, or this raises."""
+    request = Generate(1, messages=(Message("user", "hi"),))
+    answer, control = Answer(), Control(request.tuning)
+
+    def emit(event: Event) -> None:
+        answer.take(event)
+        if hook:
+            hook(event, control)
+
+    opened.generate(request, control, emit)
+    assert isinstance(answer.ended, Ended)
+    return answer
+
+
+def refuses(url: str, **address: str) -> str:
+    with pytest.raises(LoadError) as caught:
+        connect(url, **address)
+    return str(caught.value)
+
+
+def is_sentence(text: str) -> bool:
+    return (text[:1].isupper() or text[:1] == '"') and text.endswith(".") and text.isprintable()
+
+
+# -- refusals, before and instead of a reply
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "refused the request (HTTP 400: odd)"),
+        (401, "wants an API key"),
+        (403, "wants an API key"),
+        (404, "does not know the model or the path"),
+        (413, "no request of this length"),
+        (429, "too many requests"),
+        (500, "failed (HTTP 500: odd)"),
+        (502, "failed (HTTP 502: odd)"),
+        (503, "is not ready"),
+        (307, "redirects to another address"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_a_retry_works(status: int, said: str) -> None:
+    routes = openai(lambda asked, connection: connection.answer({"error": {"message": "odd"}}, status))
+    with scripted(routes) as server:
+        opened = connect(server.url)
+        refused = ask(opened).ended
+        routes["/v1/chat/completions"] = says("fine")
+        again = ask(opened)
+    assert refused.finish_reason == "error"
+    assert said in refused.detail and is_sentence(refused.detail)
+    assert (again.text, again.ended.finish_reason) == ("fine", "stop")
+
+
+def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
+    body = json.loads((Path(__file__).parent / "recorded" / "eagle3.error-context.json").read_text())
+    with scripted(openai(lambda asked, connection: connection.answer(body, 400))) as server:
+        ended = ask(connect(server.url)).ended
+    assert ended.finish_reason == "context"
+    assert "too small a context" in ended.detail
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_missing_or_wrong_is_said_when_the_server_is_opened(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes: dict[str, Handler] = {
+        "/v1/models": lambda asked, connection: connection.answer({"error": {"message": "no"}}, status)
+    }
+    with scripted(routes) as server:
+        assert "wants an API key" in refuses(server.url)
+        monkeypatch.setenv("SOME_KEY", KEY)
+        wrong = refuses(server.url, key_env="SOME_KEY")
+    assert "refused the API key" in wrong
+    assert KEY not in wrong
+
+
+def test_a_server_that_loads_its_model_is_waited_for() -> None:
+    loading = [3]
+
+    def models(asked: Asked, connection: Connection) -> None:
+        loading[0] -= 1
+        if loading[0] > 0:
+            connection.answer({"error": {"message": "Loading model", "type": "unavailable_error"}}, 503)
+        else:
+            connection.answer({"status": "ok"}, 200)
+
+    events: list[Event] = []
+    with scripted(openai(says("a")) | {"/health": models}) as server:
+        opened = connect(server.url, events)
+        assert ask(opened).text == "a"
+    stages = [event.stage for event in events if isinstance(event, Loading)]
+    assert "waiting for the server to load its model" in stages
+
+
+# -- the key
+
+
+def test_a_key_goes_with_each_request_and_into_no_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    file.chmod(0o600)
+    with scripted(openai(says("a"))) as server:
+        ask(connect(server.url, key_file=str(file)))
+        assert {request.headers.get("authorization") for request in server.asked} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("content", [b"two\nlines", b"a b", b"caf\xc3\xa9", b"a\x1b[31m", b"x" * 5000])
+def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    file.chmod(0o600)
+    said = refuses("http://127.0.0.1:9", key_file=str(file))
+    assert "is no key" in said and is_sentence(said)
+    assert content.decode("utf-8", "replace")[:4] not in said.replace(str(file), "")
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    file.chmod(0o644)
+    assert "can be read by others" in refuses("http://127.0.0.1:9", key_file=str(file))
+    assert "cannot be read" in refuses("http://127.0.0.1:9", key_file=str(tmp_path / "none"))
+
+
+def test_a_redirect_carries_neither_key_nor_conversation_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    file.chmod(0o600)
+    with scripted(openai(says("stolen"))) as other:
+        away = f"Location: {other.url}/v1/chat/completions\r\n"
+        routes = openai(lambda asked, connection: connection.answer({}, 307, headers=away))
+        with scripted(routes) as server:
+            answer = ask(connect(server.url, key_file=str(file)))
+        assert other.asked == []
+    assert answer.ids == [] and "redirects" in answer.ended.detail
+
+
+@pytest.mark.parametrize("url", ["http://me:pw@127.0.0.1:9", "http://me@127.0.0.1"])
+def test_an_address_with_a_password_is_refused_without_showing_it(url: str) -> None:
+    said = refuses(url)
+    assert "pw" not in said.replace("http", "") and "password" in said
+
+
+@pytest.mark.parametrize(
+    "url", ["box", "ftp://x", "http://", "http://a b", "http://x:99999", "http://x\x1b[31m"]
+)
+def test_what_is_no_address_is_said_to_be_none(url: str) -> None:
+    assert is_sentence(refuses(url))
+
+
+# -- the way there
+
+
+def test_nothing_listens() -> None:
+    assert "No server answers" in refuses("http://127.0.0.1:9")
+    assert "No server answers" in refuses("http://no-such-host.invalid:80")
+
+
+def test_the_environments_proxy_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with scripted(openai(says("a"))) as server:
+        assert ask(connect(server.url)).text == "a"
+
+
+def test_a_certificate_is_verified_and_ones_own_authority_can_be_named() -> None:
+    cert, key = str(TLS / "cert.pem"), str(TLS / "key.pem")
+    with scripted(openai(says("a")), tls=(cert, key)) as server:
+        assert "is not trusted" in refuses(server.url)
+        assert ask(connect(server.url, ca_file=cert)).text == "a"
+        assert "cannot be used" in refuses(server.url, ca_file=key + ".none")
+    with scripted(openai(says("a"))) as plain:
+        assert "does not speak TLS" in refuses(plain.url.replace("http:", "https:"), ca_file=cert)
+
+
+def test_plain_http_to_another_machine_is_marked() -> None:
+    assert http.Endpoint(http.Address("http://box:8080")).exposed
+    assert not http.Endpoint(http.Address("https://box")).exposed
+    for local in ("http://127.0.0.1:1", "http://localhost", "http://[::1]:8080"):
+        assert not http.Endpoint(http.Address(local)).exposed
+
+
+def test_something_else_than_http_answers() -> None:
+    with scripted({"/health": lambda asked, connection: connection.send(b"SSH-2.0-OpenSSH\r\n")}) as server:
+        assert "does not speak HTTP" in refuses(server.url)
+
+
+# -- silence, ends and deaths
+
+
+def silent(asked: Asked, connection: Connection) -> None:
+    connection.closed(5)
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with scripted({"/health": silent}) as server:
+        assert "did not answer" in refuses(server.url)
+    with scripted(openai(silent)) as server:
+        ended = ask(connect(server.url)).ended
+    assert ended.finish_reason == "error" and "did not answer" in ended.detail
+
+
+def test_silence_inside_a_reply_ends_it_and_keeps_what_came() -> None:
+    def stalls(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "half"}}]})
+        connection.closed(5)
+
+    with scripted(openai(stalls)) as server:
+        answer = ask(connect(server.url))
+    assert answer.text == "half"
+    assert answer.ended.finish_reason == "error"
+    assert "did not answer" in answer.ended.detail and "What came is kept." in answer.ended.detail
+
+
+def test_comments_are_signs_of_life() -> None:
+    def slowly(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        for _ in range(4):
+            connection.chunk(b": prefill\n\n")
+            time.sleep(0.25)
+        says("a")(asked, _Continued(connection.sock))
+
+    with scripted(openai(slowly)) as server:
+        answer = ask(connect(server.url))
+    assert answer.text == "a"
+    assert sum(isinstance(event, Alive) for event in answer.events) >= 3
+
+
+class _Continued(Connection):
+    """A connection whose head was sent."""
+
+    def begin(self, kind: str = "") -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("abrupt", [True, False])
+def test_a_server_that_dies_inside_a_reply_loses_nothing_that_came(abrupt: bool) -> None:
+    def dies(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "half"}}]})
+        if not abrupt:
+            connection.chunk(b"")
+
+    routes = openai(dies)
+    with scripted(routes) as server:
+        opened = connect(server.url)
+        answer = ask(opened)
+        routes["/v1/chat/completions"] = says("whole")  # it was started again
+        again = ask(opened)
+    assert answer.text == "half"
+    assert answer.ended.finish_reason == "error" and is_sentence(answer.ended.detail)
+    assert ("broke off" in answer.ended.detail) == abrupt
+    assert (again.text, again.ended.finish_reason) == ("whole", "stop")
+
+
+def test_a_server_that_is_gone_between_two_replies_is_named() -> None:
+    with scripted(openai(says("a"))) as server:
+        opened = connect(server.url)
+        ask(opened)
+    assert f"No server answers at {server.url}" in ask(opened).ended.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'data: {"error": {"message": "ran out"}}\n\n', b'{"error": {"message": "ran out"}}'],
+    ids=["framed", "bare"],
+)
+def test_an_error_within_a_reply_keeps_what_came(body: bytes) -> None:
+    def fails(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "half"}}]})
+        connection.chunk(body)
+        connection.chunk(b"")
+
+    with scripted(openai(fails)) as server:
+        answer = ask(connect(server.url))
+    assert answer.text == "half"
+    assert "ran out" in answer.ended.detail and "kept" in answer.ended.detail
+
+
+# -- more than was asked
+
+
+def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        for _ in range(400):
+            connection.chunk(b"x" * (1 << 16))
+
+    with scripted(openai(says("a"), {"data": [{"id": "x" * (17 << 20)}]})) as server:
+        assert "more than 16 MiB" in refuses(server.url)
+    with scripted(openai(endless)) as server:
+        assert "event of more than 16 MiB" in ask(connect(server.url)).ended.detail
+    monkeypatch.setattr(session, "MOST_REPLY_BYTES", 2000)
+    with scripted(openai(says(*["word "] * 100))) as server:
+        answer = ask(connect(server.url))
+    assert "has no end" in answer.ended.detail
+    assert 0 < len(answer.tokens) < 100
+
+
+ESCAPE = "\x1b]0;pwned\x07\x9b31m\u202e"
+
+
+def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
+    routes: dict[str, Handler] = {
+        "/v1/models": lambda asked, connection: connection.answer({"data": [{"id": f"m{ESCAPE}"}]}),
+        "/v1/chat/completions": lambda asked, connection: connection.answer(
+            {"error": {"message": ESCAPE}}, 400
+        ),
+    }
+    with scripted(routes) as server:
+        opened, loaded = open_session(
+            Load("", server=ServerAddress(server.url)), lambda event: None, forgiving=False
+        )
+        detail = ask(opened).ended.detail
+    assert loaded.target.name.isprintable()
+    assert detail.isprintable()
+
+
+# -- another model, a stop
+
+
+def test_another_model_is_said_as_soon_as_it_answers() -> None:
+    def named(model: str) -> Handler:
+        def handle(asked: Asked, connection: Connection) -> None:
+            connection.begin()
+            connection.event({"model": model, "choices": [{"delta": {"content": "a"}}]})
+            connection.event({"model": model, "choices": [{"delta": {}, "finish_reason": "stop"}]})
+            connection.chunk(b"")
+
+        return handle
+
+    routes = openai(named("one"))
+    with scripted(routes) as server:
+        opened = connect(server.url)
+        assert ask(opened).notices == []
+        routes |= openai(named("two\x1b"), {"data": [{"id": "two"}]})
+        server.routes = routes
+        changed = ask(opened)
+        after = ask(opened)
+    assert any("now answers with two" in notice and notice.isprintable() for notice in changed.notices)
+    assert after.notices == []
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_stop_closes_the_connection_and_says_whether_the_server_stopped(tells: bool) -> None:
+    closed = threading.Event()
+
+    def endless(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        connection.chunk(recorded("eagle3.completion")[:6000])
+        if connection.closed(5):
+            closed.set()
+
+    routes: dict[str, Handler] = {
+        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
+        "/props": lambda asked, connection: connection.answer(
+            {"default_generation_settings": {}, "chat_template": "x"}
+        ),
+        "/v1/models": lambda asked, connection: connection.answer(MODELS),
+        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
+        "/slots": lambda asked, connection: connection.answer([{"is_processing": not closed.is_set()}]),
+        "/completion": endless,
+    }
+    if not tells:
+        del routes["/slots"]
+
+    def stop(event: Event, control: Control) -> None:
+        if getattr(event, "index", None) == 1:
+            control.cancel()
+
+    with scripted(routes) as server:
+        answer = ask(connect(server.url), stop)
+    assert closed.wait(2)
+    assert answer.ended.finish_reason == "cancelled"
+    assert answer.text.startswith("This is")
+    assert ("The server has stopped" in answer.ended.detail) == tells
+    assert ("does not tell" in answer.ended.detail) != tells
+
+
+def test_a_server_that_goes_on_after_the_close_is_said_to() -> None:
+    def stop(event: Event, control: Control) -> None:
+        if getattr(event, "index", None) == 1:
+            control.cancel()
+
+    routes: dict[str, Handler] = {
+        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
+        "/props": lambda asked, connection: connection.answer(
+            {"default_generation_settings": {}, "chat_template": "x"}
+        ),
+        "/v1/models": lambda asked, connection: connection.answer(MODELS),
+        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
+        "/slots": lambda asked, connection: connection.answer([{"is_processing": True}]),
+        "/completion": lambda asked, connection: (
+            connection.begin(),
+            connection.chunk(recorded("eagle3.completion")[:6000]),
+            connection.closed(5),
+        )[0],
+    }
+    with scripted(routes) as server:
+        assert "still writes" in ask(connect(server.url), stop).ended.detail
+
+
+def test_times_are_the_servers_where_a_proxy_holds_the_stream_back() -> None:
+    """All of it arrives at once; the steps took what the server says."""
+    routes: dict[str, Handler] = {
+        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
+        "/props": lambda asked, connection: connection.answer(
+            {"default_generation_settings": {}, "chat_template": "x"}
+        ),
+        "/v1/models": lambda asked, connection: connection.answer(MODELS),
+        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
+        "/completion": lambda asked, connection: connection.answer(raw=recorded("eagle3.completion")),
+    }
+    with scripted(routes) as server:
+        answer = ask(connect(server.url))
+    assert answer.ended.decode_ms == pytest.approx(512.039)
+    assert answer.steps[1].ms.total == pytest.approx(40.179)
+    assert answer.stats.accepted == 24

@@ -162,7 +162,7 @@ def test_filtering_and_sorting_200_000_rows_scales_with_the_rows() -> None:
         found = select(rows, Filter(text="t1", gap=(0, 2), accepted=True), texts)
         assert len(found) == count / 4
 
-        def again(rows: Rows = rows, texts: Texts = texts) -> None:
+        def again(rows: JudgedRows = rows, texts: Texts = texts) -> None:
             found = select(rows, Filter(text="t1", gap=(0, 2), accepted=True), texts)
             order(rows, found, "ratio", descending=True)
 

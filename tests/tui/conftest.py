@@ -18,6 +18,8 @@ from ds4chat.tui.conversation import Recorder
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    # The models of whoever runs this are no part of it.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.screen import Screen
 
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.find_bar import FindBar
+from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.piece_bar import PieceBar
-from ds4chat.tui.chat.tuning_keys import TuningScreen
+from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
+from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.transcript import Transcript
 from ds4chat.tui.transcript.find import Finder
 from ds4chat.tui.transcript.focus import bring_turn, focus_piece, turns_in_sight
 from ds4chat.tui.transcript.pieces import Piece, pieces
-
-if TYPE_CHECKING:
-    from ds4chat.tui.prompt import PromptArea
 
 QUIT_SECONDS = 2.0
 BUSY: dict[str, str] = {
@@ -37,7 +37,7 @@ NEARLY_FULL = 0.8
 NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
 
 
-class ReadingScreen(TuningScreen):
+class ReadingScreen(Screen[None]):
     """A screen that holds the transcript and the prompt."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,6 +49,8 @@ class ReadingScreen(TuningScreen):
         Binding("ctrl+n", "pick", "Step through replies, code blocks and prompts", id="chat.pick"),
         Binding("ctrl+f", "find", "Find in the conversation", id="chat.find", priority=True),
     ]
+    chat: Chat
+    legend_row: LegendRow
     transcript: Transcript
     prompt: PromptArea
     find_bar: FindBar
@@ -81,8 +83,8 @@ class ReadingScreen(TuningScreen):
             self.conversation = conversation
             self.key = key
 
-    def wake(self) -> None:
-        """Take in what the engine sent."""
+    def draw_frame(self) -> None:
+        """Take in what the engine sent, and draw it."""
         raise NotImplementedError
 
     def stop_reply(self) -> bool:
@@ -110,7 +112,7 @@ class ReadingScreen(TuningScreen):
                 self.legend_row.say("the other reply is kept: Shift+F5 shows it")
         else:
             self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
-        self.wake()
+        self.draw_frame()
 
     def action_go_on(self) -> None:
         """Go on with the newest reply, which was cut or stopped."""
@@ -118,7 +120,7 @@ class ReadingScreen(TuningScreen):
             self.notify(
                 BUSY.get(self.chat.state, "There is no answer that was cut or stopped: F5 answers again.")
             )
-        self.wake()
+        self.draw_frame()
 
     def reply_ended(self, reply: Reply) -> None:
         """Say what can be done with it, and learn which versions there are."""

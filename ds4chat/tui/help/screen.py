@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from ds4chat.tui.help.glossary import LEGEND, find, introduction_lines, term_lines
+from ds4chat.tui.glossary import LEGEND, find, introduction_lines, term_lines
 from ds4chat.tui.kit.key_names import spelled
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ds4chat.tui.help.glossary import explain
+from ds4chat.tui.glossary import explain
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import CommandRequested

@@ -80,9 +80,8 @@ class Block:
     height: int = 0
     version: int = 0
     """Rises when rows other than the last ones change, so that what was cached of them is dropped."""
-    reply: Reply | None = None
     turn: Turn | None = None
-    """What is shown; None for a note."""
+    """What it shows; None for sentences of ds4chat itself."""
 
     def resize(self, width: int) -> None:
         """Lay out for a width in cells, gutter and margin included."""
@@ -243,8 +242,7 @@ class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
 
     def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
-        self.reply: Reply = reply
-        self.turn = reply
+        self.reply = self.turn = reply
         self._width = width
         self._two = two_colours
         self.thinking_open = False

@@ -5,20 +5,25 @@ from __future__ import annotations
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from ds4chat.tui.conversation import Turn
+from ds4chat.tui.conversation import Reply, Turn
+from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript.blocks import GUTTER, Block, ReplyBlock
 from ds4chat.tui.transcript.pieces import Piece
 from ds4chat.tui.transcript.view import Transcript
 
 
-def focus_turn(transcript: Transcript, turn: Turn) -> bool:
-    """Scroll to a turn and select what it shows; False where the turn is not in the transcript."""
+def show_turn(transcript: Transcript, turn: Turn, at: int) -> None:
+    """Bring a turn into sight and mark it: in a reply, pick the token at character ``at`` of its text; else
+    select all that the turn shows."""
+    if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
+        place = turn.place(token)
+        if place is not None:
+            transcript.post_message(TokenPicked(turn.number, place.step.index, place.index))
+            return
     block = _block(transcript, turn)
-    if block is None:
-        return False
-    # The last row of a block is empty.
-    _mark(transcript, block, 0, block.height - 2)
-    return True
+    if block is not None:
+        # The last row of a block is empty.
+        _mark(transcript, block, 0, block.height - 2)
 
 
 def focus_piece(transcript: Transcript, piece: Piece) -> None:

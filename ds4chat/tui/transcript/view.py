@@ -27,9 +27,44 @@ from ds4chat.tui.transcript import cursor as moves
 from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
 from ds4chat.tui.transcript.page import Row
-from ds4chat.tui.transcript.roles import MD_ROLES, ROLES
 from ds4chat.tui.transcript.stack import Stack
 
+ROLES = (
+    "plain",
+    "accepted",
+    "corrected",
+    "bonus",
+    "unknown",
+    "approximate",
+    "user",
+    "user-bar",
+    "name",
+    "note",
+    "warning",
+    "error",
+    "fold",
+    "mark",
+    "thinking-bar",
+)
+"""Looks of the rows: component classes ``transcript--<name>``."""
+MD_ROLES = (
+    "heading",
+    "code",
+    "quote",
+    "bullet",
+    "rule",
+    "link",
+    "url",
+    "em",
+    "strong",
+    "strike",
+    "code-block",
+    "comment",
+    "keyword",
+    "name",
+    "literal",
+)
+"""Looks of rendered Markdown: ``transcript--md-<name>``."""
 PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
 """Looks laid over another one: they change only what they name."""
 RENDER_AHEAD = 1
@@ -79,11 +114,11 @@ class Transcript(ScrollView, can_focus=True):
             self.turn = turn
             self.by = by
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._stack = Stack()
         self._following = True
-        self._markdown = False
+        self._markdown = markdown
         self._two_colours = False
         self._cursor: Cursor | None = None
         self._width = 0

@@ -10,7 +10,7 @@ from ds4chat.engine.events import Phases
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import TUNING
 from ds4chat.tui.chat.legend import ORIGINS
-from ds4chat.tui.help.glossary import INTRODUCTION, LEGEND, TERMS, explain, find
+from ds4chat.tui.glossary import INTRODUCTION, LEGEND, TERMS, explain, find
 from ds4chat.tui.help.screen import HelpLines, HelpScreen
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.panels.acceptance import counter_lines, outcome_lines, speed_lines

@@ -7,7 +7,7 @@ from kits.chat_stage import Chat, Open
 from textual.command import CommandPalette
 from textual.widgets import OptionList
 
-from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.help.screen import own_keys
 
 
@@ -48,11 +48,8 @@ def test_the_key_that_a_command_names_is_an_action() -> None:
     from ds4chat.tui.app import ChatApp
     from ds4chat.tui.chat.reading import ReadingScreen
     from ds4chat.tui.chat.screen import ChatScreen
-    from ds4chat.tui.chat.tuning_keys import TuningScreen
 
-    known = {
-        b.id for owner in (ChatApp, ChatScreen, ReadingScreen, TuningScreen) for b in vars(owner)["BINDINGS"]
-    }
+    known = {b.id for owner in (ChatApp, ChatScreen, ReadingScreen) for b in vars(owner)["BINDINGS"]}
     assert {command.action for command in COMMANDS if command.action} <= known
 
 

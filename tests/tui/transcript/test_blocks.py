@@ -17,9 +17,8 @@ from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, UserBlo
 from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
 from ds4chat.tui.transcript.markdown import markdown_page
 from ds4chat.tui.transcript.page import Row
-from ds4chat.tui.transcript.roles import MD_ROLES
 from ds4chat.tui.transcript.stack import Stack
-from ds4chat.tui.transcript.view import overlay
+from ds4chat.tui.transcript.view import MD_ROLES, overlay
 
 
 def text_of(row: Row) -> str:

@@ -11,7 +11,7 @@ from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_pr
 from ds4chat.commands.ds4_differences import help_text
 from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import Shot
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, need_model, report, say, settings_of
+from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
 from ds4chat.text import takes_escapes
@@ -87,8 +87,6 @@ def parser(commands: str) -> Parser:
 def run(given: argparse.Namespace, *, own_process: bool) -> int:
     """Open the chat, or answer the prompt that is given; the exit code. ``own_process``: nothing else runs
     in this process, so that what loads a model may be forked off. Raises UsageError."""
-    if given.hf_repo is not None and (failed := _fetch(given)):
-        return failed
     loaded = settings_of(given)
     shot = _shot(given)
     if shot is None:
@@ -104,25 +102,6 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
 
     loaded, _ = with_sampling_of_model(loaded)
     return answer(loaded.settings, shot, loaded.sources)
-
-
-def _fetch(given: argparse.Namespace) -> int:
-    """Have -m name the file that -hf means; an exit code where it cannot be had, which was said, else 0.
-    Raises UsageError."""
-    if given.settings.get("model") or given.settings.get("demo"):
-        raise UsageError("-hf, -m and --demo each name the model: leave all but one out.")
-    from ds4chat.commands.get import GOES_ON, fetch_named
-    from ds4chat.models.errors import ModelFileError
-
-    try:
-        given.settings["model"] = str(fetch_named(given.hf_repo))
-    except ModelFileError as error:
-        say(error)
-        return RUN_ERROR
-    except KeyboardInterrupt:
-        say(GOES_ON)
-        return INTERRUPTED
-    return 0
 
 
 def _shot(given: argparse.Namespace) -> Shot | None:

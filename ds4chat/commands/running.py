@@ -88,7 +88,7 @@ def _name_fetched(given: Namespace) -> None:
     had, which was said then."""
     if any(given.settings.get(key) for key in ("model", "demo", "server")):
         raise UsageError("-hf, -m, --demo and --server each name the model: leave all but one out.")
-    from ds4chat.commands.get import GOES_ON, fetch_named
+    from ds4chat.commands.fetching import GOES_ON, fetch_named
     from ds4chat.models.errors import ModelFileError
 
     try:

@@ -307,6 +307,14 @@ class Chat:
         self._request()
         return True
 
+    def go_on(self) -> bool:
+        """Go on with the newest reply; False where it is not cut in its answer, or the engine not ready."""
+        last = self.conversation.last_reply
+        able = self.state == "ready" and last is not None and last.can_go_on
+        if able:
+            self._request(last)
+        return able
+
     def set_system(self, text: str) -> None:
         """Ask under this system prompt from now on; empty: under none."""
         self.conversation.system = text
@@ -314,9 +322,7 @@ class Chat:
 
     def undo(self) -> str | None:
         """Take back the newest prompt and its reply; the prompt's text, or None where there is none."""
-        if self.reply is not None:
-            return None
-        text = self.conversation.drop_exchange()
+        text = None if self.reply is not None else self.conversation.drop_exchange()
         if text is not None:
             self.recorder.went_back(self.conversation)
         return text
@@ -414,10 +420,10 @@ class Chat:
         self.conversation.turns.append(UserTurn(text))
         self._request()
 
-    def _request(self) -> None:
-        """Ask for a reply to the conversation as it stands."""
+    def _request(self, before: Reply | None = None) -> None:
+        """Ask for a reply to the conversation as it stands, or for more of the one ``before``."""
+        reply = Reply(self.next_number(), self.model_name, before=before)
         self._unasked = self.conversation.messages()
-        reply = Reply(self.next_number(), self.model_name)
         reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
@@ -607,10 +613,8 @@ class Chat:
         reply.end(ended)
         self.session.fold(ended)
         self.recorder.ended(reply, ended)
-        frame.grown = frame.ended = reply
-        frame.engine = True
-        self.reply = None
-        self._stopped_at = None
+        frame.grown, frame.ended, frame.engine = reply, reply, True
+        self.reply = self._stopped_at = None
         self.state = "ready"
         if not self._load_pending() and not by_user:
             self._next()
@@ -641,10 +645,7 @@ class Chat:
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:
-        self.state = "failed"
-        self.loaded = None
-        self.trouble = sentence
-        self._changed = True
+        self.state, self.loaded, self.trouble, self._changed = "failed", None, sentence, True
 
 
 def request_of(chat: Chat, messages: tuple[Message, ...]) -> Generate:

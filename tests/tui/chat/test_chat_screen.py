@@ -92,7 +92,7 @@ async def test_retry_answers_anew(opened: Open) -> None:
         await chat.settle()
         assert len(chat.engine.generates) == 2
         assert chat.shown().count("Speculative decoding") == 1
-        assert "Earlier replies are kept" not in chat.shown(), "nothing keeps this conversation"
+        assert "the other reply is kept" not in chat.shown(), "nothing keeps this conversation"
 
 
 async def test_retry_says_where_the_earlier_reply_is(opened: Open) -> None:
@@ -100,7 +100,7 @@ async def test_retry_says_where_the_earlier_reply_is(opened: Open) -> None:
         await chat.type("one", "enter")
         chat.screen.chat.conversation.key = 1
         await chat.press("f5")
-        assert "Earlier replies are kept: Ctrl+B, b" in chat.shown()
+        assert "the other reply is kept: Shift+F5 shows it" in chat.shown()
 
 
 async def test_an_engine_death_keeps_the_text_says_why_and_f5_reloads(opened: Open) -> None:

@@ -7,9 +7,9 @@ import json as json_format
 from typing import Any
 
 from ds4chat.commands.running import RUN_ERROR, say
-from ds4chat.engine.events import Loaded, Notice, ServerInfo, Tells
+from ds4chat.engine.events import Loaded, LoadError, Notice, ServerInfo, Tells
 from ds4chat.engine.from_settings import load_of
-from ds4chat.engine.sessions import LoadError, open_session
+from ds4chat.engine.sessions import open_session
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import TUNING, Settings
 

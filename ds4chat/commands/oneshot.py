@@ -232,7 +232,8 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool
     Ctrl-C stops the reply and keeps what came; a second one ends the process as usual.
     """
     from ds4chat.engine.control import Control
-    from ds4chat.engine.sessions import LoadError, open_session
+    from ds4chat.engine.events import LoadError
+    from ds4chat.engine.sessions import open_session
 
     control = Control(request.tuning)
     try:

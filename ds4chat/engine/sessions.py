@@ -10,13 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Generate, Load, Loaded
-
-Emit = Callable[[Event], None]
-
-
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
+from ds4chat.engine.events import Emit, Generate, Load, Loaded
 
 
 class AnySession(Protocol):
@@ -33,6 +27,9 @@ class AnySession(Protocol):
 
     def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
+
+    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Measure what drafts cost, where that is not known; given up when ``hurried`` says so."""
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""

@@ -13,11 +13,13 @@ from ds4chat.engine.events import (
     UNKNOWN_ID,
     Alive,
     DrafterInfo,
+    Emit,
     Ended,
     FinishReason,
     Generate,
     Judged,
     Loaded,
+    LoadError,
     Loading,
     ModelInfo,
     Notice,
@@ -32,7 +34,6 @@ from ds4chat.engine.events import (
     Tuning,
     uncompared,
 )
-from ds4chat.engine.sessions import Emit, LoadError
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -264,6 +265,10 @@ class RemoteSession:
 
     def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
+
+    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Nothing: whether a draft pays is the server's choice."""
+        return True
 
     def close(self) -> None:
         """Nothing: no connection outlives its request."""

@@ -36,6 +36,23 @@ def log_path(settings: Settings) -> Path:
     return user_path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
 
 
+def usable_log(path: Path) -> tuple[Path, str]:
+    """``path`` made ready to be appended to, and nothing to say; else the null device and a sentence why.
+
+    A chat whose log cannot be written is still a chat: its engine must start.
+    """
+    try:
+        paths.made(path.parent)
+        os.close(open_to_append(path))
+    except (OSError, paths.FolderError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return Path(os.devnull), (
+            f"No log is kept: {path} cannot be written ({reason.lower().rstrip('.')}). Make its folder "
+            "writable, or name another file with log-file."
+        )
+    return path, ""
+
+
 def log_to_file(settings: Settings) -> None:
     """Send all logging of this process to the log file; without one it goes nowhere, which is said once."""
     root = logging.getLogger()

@@ -25,40 +25,45 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Tuning
-from ds4chat.engine.from_settings import tuning_of, with_tuning
+from ds4chat.engine.events import Load, ModelInfo
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
+from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
-from ds4chat.settings.logfile import log_path
+from ds4chat.settings.load import DEMO_DEPTH, Origin
+from ds4chat.settings.logfile import log_path, usable_log
+from ds4chat.settings.model_sampling import for_file, take_sampling
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
-from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import NullRecorder, Recorder
-from ds4chat.tui.engine_handle import Engine
-from ds4chat.tui.engine_log import usable_log
+from ds4chat.tui.chat.slash_commands import ChatCommands
+from ds4chat.tui.command_table import CommandError, usage_rows
+from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.conversation import Recorder
 from ds4chat.tui.help.palette import PaletteCommands
-from ds4chat.tui.history.found_message import show_message
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
-    CommandRequested,
+    CommandChosen,
     ConversationRead,
+    DemoChosen,
     ModelChosen,
+    SettingsChanged,
     SettingsSaved,
-    ThemeChosen,
     TokenPicked,
     TuningChanged,
 )
-from ds4chat.tui.panels import PanelDock
 from ds4chat.tui.panels.tuning import TuningPanel
+from ds4chat.tui.recorder import NullRecorder, StoreRecorder
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
     from ds4chat.settings.load import Loaded as LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
+MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
+"""Fields of Settings that a load from the chat may change."""
 MOST_PROBLEMS = 5
 """Problems that are shown at the start; more would cover the screen."""
 LEAVE_SECONDS = 3.0
@@ -89,7 +94,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, Origin] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -98,7 +103,9 @@ class ChatApp(App[int]):
         self._printable = PrintableFilter()
         # The trace of an uncaught exception quotes texts: only without colours can it be told from them.
         self.error_console = Console(stderr=True, color_system=None, markup=False, highlight=False)
-        self.settings = settings
+        self._settings = settings
+        self._asked_with: dict[Load, Settings] = {}
+        """The settings that each load was asked for with."""
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
         self.parting = ""
@@ -126,7 +133,9 @@ class ChatApp(App[int]):
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
         )
-        self.chat_screen = ChatScreen(self.chat, settings)
+        self.chat.took_model = self._take_sampling
+        self.chat_screen = ChatScreen(self.chat, settings, self)
+        self._commands = ChatCommands(self.chat_screen, self.load)
 
     def on_key(self, event: events.Key) -> None:
         """A letter typed right after the key that opened a field goes into the field. It was sent to what had
@@ -170,12 +179,11 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        if self._owns_process:
-            self._catch_signals()
-            drain_after_the_terminal(self._driver)
+        self._catch_signals()
+        drain_after_the_terminal(self._driver)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
-            self.call_after_refresh(self.chat_screen.load, self.settings)
+            self.call_after_refresh(self.load)
 
     def _catch_signals(self) -> None:
         """Leave in order when the terminal closes or the process is told to end.
@@ -252,27 +260,59 @@ class ChatApp(App[int]):
     # -- settings
 
     @property
-    def chosen_sampling(self) -> tuple[str, ...]:
-        """Fields of the sampling that somebody set: a server's own defaults hold for the others."""
-        from ds4chat.engine.from_settings import chosen_sampling
+    def settings(self) -> Settings:
+        """All settings as they are now; the live ones are those of the chat."""
+        return with_tuning(self._settings, self.chat_screen.dock_view.tuning.unpaused(self.chat.tuning))
 
-        return chosen_sampling(self._sources)
+    def on_settings_changed(self, event: SettingsChanged) -> None:
+        """Keep what was changed; it is written when the user saves."""
+        self._settings = replace(self._settings, **event.changes)
 
-    def keep_tuning(self, tuning: Tuning) -> None:
-        """The live settings are these from now on; they are written when the user saves."""
-        self.settings = with_tuning(self.settings, tuning)
+    def load(self, **changes: Any) -> None:
+        """Load models by the settings with these fields changed."""
+        settings = replace(self.settings, **changes)
+        try:
+            command = load_of(settings, chosen_sampling(self._sources))
+        except ModelFileError as error:
+            self.chat_screen.say_error(str(error))
+            return
+        self._settings = self._asked_with[command] = settings
+        self.chat.load(command)
+        self.chat_screen.draw_frame()
+
+    def load_stopped(self) -> None:
+        """A load was stopped: the settings are again those of the model that a reload loads."""
+        asked = self._asked_with.get(self.chat.load_command) if self.chat.load_command else None
+        if asked is not None:
+            changes: dict[str, Any] = {name: getattr(asked, name) for name in MODEL_SETTINGS}
+            self._settings = replace(self._settings, **changes)
+
+    def action_load_demo(self) -> None:
+        """Load the demo, in the depth that it has where none is set."""
+        unset = self._sources.get("mtp-draft", "default") == "default"
+        if unset and self.settings.mtp_draft == Settings().mtp_draft:
+            self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
+        self.load(demo=True, model="", mtp="", server="")
+
+    def _take_sampling(self, model: ModelInfo) -> None:
+        """What the model asks for holds where nothing else is set."""
+        self._settings, self._from_sources, self._sources = take_sampling(
+            self.settings, self._from_sources, self._sources, dict(model.sampling)
+        )
+        self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
 
     def action_save(self) -> None:
-        """Write the settings as they are now."""
+        """Write the settings, once every change made before this is among them."""
+        self.call_later(self._save)
+
+    def _save(self) -> None:
         from ds4chat.settings.save import SaveError, save
 
-        settings = replace(self.settings, panels=self.chat_screen.dock_view.open)
         try:
-            save(settings, self.config_path)
+            save(for_file(self.settings, self._from_sources, self._sources), self.config_path)
         except (SaveError, paths.FolderError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        self.settings = settings
         self._now_in_file()
         self.notify(f"Saved to {self.config_path}.", markup=False)
 
@@ -283,7 +323,7 @@ class ChatApp(App[int]):
             value = getattr(self.settings, option.attribute)
             if value != getattr(self._from_sources, option.attribute) and self._sources.get(
                 option.key, "default"
-            ) in ("default", "file"):
+            ) in ("default", "model", "file"):
                 self._sources[option.key] = "file" if value != option.default else "default"
                 changed: dict[str, Any] = {option.attribute: value}
                 self._from_sources = replace(self._from_sources, **changed)
@@ -291,12 +331,11 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        if self._owns_process:
-            gc.freeze()
+        gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
-        self.settings = event.settings
+        self._settings = event.settings
         self.chat.think = event.settings.think
         self.chat.max_tokens = event.settings.predict
         self.chat.keep_accepted = event.settings.mtp_keep_accepted
@@ -307,54 +346,51 @@ class ChatApp(App[int]):
         self._now_in_file()
         self.notify(f"Saved to {event.path}.", markup=False)
 
-    def on_theme_chosen(self, event: ThemeChosen) -> None:
-        """The picker has set it already; it is written when the user saves."""
-        self.settings = replace(self.settings, theme=event.name)
-
-    def on_panel_dock_folds_changed(self, event: PanelDock.FoldsChanged) -> None:
-        """Which panels are open is a setting."""
-        self.settings = replace(self.settings, panels=event.panels)
-
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
         """A named preset is written at once, with the settings as they are."""
-        presets = {**self.settings.presets, event.name: event.values}
-        self.settings = replace(self.settings, presets=presets)
-        self.action_save()
+        presets = {**self._settings.presets, event.name: event.values}
+        self._settings = replace(self._settings, presets=presets)
+        self._save()
 
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
-        settings = replace(
-            self.settings, model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server=""
-        )
-        self.chat_screen.load(settings)
+        self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
-    def on_command_requested(self, event: CommandRequested) -> None:
-        """A slash command from elsewhere than the prompt."""
-        self.chat_screen.run_command(event.text)
+    def on_demo_chosen(self, event: DemoChosen) -> None:
+        """The picker's choice, too."""
+        self.action_load_demo()
+
+    # -- slash commands
+
+    def run_command(self, text: str) -> bool:
+        """Run a slash command; False when it cannot be done, which was then said."""
+        return self._commands.run(text)
+
+    def on_command_chosen(self, event: CommandChosen) -> None:
+        """The palette's choice."""
+        self._commands.choose(event.name)
 
     # -- screens
 
     def action_help(self, wanted: str = "") -> None:
         """Keys and commands, all of them or those that mention something."""
-        from ds4chat.tui.chat.command_table import usage_rows
         from ds4chat.tui.help.screen import HelpScreen, collect_keys
 
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
-    def action_models(self) -> None:
-        """Choose a model."""
+    def action_models(self, get: str | None = None) -> None:
+        """Choose a model; with ``get``, words or USER/REPO, begin with what the hub has."""
         from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
         recent = self.chat.recorder.recent_models()
-        self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+        self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
         """Stored conversations."""
         from ds4chat.tui.history.screen import HistoryScreen
-        from ds4chat.tui.recorder import StoreRecorder
 
         recorder = self.chat.recorder
         if not isinstance(recorder, StoreRecorder):
@@ -370,7 +406,6 @@ class ChatApp(App[int]):
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
     def _read_conversation(self, chosen: Chosen | None) -> None:
         from ds4chat.store import StoreError
-        from ds4chat.tui.recorder import StoreRecorder
 
         recorder = self.chat.recorder
         if not isinstance(recorder, StoreRecorder):
@@ -392,7 +427,7 @@ class ChatApp(App[int]):
             self.chat_screen.show_conversation()
         if event.message is not None:
             # The rows have their places only once the conversation was laid out.
-            self.call_after_refresh(show_message, self.chat_screen, event.message, event.at)
+            self.call_after_refresh(self.chat_screen.show_message, event.message, event.at)
 
     def action_settings(self, wanted: str = "") -> None:
         """All settings, or those that mention something."""
@@ -409,11 +444,18 @@ class ChatApp(App[int]):
         """ds4chat's own themes and the user's, sorted."""
         return [theme.name for theme in self._themes.themes]
 
-    def action_themes(self) -> None:
-        """Choose the colours."""
+    def action_theme(self, name: str = "") -> None:
+        """Choose the colours, or take the theme of this name. Raises CommandError where there is none."""
         from ds4chat.tui.settings.theme_picker import ThemePicker
 
-        self.push_screen(ThemePicker(self.theme_names))
+        if not name:
+            self.push_screen(ThemePicker(self.theme_names))
+        elif self.get_theme(name) is None:
+            raise CommandError(unknown_theme(name, self.theme_names))
+        else:
+            self.theme = name
+            self._settings = replace(self._settings, theme=name)
+            self.notify(f"The theme is {name}. /save keeps it.", markup=False)
 
     def action_log(self) -> None:
         """The engine's log."""
@@ -471,13 +513,12 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorde
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
     problems: list[str] = []
     config_path: Path | None = None
-    sources: Mapping[str, str] = {}
+    sources: Mapping[str, Origin] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources
     if store is None:
         from ds4chat.store import FILE_NAME, open_or_in_memory
-        from ds4chat.tui.recorder import StoreRecorder
 
         store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
     app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import count
 from threading import RLock
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from ds4chat.engine.events import (
     Alive,
     Cancel,
+    Command,
     Ended,
     EngineDied,
     Event,
@@ -32,6 +34,7 @@ from ds4chat.engine.events import (
     LoadFailed,
     Loading,
     Message,
+    ModelInfo,
     Notice,
     Prefill,
     Replay,
@@ -43,9 +46,12 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
+from ds4chat.models.naming import display_name
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
-from ds4chat.tui.engine_handle import Engine, alone
 from ds4chat.tui.watchdog import Watchdog
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EngineState = Literal[
     "none", "loading", "ready", "saving", "reading", "writing", "checking", "stopping", "failed", "died"
@@ -53,9 +59,13 @@ EngineState = Literal[
 """saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
 decoded again and compared."""
 
+LOCK_SECONDS = 1.0
+"""How long a method waits for another thread that is in one: longer only where that one hangs."""
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
+AGAIN = f"; Esc again {KILL_AFTER:.0f} seconds later ends the engine. What came is kept."
+NOT_STARTED = "The engine process cannot be started: {}. Free memory or processes, then reload."
 ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
     "on."
@@ -89,9 +99,8 @@ class Frame:
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
-    died: EngineDied | None = None
-    failed: str = ""
-    """Why nothing could be loaded."""
+    failed: bool = False
+    """What was asked for could not be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 
@@ -106,6 +115,46 @@ class Frame:
     def empty(self) -> bool:
         """Nothing came."""
         return not (self.started or self.grown or self.ended or self.engine or self.notices or self.replayed)
+
+
+class Engine(Protocol):
+    """The handle of an engine, such as ds4chat.engine.client.EngineClient."""
+
+    @property
+    def alive(self) -> bool:
+        """The process runs."""
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Raises OSError."""
+
+    def send(self, command: Command) -> None:
+        """Send one command."""
+
+    def drain(self) -> list[Event]:
+        """Every event since the last call."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+
+    def close(self) -> None:
+        """Have the process leave."""
+
+
+def one_thread_at_a_time(method: Callable[P, T]) -> Callable[P, T]:
+    """The method, kept from being run by two threads at once on one object, whose ``lock`` is an RLock. The
+    way out by force takes in what came while the thread of the screen may be about the same."""
+
+    @wraps(method)
+    def in_turn(*args: P.args, **values: P.kwargs) -> T:
+        owner: Any = args[0]
+        held = owner.lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            return method(*args, **values)
+        finally:
+            if held:
+                owner.lock.release()
+
+    return in_turn
 
 
 class Chat:
@@ -160,7 +209,9 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
-        self.alone = RLock()
+        self.took_model: Callable[[ModelInfo], object] = lambda _: None
+        """Told of a model that was loaded, before a prompt that waited for it is sent."""
+        self.lock = RLock()
 
     # -- the engine
 
@@ -195,9 +246,7 @@ class Chat:
         try:
             self.engine.start()
         except OSError as error:
-            self._fail(
-                f"The engine process cannot be started: {error}. Free memory or processes, then reload."
-            )
+            self._fail(NOT_STARTED.format(error))
             return
         self.engine.send(command)
 
@@ -216,16 +265,16 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return self.load_command.title if self.load_command else ""
+        command = self.load_command
+        if command is None:
+            return ""
+        return command.title if command.server else display_name(command.model)
 
-    def retune(self, tuning: Tuning) -> bool:
-        """Take up a tuning, a running reply from its next step on; False when it is the one in force."""
-        if tuning == self.tuning:
-            return False
-        self.tuning = tuning
-        if self.reply is not None and self._unasked is None:
+    def retune(self, tuning: Tuning) -> None:
+        """Take up a tuning, a running reply from its next step on."""
+        changed, self.tuning = tuning != self.tuning, tuning
+        if changed and self.reply is not None and self._unasked is None:
             self.engine.send(Retune(tuning))
-        return True
 
     # -- prompts
 
@@ -238,10 +287,6 @@ class Chat:
             return False
         self._ask(text)
         return True
-
-    def unqueue(self) -> str | None:
-        """Take the newest queued prompt out of the queue."""
-        return self.queue.pop() if self.queue else None
 
     def retry(self) -> bool:
         """Answer the newest prompt anew; the reply it had is left out. False where there is none to answer,
@@ -319,7 +364,7 @@ class Chat:
         self._killed = True
         self.engine.kill()
 
-    @alone
+    @one_thread_at_a_time
     def abandon(self) -> None:
         """The chat is closed: take in what came, and end a running reply so that it is kept as stopped."""
         self.frame()
@@ -391,7 +436,7 @@ class Chat:
 
     # -- events
 
-    @alone
+    @one_thread_at_a_time
     def frame(self) -> Frame:
         """Take everything in that the engine sent since the last call."""
         frame = Frame(engine=self._changed)
@@ -418,9 +463,13 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
-        running = "check" if self.reply is None else "reply"
-        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
+        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
+            return "The engine does not stop. Esc again ends it; what came is kept."
+        complaint = self._watchdog.complaint
+        if not complaint or self._stopped_at is not None:
+            return ""
+        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
+        return f"{complaint} Wait, or press Esc to stop the {what}{AGAIN if what != 'load' else '.'}"
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -444,9 +493,7 @@ class Chat:
         if event.reply != (self.reply.number if self.reply is not None else self._checked):
             return
         self._watchdog.sign("reading")
-        self.progress = Progress(
-            "reading", event.done / event.total if event.total else 0, event.done, event.total
-        )
+        self.progress = Progress("reading", done=event.done, total=event.total)
         frame.engine = True
         if self.reply is None:
             return
@@ -465,17 +512,14 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded, self._in_force, frame.engine = event, self.load_command, True
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
-            if self.reply is None:  # else a reply of a server told more of it
-                self.state = "ready"
-                self._next()
+            self._loaded(event)
+            frame.engine = True
         elif isinstance(event, LoadFailed):
-            self._fail(event.message)
-            frame.failed = event.message
-        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
-            self._revised(self.reply, event, frame)
+            frame.failed = True
+            if not self._load_former(event.message, frame):
+                self._fail(event.message)
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
         elif isinstance(event, Alive):
             self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
@@ -489,11 +533,39 @@ class Chat:
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
-        reply.revise(event)
+    def _load_former(self, sentence: str, frame: Frame) -> bool:
+        """Load again what was loaded before the load that failed, and say why; False where nothing was, or
+        where that is what failed."""
+        if self._in_force is None or self._in_force == self.load_command:
+            return False
+        failed = self.model_name
+        self.state = "failed"  # nothing is loading any more
+        self.load(self._in_force)
+        former = self.model_name
+        again = (
+            f"{former} is loaded again." if former != failed else "What was loaded before is loaded again."
+        )
+        frame.notices.append(Notice("error", f"{sentence} {again}"))
+        frame.engine = True
+        return True
+
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        self.took_model(loaded.target)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
+            self._next()
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
         self.session.fold(event)
-        self.recorder.took(reply, (event,))
-        frame.grown = frame.revised = reply
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -539,7 +611,9 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
-        frame.died = died
+        if self.state == "loading" and not ended_by_user and self._load_former(died.message, frame):
+            frame.failed = True
+            return
         frame.engine = True
         self.state = "died"
         self.loaded = None
@@ -558,19 +632,3 @@ class Chat:
         self.loaded = None
         self.trouble = sentence
         self._changed = True
-
-
-def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
-    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
-
-    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
-    """
-    if stopped_for is not None:
-        does_not = "The engine does not stop. Esc again ends it; what came is kept."
-        return does_not if stopped_for >= KILL_AFTER else ""
-    if not complaint or what == "load":
-        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
-    return (
-        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-        "ends the engine. What came is kept."
-    )

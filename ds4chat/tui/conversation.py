@@ -169,6 +169,20 @@ class Reply:
         step, index = self.steps[position], token - self._first[position]
         return Place(step, index, step.judged[index] if index < len(step.judged) else None)
 
+    def token_at(self, character: int) -> int | None:
+        """Index of the token that holds a character of this reply, its thinking counted first; None where
+        none does."""
+        for thinking in (True, False):
+            tokens = [(index, t) for index, t in enumerate(self.tokens) if t.thinking is thinking]
+            for index, token in tokens:
+                if character < len(token.text):
+                    return index
+                character -= len(token.text)
+            if thinking and character < len(self.thinking_tail):
+                return tokens[-1][0] if tokens else None
+            character -= len(self.thinking_tail) if thinking else 0
+        return None
+
     def token_of(self, step: int, index: int) -> int | None:
         """Index in ``tokens`` of a step's token; None where there is no such step or token."""
         guess = step - self.steps[0].index if self.steps else 0
@@ -277,65 +291,3 @@ class Recorder(Protocol):
 
     def close(self) -> str:
         """Write what is left; a sentence if something of it is lost, else empty."""
-
-
-class NullRecorder:
-    """The Recorder that keeps nothing: for a chat without a store."""
-
-    def started(self, conversation: Conversation, reply: Reply) -> None:
-        """Kept nowhere."""
-
-    def kept(self, reply: Reply) -> bool:
-        """There is nothing to wait for."""
-        return True
-
-    def number_on_disk(self, conversation: Conversation) -> int:
-        """None."""
-        return 0
-
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Kept nowhere."""
-
-    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """Kept nowhere."""
-
-    def checked(self, reply: Reply) -> None:
-        """Kept nowhere."""
-
-    def went_back(self, conversation: Conversation) -> None:
-        """Kept nowhere."""
-
-    def prompts(self) -> list[str]:
-        """None."""
-        return []
-
-    def prompted(self, text: str) -> None:
-        """Kept nowhere."""
-
-    def draft(self) -> str:
-        """None."""
-        return ""
-
-    def keep_draft(self, text: str) -> None:
-        """Kept nowhere."""
-
-    def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Kept nowhere."""
-
-    def recent_models(self) -> list[str]:
-        """None."""
-        return []
-
-    def export(self, conversation: Conversation, path: Path) -> None:
-        """Write what is on the screen."""
-        from ds4chat.tui.export import export_unsaved
-
-        export_unsaved(conversation, path, {})
-
-    def news(self) -> list[Notice]:
-        """None."""
-        return []
-
-    def close(self) -> str:
-        """Nothing is left."""
-        return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from textual.message import Message
 
@@ -26,11 +27,6 @@ class PromptSubmitted(Message):
 
     text: str
     """The whole prompt, folded pastes written out. Never empty."""
-
-
-@dataclass
-class StopReply(Message):
-    """The user stops the running reply and keeps what came."""
 
 
 @dataclass
@@ -57,6 +53,20 @@ class ModelChosen(Message):
     """Draft by lookup, alone or before the support model."""
 
 
+class DemoChosen(Message):
+    """The user chose the demo, which brings its own support model."""
+
+
+class SettingsChanged(Message):
+    """The user changed settings in the chat; what that does is done already. Posted to the app itself, in
+    whose order of messages a save comes after it."""
+
+    def __init__(self, **changes: Any) -> None:
+        """``changes`` are fields of Settings."""
+        super().__init__()
+        self.changes = changes
+
+
 @dataclass
 class SettingsSaved(Message):
     """Settings were changed and written to the settings file."""
@@ -81,16 +91,8 @@ class ConversationRead(Message):
 
 
 @dataclass
-class ThemeChosen(Message):
-    """The user chose a theme; it is already on the screen."""
+class CommandChosen(Message):
+    """The user chose a slash command from a list."""
 
     name: str
-    """The theme's name, to be kept in the settings."""
-
-
-@dataclass
-class CommandRequested(Message):
-    """The user asked for a slash command from elsewhere than the prompt, such as the help screen."""
-
-    text: str
-    """The command as it would be typed, slash included."""
+    """The command's name, without its slash."""

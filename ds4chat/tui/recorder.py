@@ -21,6 +21,7 @@ from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
 from ds4chat.store.writer import Ticket, Writer
 from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
+from ds4chat.tui.export import export_unsaved
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
 STALLED = (
@@ -245,8 +246,6 @@ class StoreRecorder:
 
             export(self.store, conversation.key, path)
         else:
-            from ds4chat.tui.export import export_unsaved
-
             export_unsaved(conversation, path, self._targets)
 
     # -- parts
@@ -286,6 +285,66 @@ class StoreRecorder:
         except StoreError as error:
             self._news.append(Notice("warning", str(error)))
             return None
+
+
+class NullRecorder:
+    """The Recorder that keeps nothing: for a chat without a store."""
+
+    def started(self, conversation: Conversation, reply: Reply) -> None:
+        """Kept nowhere."""
+
+    def kept(self, reply: Reply) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def number_on_disk(self, conversation: Conversation) -> int:
+        """None."""
+        return 0
+
+    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
+        """Kept nowhere."""
+
+    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
+        """Kept nowhere."""
+
+    def checked(self, reply: Reply) -> None:
+        """Kept nowhere."""
+
+    def went_back(self, conversation: Conversation) -> None:
+        """Kept nowhere."""
+
+    def prompts(self) -> list[str]:
+        """None."""
+        return []
+
+    def prompted(self, text: str) -> None:
+        """Kept nowhere."""
+
+    def draft(self) -> str:
+        """None."""
+        return ""
+
+    def keep_draft(self, text: str) -> None:
+        """Kept nowhere."""
+
+    def loaded(self, command: Load, loaded: Loaded) -> None:
+        """Kept nowhere."""
+
+    def recent_models(self) -> list[str]:
+        """None."""
+        return []
+
+    def export(self, conversation: Conversation, path: Path) -> None:
+        """Write what is on the screen."""
+        export_unsaved(conversation, path, {})
+
+    def news(self) -> list[Notice]:
+        """None."""
+        return []
+
+    def close(self) -> str:
+        """Nothing is left."""
+        return ""
 
 
 def read_conversation(store: Store, key: int, number: Callable[[], int]) -> Conversation:

@@ -87,7 +87,7 @@ class Stage(App[None]):
         self.seen.append(message)
 
     on_tuning_changed = on_token_picked = keep
-    on_panel_dock_folds_changed = on_tuning_panel_preset_saved = keep
+    on_settings_changed = on_tuning_panel_preset_saved = keep
 
     def of(self, kind: type[Any]) -> list[Any]:
         """The messages of one kind, oldest first."""

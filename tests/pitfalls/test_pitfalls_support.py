@@ -11,10 +11,9 @@ import tiny
 from kits.engine import END_NOW, PAIRS, load_of, opened
 
 from ds4chat.engine.drafters.nextn import NextN
-from ds4chat.engine.events import Event, Generate, Load, Notice
+from ds4chat.engine.events import Event, Generate, Load, LoadError, Notice
 from ds4chat.engine.llama import Context, Floats, Model
 from ds4chat.engine.opening import open_session
-from ds4chat.engine.sessions import LoadError
 
 
 def quiet(event: Event) -> None:

@@ -20,11 +20,12 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Load,
+    LoadError,
     Loading,
     Message,
     ServerAddress,
 )
-from ds4chat.engine.sessions import AnySession, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.servers import http, session
 
 TLS = Path(__file__).parent / "tls"

@@ -18,7 +18,6 @@ from ds4chat.store.importing import import_json
 from ds4chat.store.recording import Request
 from ds4chat.store.steps import insert_steps
 from ds4chat.tui.conversation import Reply
-from ds4chat.tui.history.found_message import token_at
 from ds4chat.tui.recorder import read_conversation
 
 NEW = (("", True), ("ponder ", True), ("the café", True), ("", True), ("It is", False), (" five", False))
@@ -163,4 +162,4 @@ def test_search_finds_both_and_leads_to_the_token(
     assert hit.message == number
     assert all(hit.snippet[a:b] for a, b in hit.matches) and hit.matches
     expected = token if token is not None else (4 if before else 5)
-    assert token_at(opened(store, conversation), hit.at) == expected
+    assert opened(store, conversation).token_at(hit.at) == expected

@@ -18,7 +18,8 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.conversation import Conversation, NullRecorder, Reply, UserTurn
+from ds4chat.tui.conversation import Conversation, Reply, UserTurn
+from ds4chat.tui.recorder import NullRecorder
 
 
 class Book(NullRecorder):
@@ -145,7 +146,6 @@ def test_the_engines_death_keeps_the_reply_and_a_reload_starts_another() -> None
     engine.push(*steps_of(1, PIECES[:4]), died(1))
     engine.alive = False
     frame = chat.frame()
-    assert frame.died is not None
     assert (chat.state, chat.trouble) == ("died", "The engine stopped.")
     reply = frame.ended
     assert reply is not None and (reply.state, reply.text) == ("crashed", "Speculative decoding lets")
@@ -176,9 +176,38 @@ def test_a_failed_load_says_why_and_prompts_wait() -> None:
     engine = ReplayEngine(load=LoadFailed("x.gguf is no GGUF file."))
     chat = Chat(engine, NullRecorder(), Tuning())
     chat.load(Load("x.gguf"))
-    frame = chat.frame()
-    assert (chat.state, chat.trouble, frame.failed) == ("failed",) + ("x.gguf is no GGUF file.",) * 2
+    chat.frame()
+    assert (chat.state, chat.trouble) == ("failed", "x.gguf is no GGUF file.")
     assert not chat.submit("Hi")
+
+
+def test_a_failed_load_leaves_the_loaded_model_in_place() -> None:
+    chat, engine, _ = ready()
+    before = chat.load_command
+    engine.on_load(LoadFailed("y.gguf does not fit into memory."))
+    chat.load(Load("/models/y.gguf"))
+    engine.on_load(loaded())
+    frame = chat.frame()
+    assert frame.failed
+    assert [(n.level, n.message) for n in frame.notices] == [
+        ("error", "y.gguf does not fit into memory. tiny is loaded again.")
+    ]
+    assert engine.sent[-1] == before
+    assert engine.killed == 0
+    chat.frame()
+    assert (chat.state, chat.load_command) == ("ready", before)
+
+
+def test_an_engine_that_dies_in_a_load_comes_back_with_what_was_loaded() -> None:
+    chat, engine, _ = ready()
+    before = chat.load_command
+    engine.on_load(died(None))
+    chat.load(Load("/models/y.gguf"))
+    engine.alive = False
+    engine.on_load(loaded())
+    chat.frame()
+    chat.frame()
+    assert (chat.state, chat.load_command, engine.alive) == ("ready", before, True)
 
 
 def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
@@ -194,8 +223,8 @@ def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
 
 def test_a_tuning_goes_to_a_running_reply_and_into_the_next_request() -> None:
     chat, engine, _ = ready(answer=False)
-    assert not chat.retune(Tuning(depth=2))
-    assert chat.retune(Tuning(depth=3))
+    chat.retune(Tuning(depth=2))
+    chat.retune(Tuning(depth=3))
     assert engine.retunes == []
     chat.submit("one")
     assert engine.generates[0].tuning.depth == 3
@@ -313,8 +342,8 @@ def test_a_load_is_stopped_at_once_and_a_reload_loads_what_was_there_before() ->
     assert chat.trouble == "You stopped the load of big, so no model is loaded."
     assert not chat.stop(), "nothing is left to stop"
     engine.push(loaded(), died(None))
-    frame = chat.frame()
-    assert frame.died is None and chat.state == "failed", "what the ended process had sent is passed over"
+    chat.frame()
+    assert chat.state == "failed", "what the ended process had sent is passed over"
     assert chat.trouble.startswith("You stopped")
     assert chat.conversation.turns == turns
     engine.on_load(loaded())

@@ -302,7 +302,7 @@ def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
         took(*taken)
 
     forced = threading.Thread(target=chat.abandon)
-    monkeypatch.setattr("ds4chat.tui.engine_handle.ALONE_SECONDS", PATIENCE)
+    monkeypatch.setattr("ds4chat.tui.controller.LOCK_SECONDS", PATIENCE)
     monkeypatch.setattr(recorder, "took", slow)
     chat.frame()
     forced.join(PATIENCE)
@@ -390,7 +390,7 @@ def test_a_stop_while_the_prompt_is_not_on_disk_asks_the_engine_for_nothing(stor
     chat.submit("One")
     chat.frame()
     assert chat.state == "saving"
-    assert chat.retune(Tuning(depth=5))
+    chat.retune(Tuning(depth=5))
     assert chat.stop()
     chat.frame()
     engine, reply = chat.engine, chat.conversation.last_reply

@@ -15,13 +15,13 @@ from textual.selection import Selection
 from textual.widgets import Input, OptionList, Static
 
 from ds4chat import __version__
-from ds4chat.tui.chat.command_table import usage_rows
+from ds4chat.tui.command_table import usage_rows
 from ds4chat.tui.help.about import AboutScreen, package_licence
 from ds4chat.tui.help.screen import HelpScreen, KeyRow, collect_keys, help_lines
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.log.screen import LogScreen, LogTail
 from ds4chat.tui.log.view import MAX_LINES, LogView
-from ds4chat.tui.messages import ThemeChosen
+from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.settings.theme_picker import ThemePicker
 
 # ---------------------------------------------------------------------------------------- help
@@ -237,4 +237,4 @@ async def test_theme_picker_keeps_what_enter_chooses() -> None:
         await pilot.press("end", "enter")
         await pilot.pause()
         assert app.theme == "dusk" and app.results == ["dusk"]
-    assert [m.name for m in app.seen if isinstance(m, ThemeChosen)] == ["dusk"]
+    assert [m.changes for m in app.seen if isinstance(m, SettingsChanged)] == [{"theme": "dusk"}]

@@ -13,9 +13,9 @@ from kits.stored import TEXT
 from ds4chat.engine.events import EngineDied, Tuning
 from ds4chat.store import Store, StoreError
 from ds4chat.store.importing import import_file
-from ds4chat.tui.conversation import Conversation, NullRecorder, Reply, ReplyState, UserTurn
+from ds4chat.tui.conversation import Conversation, Reply, ReplyState, UserTurn
 from ds4chat.tui.export import export_unsaved
-from ds4chat.tui.recorder import read_conversation
+from ds4chat.tui.recorder import NullRecorder, read_conversation
 
 
 def replied(number: int, *, end: bool = True, tuning: Tuning | None = None) -> Reply:

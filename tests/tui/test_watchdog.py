@@ -7,7 +7,7 @@ from kits.chat import PIECES, ReplayEngine, steps_of
 
 from ds4chat.engine.events import Cancel, EngineDied, Load, Loading, Prefill, Tuning
 from ds4chat.tui.controller import ENDED_BY_USER, KILL_AFTER, Chat
-from ds4chat.tui.conversation import NullRecorder
+from ds4chat.tui.recorder import NullRecorder
 from ds4chat.tui.watchdog import Watchdog
 
 

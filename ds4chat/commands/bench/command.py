@@ -18,11 +18,10 @@ from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, say
-from ds4chat.engine.events import Event, Load, Loaded, Loading, Notice
+from ds4chat.engine.events import Event, Load, Loaded, LoadError, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
-from ds4chat.engine.sessions import LoadError
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings

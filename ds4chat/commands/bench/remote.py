@@ -23,9 +23,9 @@ from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Loaded, Notice, Revised, Step
+from ds4chat.engine.events import Ended, Event, Loaded, LoadError, Notice, Revised, Step
 from ds4chat.engine.from_settings import load_of, tuning_of
-from ds4chat.engine.sessions import AnySession, LoadError, open_session
+from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths

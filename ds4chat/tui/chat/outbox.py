@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+
+from textual.dom import DOMNode
 
 from ds4chat.tui.prompt.files import MENTION, FileError, with_mentions
 
-if TYPE_CHECKING:
-    from ds4chat.tui.chat.screen import ChatScreen
-
 
 class Outbox:
-    """Reads the files in a thread. A prompt whose files cannot be read stands in the prompt again."""
+    """Reads the files in a thread of ``owner``. Gives ``send`` each prompt with what it mentions, and
+    ``refuse`` one whose files cannot be read, as it was typed, and a sentence that says why."""
 
-    def __init__(self, screen: ChatScreen) -> None:
-        self._screen = screen
+    def __init__(
+        self, owner: DOMNode, send: Callable[[str], None], refuse: Callable[[str, str], None]
+    ) -> None:
+        self._owner = owner
+        self._send = send
+        self._refuse = refuse
         self._waiting: deque[str] = deque()
 
     def put(self, text: str) -> None:
@@ -28,7 +32,7 @@ class Outbox:
         while self._waiting and not MENTION.search(self._waiting[0]):
             self._send(self._waiting.popleft())
         if self._waiting:
-            self._screen.run_worker(self._read, thread=True, group="files", exit_on_error=False)
+            self._owner.run_worker(self._read, thread=True, group="files", exit_on_error=False)
 
     def _read(self) -> None:
         """Read what the first prompt mentions. Runs in the thread."""
@@ -36,20 +40,12 @@ class Outbox:
             full, problem = with_mentions(self._waiting[0]), ""
         except FileError as error:
             full, problem = "", str(error)
-        self._screen.app.call_from_thread(self._was_read, full, problem)
+        self._owner.app.call_from_thread(self._was_read, full, problem)
 
     def _was_read(self, full: str, problem: str) -> None:
         text = self._waiting.popleft()
         if problem:
-            self._screen.notify(problem, severity="warning", markup=False)
-            self._screen.prompt.put_back([text])
+            self._refuse(text, problem)
         else:
             self._send(full)
         self._go_on()
-
-    def _send(self, text: str) -> None:
-        screen = self._screen
-        screen.chat.submit(text.strip("\n"))
-        screen.show_queue()
-        screen.show_status()
-        screen.wake()

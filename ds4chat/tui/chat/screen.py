@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.timer import Timer
 
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
-from ds4chat.tui.chat.command_table import is_command
-from ds4chat.tui.chat.legend import FollowChip
+from ds4chat.tui.chat.first_run import FirstRun
+from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.outbox import Outbox
-from ds4chat.tui.chat.pace import APART, Pace
-from ds4chat.tui.chat.slash_commands import ChatCommands
-from ds4chat.tui.chat.status_line import STATES, Status, StatusLine
+from ds4chat.tui.chat.status_line import STATES, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
-from ds4chat.tui.chat.tuning_keys import TuningScreen
 from ds4chat.tui.chat.welcome import Welcome
+from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
+from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.pace import APART, Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
-from ds4chat.tui.messages import PromptSubmitted, TokenPicked
-from ds4chat.tui.panels.tuning_steps import with_model
+from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
+from ds4chat.tui.panels import PanelDock
+from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
@@ -39,8 +40,6 @@ from ds4chat.tui.transcript import Transcript
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two status lines of a running reply: faster figures cannot be read."""
-WIDE = 120
-"""Columns from which the panels stand beside the transcript."""
 QUIT_SECONDS = 2.0
 HINT = "F1 help"
 BUSY: dict[str, str] = {
@@ -50,9 +49,35 @@ BUSY: dict[str, str] = {
     "checking": "A reply is being checked: Esc stops that.",
     "stopping": "The reply is being stopped.",
 }
+ENDS: dict[tuple[str, int], str] = {
+    ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
+    ("depth", 1): "auto is the end: F7 goes back",
+    ("margin", -1): "margin 0 is the loosest",
+    ("margin", 1): "margin 1.00 is exact, the tightest",
+}
+"""What a key of a live setting says at the end of its range."""
 
 
-class ChatScreen(TuningScreen):
+class Host(Protocol):
+    """What the chat screen asks of the app, at once: what is typed ahead counts on its having been done.
+    Changes of settings are posted to it."""
+
+    @property
+    def settings(self) -> Settings:
+        """All settings as they are now."""
+
+    @property
+    def theme_names(self) -> list[str]:
+        """The themes that there are."""
+
+    def run_command(self, text: str) -> bool:
+        """Run a slash command; False when it cannot be done, which was then said."""
+
+    def load_stopped(self) -> None:
+        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
+
+
+class ChatScreen(Screen[None]):
     """Transcript, prompt, status line, and the panels beside or over them."""
 
     DEFAULT_CSS = style_sheet(__package__, "screen.tcss")
@@ -73,34 +98,44 @@ class ChatScreen(TuningScreen):
         Binding(
             "f6", "toggle_colours", "All origins, or accepted and fallback", id="chat.colours", priority=True
         ),
+        Binding("f7", "step('depth', -1)", "Draft one token less", id="chat.shallower", priority=True),
+        Binding("f8", "step('depth', 1)", "Draft one token more", id="chat.deeper"),
+        Binding("f9,ctrl+f", "step('margin', -1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10,ctrl+g", "step('margin', 1)", "Tighten the margin", id="chat.tighter"),
+        Binding("ctrl+t", "step('pause', 1)", "Pause or resume speculation", id="chat.mtp"),
+        Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
         Binding("ctrl+o", "toggle_thinking", "Open or fold the thinking", id="chat.thinking"),
         Binding("ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
     ]
 
-    def __init__(self, chat: Chat, settings: Settings) -> None:
-        super().__init__(chat, settings)
-        self.transcript = Transcript(id="transcript")
+    def __init__(self, chat: Chat, settings: Settings, host: Host) -> None:
+        super().__init__()
+        self.chat = chat
+        self._host = host
+        self.dock_view = PanelDock(settings.panels, id="dock")
+        self.dock_view.begin_with(chat.tuning)
+        self.dock_view.show_presets(settings.presets)
+        self.legend_row = LegendRow(id="legend-row")
+        self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
-        self._commands = ChatCommands(self)
+        self._first_run = FirstRun(id="first-run")
         self._timer: Timer | None = None
         self._pace = Pace()
-        self._panels_wide = True
-        self._panels_narrow = False
         self._quit_asked_at = float("-inf")
-        self._markdown = settings.view == "markdown"
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
-        self._outbox = Outbox(self)
-        self._settings_of: dict[Load, Settings] = {}
-        """The settings that each load was asked for with."""
+        self._outbox = Outbox(self, self._send, self.prompt.refuse)
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
             with Vertical(id="left"):
                 yield self._welcome
+                yield self._first_run
                 yield self.transcript
                 yield self._card
                 yield self._banner
@@ -111,15 +146,12 @@ class ChatScreen(TuningScreen):
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
-        self.transcript.show_markdown(self._markdown)
-        self.dock_view.begin_with(self.chat.tuning)
-        self.dock_view.show_presets(self.chat_app.settings.presets)
         if draft := self.chat.recorder.draft():
             self.prompt.put_back([draft])
-        self.prompt.themes = lambda: self.chat_app.theme_names
+        self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
         self.show_welcome()
-        self.wake()
+        self.draw_frame()
 
     @property
     def stats(self) -> Stats:
@@ -128,10 +160,6 @@ class ChatScreen(TuningScreen):
         return reply.stats if reply is not None else Stats()
 
     # -- frames
-
-    def wake(self) -> None:
-        """Look for events at once, and go on looking while any are to be expected."""
-        self.draw_frame()
 
     def _look(self) -> None:
         """Between replies: a notice, or the engine's death."""
@@ -145,7 +173,13 @@ class ChatScreen(TuningScreen):
         if frame.empty:
             return
         self._draw_turns(frame)
-        self._draw_engine(frame)
+        if frame.engine:
+            self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
+            self._banner.show_engine(self.chat)
+            self.show_queue()
+            self.show_welcome()
+        if frame.failed:
+            self._host.load_stopped()
         for replayed in frame.replayed:
             self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
@@ -184,45 +218,18 @@ class ChatScreen(TuningScreen):
             self.show_queue()
         if frame.revised is not None:
             self.transcript.recolour(frame.revised)
-            self.dock_view.show_reply(frame.revised, self.chat.session)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
-        if frame.steps and frame.grown is not None:
-            self.dock_view.show_prefill(frame.grown.prefill)
-            self.dock_view.show_step_batch(frame.steps, frame.grown.stats, self.chat.session)
-            if self.legend_row.legend.learn(frame.looks):
-                self.show_legend()
-        if frame.ended is not None and frame.ended.ended is not None:
-            self.dock_view.show_end(frame.ended.ended, frame.ended.stats)
-
-    def _draw_engine(self, frame: Frame) -> None:
-        if not frame.engine:
-            return
-        chat = self.chat
-        self.dock_view.show_engine(chat.loaded, STATES[chat.state][0][2:])
-        if chat.state in ("died", "failed"):
-            model = "the model again" if chat.state == "died" else chat.model_name
-            keys = f"F5 loads {model} · /model chooses another · /log shows the log"
-            self._banner.show(chat.trouble, keys)
-        elif chat.state == "none":
-            self._banner.show(
-                "No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False
-            )
-        elif chat.warning:
-            self._banner.show(chat.warning)
-        else:
-            self._banner.clear()
-        self.show_queue()
+        if not frame.looks <= self._looks:
+            self._looks |= frame.looks
+            self.show_legend()
+        self.dock_view.show_frame(frame, self.chat.session)
 
     def show_status(self) -> None:
         """Draw the status line."""
-        chat = self.chat
         self._status_at = monotonic()
-        model, loaded, tuning = chat.model_name, chat.loaded, chat.tuning
-        self._status.show(
-            Status(chat.state, chat.progress, model, loaded, tuning, self.stats, len(chat.queue))
-        )
-        self.prompt.set_class(chat.tuning.mode == "approximate", "-approximate")
+        self._status.show_chat(self.chat, self.stats)
+        self.prompt.set_class(self.chat.tuning.mode == "approximate", "-approximate")
 
     def show_queue(self) -> None:
         """Draw the prompts that wait."""
@@ -242,14 +249,21 @@ class ChatScreen(TuningScreen):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        self._welcome.display = self.transcript.is_empty
+        first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
+        self._first_run.display = self.transcript.is_empty and first_run
+        self._welcome.display = self.transcript.is_empty and not first_run
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 
     def show_legend(self) -> None:
-        legend, shown = self.legend_row.legend, self.transcript
-        lossy = self.chat.tuning.mode == "approximate"
-        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
+        """Draw the legend."""
+        self.legend_row.legend.show(
+            two_colours=self.transcript.two_colours,
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
+            markdown=self.transcript.markdown,
+            hint=HINT,
+        )
 
     # -- layout
 
@@ -257,21 +271,12 @@ class ChatScreen(TuningScreen):
         self.set_class(event.size.height < 14 or event.size.width < 40, "-small")
         self.set_class(event.size.height < 10, "-tiny")
         self.set_class(is_too_small(event.size), "-too-small")
-        self._place_panels(event.size.width)
-
-    def _place_panels(self, width: int) -> None:
-        wide = width >= WIDE
-        self.set_class(not wide, "-narrow")
-        self.dock_view.display = self._panels_wide if wide else self._panels_narrow
+        self.set_class(not self.dock_view.place(event.size.width), "-narrow")
 
     def action_toggle_panels(self) -> None:
         """Open or close the panels."""
-        if wide := self.size.width >= WIDE:
-            self._panels_wide = not self._panels_wide
-        else:
-            self._panels_narrow = not self._panels_narrow
-        self._place_panels(self.size.width)
-        if not wide and self._panels_narrow:
+        self.dock_view.toggle()
+        if self.dock_view.covers:
             # What is in sight takes the keys: from the uppermost title on, down and Tab walk.
             self.dock_view.scroll_home(animate=False)
             self.set_focus(self.dock_view.first_title)
@@ -294,24 +299,23 @@ class ChatScreen(TuningScreen):
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
         if typed:
             self.prompt.taken(text)
-        if not self._commands.run(text) and typed:
+        if not self._host.run_command(text) and typed:
             self.prompt.put_back([text])
-        self.wake()
+        self.draw_frame()
         self.show_status()
 
-    def begin_command(self, name: str) -> None:
-        """Begin a slash command in the prompt, for the user to end; a draft there goes into the history."""
-        self.prompt.taken(self.prompt.text_field.text)
-        self.prompt.text_field.put(f"/{name} ")
-        self.prompt.text_field.focus()
+    def _send(self, text: str) -> None:
+        self.chat.submit(text.strip("\n"))
+        self.show_queue()
+        self.show_status()
+        self.draw_frame()
 
     @on(PromptArea.QueueRecalled)
     def recall_queued(self, event: PromptArea.QueueRecalled) -> None:
         """Bring the newest queued prompt back for editing."""
         event.stop()
-        text = self.chat.unqueue()
-        if text is not None:
-            self.prompt.put_back([text])
+        if self.chat.queue:
+            self.prompt.put_back([self.chat.queue.pop()])
         self.show_queue()
 
     @on(PromptText.ScrollRequested)
@@ -346,20 +350,10 @@ class ChatScreen(TuningScreen):
 
     # -- the engine
 
-    def load(self, settings: Settings) -> None:
-        """Load what the settings say."""
-        from ds4chat.engine.from_settings import load_of
-        from ds4chat.models.errors import ModelFileError
-
-        try:
-            command = load_of(settings, self.chat_app.chosen_sampling)
-        except ModelFileError as error:
-            self.transcript.add_note(str(error), "error")
-            self.show_welcome()
-            return
-        self.chat_app.settings = self._settings_of[command] = settings
-        self.chat.load(command)
-        self.wake()
+    def say_error(self, text: str) -> None:
+        """Add sentences about what failed to the transcript."""
+        self.transcript.add_note(text, "error")
+        self.show_welcome()
 
     def stop_reply(self) -> bool:
         """Stop the running reply, a check or a load; prompts that wait for a reply's end come back into the
@@ -368,22 +362,21 @@ class ChatScreen(TuningScreen):
         if not self.chat.stop():
             return False
         if loading:
-            # The settings are again those of the model that a reload loads.
-            if before := self.chat.load_command and self._settings_of.get(self.chat.load_command):
-                self.chat_app.settings = with_model(self.chat_app.settings, before)
+            self._host.load_stopped()
             self.show_status()
         elif replying and self.chat.queue:
             self.prompt.put_back(tuple(self.chat.queue))
             self.chat.queue.clear()
-        self.wake()
+        self.draw_frame()
         self.show_queue()
         return True
 
-    def set_thinking(self, on: bool) -> None:
-        """Let the model think from the next reply on, or not."""
-        self.chat.think = on
-        self.chat_app.settings = replace(self.chat_app.settings, think=on)
-        self.notify("The model thinks first, if it can." if on else "The model answers at once.")
+    @on(PromptText.SentBlank)
+    def take_first_offer(self, event: PromptText.SentBlank) -> None:
+        """Enter on the card that stands where there is no model takes the demo."""
+        event.stop()
+        if self._first_run.display:
+            self.run_command("/model demo")
 
     def action_retry(self) -> None:
         """Answer the last prompt anew; without a loaded model, load it again."""
@@ -396,7 +389,52 @@ class ChatScreen(TuningScreen):
                 self.legend_row.say("Earlier replies are kept: Ctrl+B, b")
         else:
             self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
-        self.wake()
+        self.draw_frame()
+
+    # -- tuning
+
+    @on(TuningChanged)
+    def tuning_changed(self, event: TuningChanged) -> None:
+        """The panel changed it."""
+        event.stop()
+        self._take_up(event.tuning)
+
+    def retune(self, tuning: Tuning) -> None:
+        """A key or a command changed it."""
+        if tuning != self.chat.tuning:
+            self.dock_view.show_tuning(tuning)
+            self._take_up(tuning)
+
+    def _take_up(self, wanted: Tuning) -> None:
+        before = self.chat.tuning
+        tuning, refused = without_fixed(before, wanted, self.chat.loaded.server if self.chat.loaded else None)
+        if refused:
+            self.dock_view.show_tuning(tuning)
+            self.notify(refused, severity="warning", markup=False)
+            if tuning == before:
+                return
+        self.chat.retune(tuning)
+        self.show_status()
+        self.show_legend()
+        if changed := changes(before, tuning):
+            self.legend_row.say(changed)
+        if tuning.depth != before.depth and (bound := depth_bound(tuning, self.chat.loaded)):
+            self.legend_row.say(bound)
+
+    def action_step(self, name: str, by: int) -> None:
+        """Move a live setting, or say why the key does nothing: it is at the end of its range."""
+        tuning = KNOBS[name].step(self.chat.tuning, by, self.dock_view.tuning.memory)
+        if tuning == self.chat.tuning:
+            self.legend_row.say(ENDS[name, by])
+        else:
+            self.retune(tuning)
+
+    def action_undo_tuning(self) -> None:
+        """Undo the last change of a setting."""
+        if self.dock_view.tuning.can_undo:
+            self.dock_view.tuning.action_undo()
+        else:
+            self.legend_row.say("no change of a setting to undo")
 
     # -- views
 
@@ -404,7 +442,7 @@ class ChatScreen(TuningScreen):
         """Finished replies as tokens or as Markdown."""
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
-        self.chat_app.settings = replace(self.chat_app.settings, view=view)
+        self.app.post_message(SettingsChanged(view=view))
         self.show_legend()
 
     def action_toggle_colours(self) -> None:
@@ -419,12 +457,6 @@ class ChatScreen(TuningScreen):
 
     def action_follow(self) -> None:
         """Follow the end of the text."""
-        self.transcript.action_follow()
-
-    @on(FollowChip.Pressed)
-    def chip_pressed(self, event: FollowChip.Pressed) -> None:
-        """The chip does what it says."""
-        event.stop()
         self.transcript.action_follow()
 
     @on(Transcript.FollowChanged)
@@ -466,6 +498,12 @@ class ChatScreen(TuningScreen):
         self.transcript.pick(reply, token)
         self._card.show(reply, token)
 
+    def show_message(self, message: int, at: int) -> None:
+        """Bring a stored message into sight and mark it, in a reply at character ``at`` of its text."""
+        for turn in self.chat.conversation.turns:
+            if turn.key == message:
+                self.transcript.show_turn(turn, at)
+
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
         """Nothing is picked any more."""
@@ -480,7 +518,7 @@ class ChatScreen(TuningScreen):
             return
         if self.transcript.cursor is not None:
             self._leave_cursor()
-        elif self._panels_narrow and self.size.width < WIDE:
+        elif self.dock_view.covers:
             self.action_toggle_panels()
         elif not self.stop_reply():
             self.clear_selection()

@@ -1,57 +1,85 @@
-"""What the slash commands do on the chat screen."""
+"""What the slash commands do: each row of the table has a handler here, or an action of the app."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from ds4chat.engine import events
 from ds4chat.files import open_regular, user_path
-from ds4chat.settings.validate import SettingError
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import read_header
+from ds4chat.models.kinds import kind_of
+from ds4chat.models.pairing import check_pair, check_target
+from ds4chat.settings.schema import BY_KEY
+from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
-from ds4chat.tui.chat.command_table import CommandError, parse
-from ds4chat.tui.panels.tuning_steps import set_value
+from ds4chat.tui.chat.screen import ChatScreen
+from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
+from ds4chat.tui.messages import SettingsChanged
+from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
-from ds4chat.tui.themes import unknown_theme
-
-if TYPE_CHECKING:
-    from ds4chat.tui.chat.screen import ChatScreen
 
 T = TypeVar("T")
 
 
-class ChatCommands:
-    """Runs typed commands. What is wrong with one is said in a sentence."""
+class Load(Protocol):
+    """Load models by the settings with these fields changed."""
 
-    def __init__(self, screen: ChatScreen) -> None:
+    def __call__(self, **changes: Any) -> None: ...
+
+
+class ChatCommands:
+    """Runs typed commands. What is wrong with one is said in a sentence.
+
+    /NAME is done by ``do_NAME``, given what follows it. Where there is no such method it is the app's: its
+    ``action_NAME``, given what follows if anything does.
+    """
+
+    def __init__(self, screen: ChatScreen, load: Load) -> None:
         self._screen = screen
+        self._load = load
 
     def run(self, text: str) -> bool:
         """Do what the line says; False when it cannot be done, which was then said."""
         try:
-            parsed = parse(text)
-            handler: Callable[[str], None] = getattr(self, f"_{parsed.command.name}")
-            handler(parsed.argument)
+            self._do(parse(text))
         except (CommandError, SettingError, FileError) as error:
             self._screen.notify(str(error), severity="warning", markup=False)
             return False
         return True
 
+    def choose(self, name: str) -> None:
+        """Run a command that was chosen from a list; one that needs an argument begins in the prompt."""
+        if BY_NAME[name].needs_argument:
+            self._screen.prompt.begin(f"/{name} ")
+        else:
+            self._screen.run_command(f"/{name}")
+
+    def _do(self, parsed: Parsed) -> None:
+        name, argument = parsed.command.name, parsed.argument
+        handler: Callable[[str], object] | None = getattr(self, f"do_{name}", None)
+        if handler is not None:
+            handler(argument)
+        else:
+            self._app_action(name, argument)
+
+    def _app_action(self, name: str, argument: str = "") -> None:
+        action: Callable[..., object] = getattr(self._screen.app, f"action_{name}")
+        action(*[argument] if argument else [])
+
     # -- the conversation
 
-    def _new(self, argument: str) -> None:
+    def do_new(self, argument: str) -> None:
         if not self._screen.chat.new():
             raise CommandError("A reply is running. Stop it with Esc first.")
         self._screen.show_conversation()
 
-    def _history(self, argument: str) -> None:
-        self._screen.chat_app.action_history()
-
-    def _retry(self, argument: str) -> None:
+    def do_retry(self, argument: str) -> None:
         self._screen.action_retry()
 
-    def _undo(self, argument: str) -> None:
+    def do_undo(self, argument: str) -> None:
         if argument == "tuning":
             self._screen.action_undo_tuning()
             return
@@ -63,11 +91,11 @@ class ChatCommands:
         self._screen.show_conversation()
         self._screen.prompt.put_back([text])
 
-    def _stop(self, argument: str) -> None:
+    def do_stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
             raise CommandError("No reply or check is running, and no model is loading.")
 
-    def _system(self, argument: str) -> None:
+    def do_system(self, argument: str) -> None:
         chat = self._screen.chat
         if argument:
             chat.set_system("" if argument == "-" else argument)
@@ -78,40 +106,43 @@ class ChatCommands:
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
 
-    def _think(self, argument: str) -> None:
-        self._screen.set_thinking(True)
+    def do_think(self, argument: str) -> None:
+        self._set_thinking(True)
 
-    def _nothink(self, argument: str) -> None:
-        self._screen.set_thinking(False)
+    def do_nothink(self, argument: str) -> None:
+        self._set_thinking(False)
 
-    def _read(self, argument: str) -> None:
+    def _set_thinking(self, on: bool) -> None:
+        """Let the model think from the next reply on, or not."""
+        self._screen.chat.think = on
+        self._screen.app.post_message(SettingsChanged(think=on))
+        self._screen.notify("The model thinks first, if it can." if on else "The model answers at once.")
+
+    def do_read(self, argument: str) -> None:
         def insert(text: str) -> None:
             lines = text.rstrip().count("\n") + 1
             self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
 
         self._aside(f"/read {argument}", lambda: read_text(argument), insert)
 
-    def _check(self, argument: str) -> None:
+    def do_check(self, argument: str) -> None:
         reply = self._screen.chat.replay()
         if reply is None:
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
-    def _explore(self, argument: str) -> None:
-        self._screen.chat_app.action_explore(argument)
-
-    def _copy(self, argument: str) -> None:
+    def do_copy(self, argument: str) -> None:
         reply = self._screen.chat.conversation.last_reply
         if reply is None or not reply.tokens:
             raise CommandError("There is no reply to copy.")
         self._screen.app.copy_to_clipboard(reply.answer)
         self._screen.notify("Copied the last reply.")
 
-    def _unqueue(self, argument: str) -> None:
+    def do_unqueue(self, argument: str) -> None:
         self._screen.chat.queue.clear()
         self._screen.show_queue()
 
-    def _export(self, argument: str) -> None:
+    def do_export(self, argument: str) -> None:
         chat, screen = self._screen.chat, self._screen
         conversation, path = chat.conversation, user_path(argument)
         self._aside(
@@ -129,8 +160,7 @@ class ChatCommands:
             try:
                 result = work()
             except (CommandError, FileError, StoreError) as error:
-                screen.notify(str(error), severity="warning", markup=False)
-                screen.app.call_from_thread(screen.prompt.put_back, [line])
+                screen.app.call_from_thread(screen.prompt.refuse, line, str(error))
             else:
                 screen.app.call_from_thread(then, result)
 
@@ -138,132 +168,123 @@ class ChatCommands:
 
     # -- models and speculation
 
-    def _model(self, argument: str) -> None:
+    def do_model(self, argument: str) -> None:
         if not argument:
-            self._screen.chat_app.action_models()
+            self._app_action("models")
+            return
+        if argument == "demo":
+            self._app_action("load_demo")
             return
         path = user_path(argument)
         self._aside(
             f"/model {argument}",
-            lambda: _try_to_open(path, argument, "Give the path of a .gguf model, or /model alone."),
-            lambda _: self._screen.load(
-                replace(self._screen.chat_app.settings, model=str(path), mtp="", demo=False)
-            ),
+            lambda: _check_model(path, argument),
+            lambda _: self._load(model=str(path), mtp="", demo=False, server=""),
         )
 
-    def _mtp(self, argument: str) -> None:
+    def do_get(self, argument: str) -> None:
+        self._app_action("models", argument)
+
+    def do_mtp(self, argument: str) -> None:
         tuning = self._screen.chat.tuning
         if argument in ("", "on", "off"):
             if not argument or (argument == "off") != (tuning.depth == 0):
-                self._screen.action_toggle_mtp()
+                self._screen.action_step("pause", 1)
             return
-        settings = self._screen.chat_app.settings
         if argument == "lookup":
-            settings = replace(settings, lookup=True)
+            self._load(lookup=True)
         elif argument == "none":
-            settings = replace(settings, mtp="", lookup=False, demo=False, model=self._loaded_path())
+            self._load(**self._loaded(), mtp="", lookup=False, demo=False)
         elif argument == "embedded":
-            settings = replace(settings, mtp="embedded", demo=False, model=self._loaded_path())
+            self._load(**self._loaded(), mtp="embedded", demo=False)
         else:
-            path = user_path(argument)
+            path, command = user_path(argument), self._screen.chat.load_command
             self._aside(
                 f"/mtp {argument}",
-                lambda: _try_to_open(path, argument, "/mtp takes on, off, embedded, lookup, none or a file."),
-                lambda _: self._screen.load(
-                    replace(
-                        self._screen.chat_app.settings, mtp=str(path), demo=False, model=self._loaded_path()
-                    )
-                ),
+                lambda: _check_support(command, path, argument),
+                lambda _: self._load(**self._loaded(), mtp=str(path), demo=False),
             )
-            return
-        self._screen.load(settings)
 
-    def _reload(self, argument: str) -> None:
-        self._screen.load(replace(self._screen.chat_app.settings, model=self._loaded_path()))
+    def do_reload(self, argument: str) -> None:
+        self._load(**self._loaded())
 
-    def _loaded_path(self) -> str:
+    def _loaded(self) -> dict[str, str]:
+        """The setting that names the model in use; nothing before a load. The demo's settings name none."""
         command = self._screen.chat.load_command
-        return command.model if command else self._screen.chat_app.settings.model
+        return {"model": command.model} if command else {}
 
-    def _draft(self, argument: str) -> None:
+    def do_draft(self, argument: str) -> None:
         self._set_one("mtp-draft", argument)
 
-    def _margin(self, argument: str) -> None:
+    def do_margin(self, argument: str) -> None:
         self._set_one("mtp-margin", argument)
 
-    def _gate(self, argument: str) -> None:
+    def do_gate(self, argument: str) -> None:
         self._set_one("mtp-gate", argument)
 
-    def _temp(self, argument: str) -> None:
+    def do_temp(self, argument: str) -> None:
         self._set_one("temp", argument)
 
-    def _set(self, argument: str) -> None:
+    def do_set(self, argument: str) -> None:
         key, _, value = argument.partition(" ")
         if not value.strip():
             raise CommandError("/set takes a setting and its value, as in /set top-p 0.9.")
         self._set_one(key.lstrip("-"), value.strip())
 
     def _set_one(self, key: str, raw: str) -> None:
+        """Set a live setting, if a value is given, and say what is in force."""
+        if raw:
+            self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
         tuning = self._screen.chat.tuning
-        if not raw:
-            self._screen.say_tuning()
-            return
-        self._screen.retune(set_value(tuning, key, raw))
-        if key != "mtp-draft" or not self._screen.say_depth_bound():
-            self._screen.say_tuning()
+        bound = depth_bound(tuning, self._screen.chat.loaded) if raw and key == "mtp-draft" else ""
+        self._screen.legend_row.say(
+            bound or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
+        )
 
-    def _ctx(self, argument: str) -> None:
+    def do_ctx(self, argument: str) -> None:
         chat = self._screen.chat
         if not argument:
             used = self._screen.stats.context_used
             room = chat.loaded.n_ctx if chat.loaded else 0
             self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
             return
-        from ds4chat.settings.schema import BY_KEY
-        from ds4chat.settings.validate import check
-
-        size = check(BY_KEY["ctx-size"], argument)
-        self._screen.load(replace(self._screen.chat_app.settings, ctx_size=size))
+        self._load(ctx_size=check(BY_KEY["ctx-size"], argument))
 
     # -- the screen
 
-    def _view(self, argument: str) -> None:
+    def do_view(self, argument: str) -> None:
         if argument not in ("", "tokens", "markdown"):
             raise CommandError("/view takes tokens or markdown.")
         if not argument or (argument == "markdown") != self._screen.transcript.markdown:
             self._screen.action_toggle_view()
 
-    def _panels(self, argument: str) -> None:
+    def do_panels(self, argument: str) -> None:
         self._screen.action_toggle_panels()
 
-    def _help(self, argument: str) -> None:
-        self._screen.chat_app.action_help(argument)
-
-    def _theme(self, argument: str) -> None:
-        app = self._screen.chat_app
-        if not argument:
-            app.action_themes()
-            return
-        if app.get_theme(argument) is None:
-            raise CommandError(unknown_theme(argument, app.theme_names))
-        app.theme = argument
-        app.settings = replace(app.settings, theme=argument)
-        self._screen.notify(f"The theme is {argument}. /save keeps it.", markup=False)
-
-    def _settings(self, argument: str) -> None:
-        self._screen.chat_app.action_settings(argument)
-
-    def _save(self, argument: str) -> None:
-        self._screen.chat_app.action_save()
-
-    def _log(self, argument: str) -> None:
-        self._screen.chat_app.action_log()
-
-    def _about(self, argument: str) -> None:
-        self._screen.chat_app.action_about()
-
-    def _quit(self, argument: str) -> None:
+    def do_quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def _check_model(path: Path, name: str) -> None:
+    """Raise CommandError where the model at ``path`` cannot be used, before a loaded one is given up."""
+    _try_to_open(path, name, "Give the path of a .gguf model, or /model alone.")
+    try:
+        check_target(path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_support(loaded: events.Load | None, path: Path, name: str) -> None:
+    """Raise CommandError where the file at ``path`` cannot draft for the model that is loaded."""
+    _try_to_open(path, name, "/mtp takes on, off, embedded, lookup, none or a file.")
+    if loaded is None or not loaded.model:
+        return  # nothing is lost; the load says that there is no model
+    try:
+        target = check_target(loaded.model)
+        if not (loaded.convert and kind_of(read_header(path)).converts):
+            check_pair(target, path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.controller import EngineState, Progress
+from ds4chat.tui.controller import Chat, EngineState, Progress
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.panels.acceptance import speedup_role
@@ -213,6 +213,14 @@ class StatusLine(LinesView):
         """Show this."""
         self._status = status
         self.set_lines(status_lines(status, self.size.width or 80))
+
+    def show_chat(self, chat: Chat, stats: Stats) -> None:
+        """Show how the chat is doing; ``stats`` are the running reply's, or the last one's."""
+        self.show(
+            Status(
+                chat.state, chat.progress, chat.model_name, chat.loaded, chat.tuning, stats, len(chat.queue)
+            )
+        )
 
     def on_resize(self) -> None:
         if self._status is not None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.help.screen import own_keys
-
-if TYPE_CHECKING:
-    from ds4chat.tui.app import ChatApp
+from ds4chat.tui.messages import CommandChosen
 
 BY_NAME_FIRST = 1000.0
 """Added to the score of a command whose name begins with what is typed: more than any match has."""
@@ -49,8 +47,8 @@ class PaletteCommands(Provider):
                 yield Hit(score, shown, offer.run, offer.does, _plain(offer.called))
 
     def _offers(self) -> Iterator[Offer]:
-        app = cast("ChatApp", self.app)
-        chat = app.chat_screen
+        app = self.app
+        chat = app.get_default_screen()
         keys = {
             binding.id: (shown, binding) for node in (app, chat) for shown, binding in own_keys(node, app)
         }
@@ -59,16 +57,13 @@ class PaletteCommands(Provider):
             with_command.add(command.action)
             shown, _ = keys.get(command.action, ("", None))
             called = f"{command.usage}  {shown}".rstrip()
-            begin = partial(chat.begin_command, command.name)
-            run = partial(chat.run_command, f"/{command.name}")
-            yield Offer(command.help, called, begin if command.needs_argument else run)
+            yield Offer(command.help, called, partial(app.post_message, CommandChosen(command.name)))
         for name, (shown, binding) in keys.items():
             if name not in with_command and name != "app.palette":
                 yield Offer(binding.description, shown, partial(self._act, binding.action))
 
     async def _act(self, action: str) -> None:
-        chat = cast("ChatApp", self.app).chat_screen
-        await self.app.run_action(action, default_namespace=chat)
+        await self.app.run_action(action, default_namespace=self.app.get_default_screen())
 
 
 def _plain(text: str) -> str:

@@ -62,13 +62,6 @@ class History:
             factor *= 2
         return self._groups if factor == 1 else _merged(self._groups, factor)
 
-    def steps_per_column(self, width: int) -> int:
-        """Steps that one of ``columns(width)`` covers."""
-        factor = 1
-        while len(self._groups) > width * factor:
-            factor *= 2
-        return factor * self._group_steps
-
 
 def _merged(groups: list[Group], factor: int) -> list[Group]:
     merged = []

@@ -8,20 +8,23 @@ from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.message import Message
 from textual.timer import Timer
 
 from ds4chat.engine.events import Ended, Loaded, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.chat.pace import APART
+from ds4chat.tui.controller import Frame
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.kit.pace import APART
+from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.acceptance import AcceptancePanel
 from ds4chat.tui.panels.confidence import ConfidencePanel
 from ds4chat.tui.panels.panel import Panel, PanelTitle
 from ds4chat.tui.panels.timings import TimingsPanel
 from ds4chat.tui.panels.tuning import TuningPanel
 
+WIDE = 120
+"""Columns of the screen from which the panels stand beside the transcript; below that they cover it."""
 PANELS = ("acceptance", "timings", "confidence", "tuning")
 ROOMY_HEIGHT = 60
 """Rows from which all four panels stand with space between them."""
@@ -38,18 +41,10 @@ class PanelDock(VerticalScroll):
     """Acceptance, Timings, Confidence and Tuning.
 
     Whatever arrives between two drawings is drawn together; while nothing arrives no timer runs. Posts
-    TuningChanged and TokenPicked, and FoldsChanged and TuningPanel.PresetSaved to be kept in the settings.
+    TuningChanged, TokenPicked and TuningPanel.PresetSaved, and SettingsChanged to the app.
     """
 
     DEFAULT_CSS = style_sheet(__package__, "dock.tcss")
-
-    class FoldsChanged(Message):
-        """The user folded or opened a panel."""
-
-        def __init__(self, panels: str) -> None:
-            super().__init__()
-            self.panels = panels
-            """The value that the setting ``panels`` now has: the open ones, from top to bottom."""
 
     def __init__(self, panels: str = " ".join(PANELS), *, id: str | None = None) -> None:
         """``panels`` is the value of the setting: which are open, and the order."""
@@ -68,6 +63,9 @@ class PanelDock(VerticalScroll):
         self._order = opened + [name for name in PANELS if name not in opened]
         for name in self._order:
             self._by_name[name].fold(name not in opened)
+        self._wide = True
+        self._open_beside = True
+        self._open_over = False
         self._drawn_at = 0.0
         self._timer: Timer | None = None
 
@@ -79,6 +77,26 @@ class PanelDock(VerticalScroll):
     def first_title(self) -> PanelTitle:
         """The title of the uppermost panel."""
         return self._by_name[self._order[0]].title_bar
+
+    # -- place
+
+    def place(self, width: int) -> bool:
+        """Stand beside the transcript on a screen of this width, or over it; whether it is beside."""
+        self._wide = width >= WIDE
+        self.display = self._open_beside if self._wide else self._open_over
+        return self._wide
+
+    def toggle(self) -> None:
+        """Open or close all panels, as they stand now."""
+        if self._wide:
+            self._open_beside = self.display = not self._open_beside
+        else:
+            self._open_over = self.display = not self._open_over
+
+    @property
+    def covers(self) -> bool:
+        """The panels are open and over the transcript."""
+        return self._open_over and not self._wide
 
     # -- what arrives
 
@@ -93,6 +111,16 @@ class PanelDock(VerticalScroll):
         for panel in self._by_name.values():
             panel.take(steps, stats, session)
         self._draw_soon()
+
+    def show_frame(self, frame: Frame, session: Stats) -> None:
+        """What a frame brought of the running reply; ``session`` are the totals with it."""
+        if frame.revised is not None:
+            self.show_reply(frame.revised, session)
+        if frame.steps and frame.grown is not None:
+            self.timings.prefill = frame.grown.prefill
+            self.show_step_batch(frame.steps, frame.grown.stats, session)
+        if frame.ended is not None and frame.ended.ended is not None:
+            self.show_end(frame.ended.ended, frame.ended.stats)
 
     def show_prefill(self, prefill: Prefill | None) -> None:
         """How the reading of the running reply's prompt went; drawn with the next steps."""
@@ -154,7 +182,7 @@ class PanelDock(VerticalScroll):
 
     def _folds_changed(self) -> None:
         self._draw_soon()
-        self.post_message(self.FoldsChanged(self.open))
+        self.app.post_message(SettingsChanged(panels=self.open))
 
     # -- drawing
 

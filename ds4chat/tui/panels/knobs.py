@@ -1,4 +1,4 @@
-"""What each control of the Tuning panel shows, says, and does to a Tuning. Pure.
+"""What each live setting shows, says, and does to a Tuning, by a slider, a key or a command. Pure.
 
 Ranges and defaults are those of the option table: a value reaches a Tuning only through its check.
 """
@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ds4chat.engine.events import MAX_DEPTH, Depth, Mode, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Depth, Loaded, Mode, ServerInfo, Tuning
+from ds4chat.engine.from_settings import changed
 from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
-from ds4chat.settings.validate import check
+from ds4chat.settings.validate import SettingError, check
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
 FIRST_MARGIN = 0.8
@@ -20,10 +21,12 @@ FIRST_MARGIN = 0.8
 
 @dataclass(slots=True)
 class Memory:
-    """What a control returns to: the depth before a pause, the margin of the last approximate mode."""
+    """What a control returns to: the depth before a pause, the margin of the last approximate mode; and how
+    deep the loaded drafter drafts."""
 
     depth: Depth = 1
     margin: float = FIRST_MARGIN
+    deepest: int = MAX_DEPTH
 
     def note(self, tuning: Tuning) -> None:
         """Remember what ``tuning`` holds of it."""
@@ -46,7 +49,7 @@ class Knob:
     step: Callable[[Tuning, int, Memory], Tuning]
     typed: Callable[[Tuning, Any], Tuning] | None = None
     """Take a checked value; None where nothing can be typed."""
-    share: Callable[[Tuning], float] | None = None
+    share: Callable[[Tuning, Memory], float] | None = None
     """How far the value has come in its usual range, 0..1 or beyond; None for what is no number."""
 
     @property
@@ -71,7 +74,7 @@ def _number(option: Option, slider: Slider) -> Knob:
         value = min(high, max(low, round(moved, slider.places)))
         return _with(tuning, field, value if slider.places else int(value))
 
-    def share(tuning: Tuning) -> float:
+    def share(tuning: Tuning, memory: Memory) -> float:
         return float((getattr(tuning, field) - slider.low) / (slider.high - slider.low))
 
     return Knob(
@@ -92,16 +95,18 @@ def _with(tuning: Tuning, field: str, value: Any) -> Tuning:
 
 
 def _step_depth(tuning: Tuning, by: int, memory: Memory) -> Tuning:
-    """1..16 and then auto; from a pause the first press takes up speculation again."""
+    """From 1 to as deep as the drafter drafts, and then auto; from a pause the first press takes up
+    speculation again."""
     if tuning.depth == 0:
         return replace(tuning, depth=memory.depth if by > 0 else 0)
-    now = MAX_DEPTH + 1 if tuning.depth == "auto" else tuning.depth
-    moved = min(MAX_DEPTH + 1, max(1, now + by))
-    return replace(tuning, depth="auto" if moved > MAX_DEPTH else moved)
+    auto = memory.deepest + 1
+    now = auto if tuning.depth == "auto" else min(tuning.depth, memory.deepest)
+    moved = min(auto, max(1, now + by))
+    return replace(tuning, depth="auto" if moved == auto else moved)
 
 
-def _depth_share(tuning: Tuning) -> float:
-    return 1.0 if tuning.depth == "auto" else tuning.depth / (MAX_DEPTH + 1)
+def _depth_share(tuning: Tuning, memory: Memory) -> float:
+    return 1.0 if tuning.depth == "auto" else min(1.0, tuning.depth / (memory.deepest + 1))
 
 
 def _say_depth(tuning: Tuning) -> str:
@@ -128,33 +133,79 @@ def _step_pause(tuning: Tuning, by: int, memory: Memory) -> Tuning:
     return replace(tuning, depth=memory.depth if tuning.depth == 0 else 0)
 
 
-KNOBS: tuple[Knob, ...] = (
-    Knob(
-        "pause",
-        "MTP",
-        "mtp-draft",
-        shown=lambda tuning: "paused" if tuning.depth == 0 else "on",
-        says=lambda tuning: "plain decoding" if tuning.depth == 0 else "speculation runs",
-        step=_step_pause,
-    ),
-    Knob(
-        "depth",
-        "depth",
-        "mtp-draft",
-        shown=lambda tuning: str(tuning.depth),
-        says=_say_depth,
-        step=_step_depth,
-        typed=lambda tuning, value: replace(tuning, depth=value),
-        share=_depth_share,
-    ),
-    Knob(
-        "mode",
-        "mode",
-        "mtp-strict",
-        shown=lambda tuning: {"approximate": "approx"}.get(tuning.mode, tuning.mode),
-        says=_say_mode,
-        step=_step_mode,
-    ),
-    *(_number(option, option.slider) for option in TUNING if option.slider and option.tuning != "depth"),
-)
-"""The pause, the depth and the mode have rules of their own; every other slider follows from the table."""
+KNOBS: dict[str, Knob] = {
+    knob.name: knob
+    for knob in (
+        Knob(
+            "pause",
+            "MTP",
+            "mtp-draft",
+            shown=lambda tuning: "paused" if tuning.depth == 0 else "on",
+            says=lambda tuning: "plain decoding" if tuning.depth == 0 else "speculation runs",
+            step=_step_pause,
+        ),
+        Knob(
+            "depth",
+            "depth",
+            "mtp-draft",
+            shown=lambda tuning: str(tuning.depth),
+            says=_say_depth,
+            step=_step_depth,
+            typed=lambda tuning, value: replace(tuning, depth=value),
+            share=_depth_share,
+        ),
+        Knob(
+            "mode",
+            "mode",
+            "mtp-strict",
+            shown=lambda tuning: {"approximate": "approx"}.get(tuning.mode, tuning.mode),
+            says=_say_mode,
+            step=_step_mode,
+        ),
+        *(_number(option, option.slider) for option in TUNING if option.slider and option.tuning != "depth"),
+    )
+}
+"""By name. Pause, depth and mode have rules of their own; every other one follows from the table."""
+
+
+def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
+    """The tuning with one option set from what the user typed. Raises SettingError."""
+    if key not in BY_KEY or not BY_KEY[key].tuning:
+        raise SettingError(f"{key} is no setting of a running reply. /settings has all of them.")
+    return changed(tuning, {key: raw})
+
+
+def fixed_by(server: ServerInfo | None) -> dict[str, str]:
+    """Fields of a Tuning that no request to this server changes, each with the reason; none without a
+    server."""
+    if server is None:
+        return {}
+    fixed = dict(server.fixed)
+    return {
+        option.tuning: fixed.get(option.tuning, f"{server.kind} has no word for it in a request")
+        for option in TUNING
+        if option.tuning not in server.live
+    }
+
+
+def without_fixed(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> tuple[Tuning, str]:
+    """What of a change can be: ``wanted`` without the fields that the server fixes, and a sentence for the
+    first of those; empty where all of it can."""
+    kept = [(f, why) for f, why in fixed_by(server).items() if getattr(wanted, f) != getattr(before, f)]
+    if not kept:
+        return wanted, ""
+    field, why = kept[0]
+    return replace(wanted, **{f: getattr(before, f) for f, _ in kept}), f"{field} stays as it is: {why}."
+
+
+def is_default(tuning: Tuning, field: str) -> bool:
+    """Nobody changed this field of the tuning."""
+    return bool(getattr(tuning, field) == getattr(Tuning(), field))
+
+
+def depth_bound(tuning: Tuning, loaded: Loaded | None) -> str:
+    """Why drafts do not become as deep as is set; empty where they do."""
+    drafter = loaded.drafter if loaded else None
+    if drafter is None or not isinstance(tuning.depth, int) or tuning.depth <= drafter.max_depth:
+        return ""
+    return f"at most {drafter.max_depth} tokens are drafted, {drafter.note}"

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ds4chat.engine.events import Loaded, ServerInfo, Step, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Loaded, ServerInfo, Step, Tuning
 from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.validate import SettingError
@@ -18,9 +18,8 @@ from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.panels.knobs import KNOBS, Memory
+from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by, is_default
 from ds4chat.tui.panels.panel import Panel
-from ds4chat.tui.panels.tuning_steps import is_default, untaken
 
 UNDO_DEPTH = 50
 
@@ -60,13 +59,12 @@ class TuningPanel(Panel):
     def __init__(self) -> None:
         super().__init__()
         self._tuning = Tuning()
-        self._memory = Memory()
+        self.memory = Memory()
         self._undo: list[Tuning] = []
         self._drag_from = self._tuning
         self._presets: dict[str, Mapping[str, Any]] = {}
         self._preset = ""
         self._server: ServerInfo | None = None
-        self._knobs = {knob.name: knob for knob in KNOBS}
         self._controls = {
             knob.name: Control(
                 knob.name,
@@ -76,7 +74,7 @@ class TuningPanel(Panel):
                 slides=knob.share is not None,
                 words=("auto",) if knob.option.kind == "depth" else (),
             )
-            for knob in KNOBS
+            for knob in KNOBS.values()
         }
         self._preset_control = Control(
             "preset", "preset", "A named set of these values. s saves the current ones.", editable=False
@@ -96,19 +94,23 @@ class TuningPanel(Panel):
         """What the controls show."""
         return self._tuning
 
+    def unpaused(self, tuning: Tuning) -> Tuning:
+        """A tuning in which speculation is not paused: at the depth before the pause."""
+        return KNOBS["pause"].step(tuning, 1, self.memory) if tuning.depth == 0 else tuning
+
     def show_tuning(self, tuning: Tuning) -> None:
         """Show a tuning that came from elsewhere; undo can take that back too."""
         if tuning != self._tuning:
             self._remember()
             self._tuning = tuning
-            self._memory.note(tuning)
+            self.memory.note(tuning)
             self._draw_controls()
 
     def begin_with(self, tuning: Tuning) -> None:
         """Show the tuning of the settings; there is nothing before it to undo."""
         self._undo.clear()
         self._tuning = tuning
-        self._memory.note(tuning)
+        self.memory.note(tuning)
         self._draw_controls()
 
     def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
@@ -119,10 +121,12 @@ class TuningPanel(Panel):
         self._draw_controls()
 
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """A server fixes some of the values."""
-        server = loaded.server if loaded is not None else None
-        if server != self._server:
-            self._server = server
+        """The depth goes as far as the drafter drafts, and a server fixes some of the values."""
+        drafter = loaded.drafter if loaded else None
+        deepest = max(1, min(MAX_DEPTH, drafter.max_depth)) if drafter else MAX_DEPTH
+        server = loaded.server if loaded else None
+        if (deepest, server) != (self.memory.deepest, self._server):
+            self.memory.deepest, self._server = deepest, server
             self._draw_controls()
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
@@ -141,16 +145,16 @@ class TuningPanel(Panel):
         if event.source is self._preset_control:
             self._choose_preset(event.by)
         else:
-            knob = self._knobs[event.source.name or ""]
-            self._change(knob.step(self._tuning, event.by, self._memory), joins=event.joins)
+            knob = KNOBS[event.source.name or ""]
+            self._change(knob.step(self._tuning, event.by, self.memory), joins=event.joins)
 
     def on_control_dragged(self, event: Control.Dragged) -> None:
         """A drag applies as it goes, and undo takes it back whole. Back at its start, it was none."""
         event.stop()
         if event.begins:
             self._drag_from = self._tuning
-        knob = self._knobs[event.source.name or ""]
-        tuning = knob.step(self._drag_from, event.by, self._memory) if event.by else self._drag_from
+        knob = KNOBS[event.source.name or ""]
+        tuning = knob.step(self._drag_from, event.by, self.memory) if event.by else self._drag_from
         if tuning == self._drag_from and tuning != self._tuning:
             del self._undo[-1:]
             self._set(tuning)
@@ -162,7 +166,7 @@ class TuningPanel(Panel):
         control = event.source
         if control is self._preset_control:
             self._apply_preset()
-        elif self._knobs[control.name or ""].typed is None:
+        elif KNOBS[control.name or ""].typed is None:
             control.action_step(1)
         else:
             control.focus()
@@ -174,7 +178,7 @@ class TuningPanel(Panel):
             self._save_preset(event.text.strip())
             return
         try:
-            tuning = self._knobs[event.source.name or ""].read(self._tuning, event.text)
+            tuning = KNOBS[event.source.name or ""].read(self._tuning, event.text)
         except SettingError as error:
             event.source.show_error(str(error))
             return
@@ -216,7 +220,7 @@ class TuningPanel(Panel):
 
     def _set(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._memory.note(tuning)
+        self.memory.note(tuning)
         self._draw_controls()
         self.post_message(TuningChanged(tuning))
 
@@ -247,10 +251,10 @@ class TuningPanel(Panel):
 
     def _draw_controls(self) -> None:
         for name, control in self._controls.items():
-            knob = self._knobs[name]
-            share = knob.share(self._tuning) if knob.share is not None else None
+            knob = KNOBS[name]
+            share = knob.share(self._tuning, self.memory) if knob.share is not None else None
             field = knob.option.tuning
-            if field in untaken(self._server):
+            if field in fixed_by(self._server):
                 control.show("–", "the server's own")
             elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
                 control.show("–", "the server's default")

@@ -89,6 +89,17 @@ class PromptArea(Vertical):
         self.text_field.restored = self.text_field.text if len(parts) == len(texts) else ""
         self.text_field.focus()
 
+    def refuse(self, text: str, problem: str) -> None:
+        """A line that cannot be done: say why, and put it back."""
+        self.notify(problem, severity="warning", markup=False)
+        self.put_back([text])
+
+    def begin(self, text: str) -> None:
+        """Begin a line for the user to complete; a draft that stands here goes into the history."""
+        self.taken(self.text_field.text)
+        self.text_field.put(text)
+        self.text_field.focus()
+
     def close_menu(self) -> bool:
         """Close the completions; False when none are shown."""
         if not self.menu.is_open:

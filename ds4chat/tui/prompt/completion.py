@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ds4chat.files import user_path, within
 from ds4chat.settings.schema import OPTIONS
-from ds4chat.tui.chat.command_table import BY_NAME, COMMANDS, Completes
+from ds4chat.tui.command_table import BY_NAME, COMMANDS, Completes
 
 MOST = 200
 """Suggestions offered; the rest comes with more letters."""

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.messages import ThemeChosen
+from ds4chat.tui.messages import SettingsChanged
 
 SAMPLE = (
     ("token-accepted", "accepted", "the target agreed with it"),
@@ -75,7 +75,7 @@ class ThemePicker(Sheet[str | None]):
         """Keep the theme."""
         name = event.option_id or self._before
         self.app.theme = name
-        self.app.post_message(ThemeChosen(name))
+        self.app.post_message(SettingsChanged(theme=name))
         self.dismiss(name)
 
     def action_close(self) -> None:

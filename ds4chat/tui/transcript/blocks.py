@@ -14,7 +14,7 @@ from rich.style import Style
 
 from ds4chat.engine.events import Level, Origin
 from ds4chat.text import drawn
-from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
@@ -54,7 +54,8 @@ class Block:
     height: int = 0
     version: int = 0
     """Rises when rows other than the last ones change, so that what was cached of them is dropped."""
-    reply: Reply | None = None
+    turn: Turn | None = None
+    """What it shows; None for sentences of ds4chat itself."""
 
     def resize(self, width: int) -> None:
         """Lay out for a width in cells, gutter and margin included."""
@@ -88,7 +89,7 @@ class UserBlock(Block):
     BAR: ClassVar[Span] = ("▌  ", "user-bar")
 
     def __init__(self, turn: UserTurn, width: int) -> None:
-        self.turn = turn
+        self.turn: UserTurn = turn
         self._flow = Flow(text_width(width))
         self._flow.append_all([(turn.text, 0)])
         self._folded = self._flow.height > FOLD_FROM
@@ -163,7 +164,7 @@ class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
 
     def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
-        self.reply: Reply = reply
+        self.reply = self.turn = reply
         self._width = width
         self._two = two_colours
         self.thinking_open = False

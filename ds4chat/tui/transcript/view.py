@@ -11,7 +11,7 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -26,9 +26,44 @@ from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
 from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
-from ds4chat.tui.transcript.roles import MD_ROLES, ROLES
 from ds4chat.tui.transcript.stack import Stack
 
+ROLES = (
+    "plain",
+    "accepted",
+    "corrected",
+    "bonus",
+    "unknown",
+    "approximate",
+    "user",
+    "user-bar",
+    "name",
+    "note",
+    "warning",
+    "error",
+    "fold",
+    "mark",
+    "thinking-bar",
+)
+"""Looks of the rows: component classes ``transcript--<name>``."""
+MD_ROLES = (
+    "heading",
+    "code",
+    "quote",
+    "bullet",
+    "rule",
+    "link",
+    "url",
+    "em",
+    "strong",
+    "strike",
+    "code-block",
+    "comment",
+    "keyword",
+    "name",
+    "literal",
+)
+"""Looks of rendered Markdown: ``transcript--md-<name>``."""
 PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
 """Looks laid over another one: they change only what they name."""
 RENDER_AHEAD = 1
@@ -70,11 +105,11 @@ class Transcript(ScrollView, can_focus=True):
     class CursorLeft(Message):
         """The token cursor is gone."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._stack = Stack()
         self._following = True
-        self._markdown = False
+        self._markdown = markdown
         self._two_colours = False
         self._cursor: Cursor | None = None
         self._width = 0
@@ -122,10 +157,25 @@ class Transcript(ScrollView, can_focus=True):
 
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
-        return any(
-            block.turn is turn if isinstance(block, UserBlock) else block.reply is turn
-            for block in reversed(list(self._stack))
-        )
+        return any(block.turn is turn for block in reversed(list(self._stack)))
+
+    def show_turn(self, turn: Turn, at: int) -> None:
+        """Bring a turn into sight and mark it: in a reply, pick the token at character ``at`` of its text;
+        else select all that the turn shows."""
+        if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
+            place = turn.place(token)
+            if place is not None:
+                self.post_message(TokenPicked(turn.number, place.step.index, place.index))
+                return
+        index = next((i for i, block in enumerate(self._stack) if block.turn is turn), None)
+        if index is None:
+            return
+        top = self._stack.top(index)
+        self.scroll_to(y=top, animate=False, immediate=True)
+        # The last row of a block is empty.
+        last = max(top, top + self._stack[index].height - 2)
+        end = GUTTER + self._stack.text_length(index, last - top)
+        self.screen.selections = {self: Selection(Offset(GUTTER, top), Offset(end, last))}
 
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):

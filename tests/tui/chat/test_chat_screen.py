@@ -13,10 +13,10 @@ from textual.widgets import OptionList
 from ds4chat.engine.events import EngineDied, Load, Loading, Notice, Replayed, Tuning
 from ds4chat.settings.load import load
 from ds4chat.tui.app import ChatApp, run
-from ds4chat.tui.chat.command_table import COMMANDS
 from ds4chat.tui.chat.screen import ChatScreen
-from ds4chat.tui.conversation import NullRecorder
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.messages import TuningChanged
+from ds4chat.tui.recorder import NullRecorder
 from ds4chat.tui.transcript import Transcript
 
 # -- prompt to reply
@@ -173,6 +173,16 @@ async def test_a_change_in_the_panel_is_sent_and_kept_for_saving(opened: Open) -
         await chat.pilot.pause()
         assert chat.app.chat.tuning == Tuning(depth=5, temp=0.7)
         assert (chat.app.settings.mtp_draft, chat.app.settings.temp) == (5, 0.7)
+
+
+async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> None:
+    """Also the depth that a pause left: the pause itself is not kept."""
+    async with opened() as chat:
+        await chat.pilot.press("f8", "ctrl+t", "f3", "ctrl+s")
+        await chat.settle()
+        saved = load({}, chat.app.config_path, {}).settings
+        assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")
+        assert chat.app.chat.tuning.depth == 0
 
 
 async def test_a_change_in_a_running_reply_is_marked_where_it_took_effect(opened: Open) -> None:
@@ -509,6 +519,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         changed = await sources()
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
+        await pilot.pause()
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"

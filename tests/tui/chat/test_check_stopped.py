@@ -19,7 +19,7 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.conversation import NullRecorder
+from ds4chat.tui.recorder import NullRecorder
 
 EQUAL = Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, "")
 STOPPED = uncompared(1, "The check was stopped.")

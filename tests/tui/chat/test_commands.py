@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from kits.chat_stage import Open
 
-from ds4chat.tui.chat.command_table import COMMANDS, CommandError, is_command, parse
+from ds4chat.tui.app import ChatApp
 from ds4chat.tui.chat.slash_commands import ChatCommands
+from ds4chat.tui.command_table import COMMANDS, CommandError, is_command, parse
 from ds4chat.tui.messages import PromptSubmitted
 from ds4chat.tui.prompt.completion import suggest
 
 
 def test_every_command_has_a_handler() -> None:
     for command in COMMANDS:
-        assert callable(getattr(ChatCommands, f"_{command.name}"))
+        own = getattr(ChatCommands, f"do_{command.name}", None)
+        assert callable(own or getattr(ChatApp, f"action_{command.name}"))
 
 
 def test_names_are_unique() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -17,7 +16,7 @@ from textual.command import CommandPalette
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import EngineDied, Load, Loading, Tuning
 from ds4chat.tui import controller
-from ds4chat.tui.conversation import NullRecorder
+from ds4chat.tui.recorder import NullRecorder
 
 GONE = EngineDied(None, None, "SIGKILL", "The engine stopped: it was killed.", ())
 
@@ -27,7 +26,7 @@ async def loading_another(chat: Chat, folder: Path) -> None:
     await chat.type("Hi", "enter")
     (folder / "big.gguf").write_bytes(b"GGUF")
     chat.engine.on_load(Loading("reading tensors", 0.4))
-    chat.screen.load(replace(chat.app.settings, model=str(folder / "big.gguf"), ctx_size=512))
+    chat.app.load(model=str(folder / "big.gguf"), ctx_size=512)
     await chat.settle()
     assert "loading" in chat.shown() and "Esc stops" in chat.shown()
 

@@ -17,7 +17,7 @@ from ds4chat.engine.speclog import conf_line, timing_line
 from ds4chat.store import Store
 from ds4chat.store.recording import Request
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import NullRecorder, Reply, UserTurn
+from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.explorer.source import (
     SourceError,
     conversation_source,
@@ -25,6 +25,7 @@ from ds4chat.tui.explorer.source import (
     opener,
     stored_source,
 )
+from ds4chat.tui.recorder import NullRecorder
 
 STEPS = steps_from(("++", "-", "+-"))
 

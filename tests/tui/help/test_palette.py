@@ -7,7 +7,7 @@ from kits.chat_stage import Chat, Open
 from textual.command import CommandPalette
 from textual.widgets import OptionList
 
-from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.help.screen import own_keys
 
 
@@ -47,9 +47,8 @@ async def test_every_command_and_every_key_without_one_is_there_once(opened: Ope
 def test_the_key_that_a_command_names_is_an_action() -> None:
     from ds4chat.tui.app import ChatApp
     from ds4chat.tui.chat.screen import ChatScreen
-    from ds4chat.tui.chat.tuning_keys import TuningScreen
 
-    known = {b.id for owner in (ChatApp, ChatScreen, TuningScreen) for b in vars(owner)["BINDINGS"]}
+    known = {b.id for owner in (ChatApp, ChatScreen) for b in vars(owner)["BINDINGS"]}
     assert {command.action for command in COMMANDS if command.action} <= known
 
 

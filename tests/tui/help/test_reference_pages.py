@@ -15,7 +15,7 @@ from ds4chat.commands.ds4_differences import DIFFERENCES
 from ds4chat.settings.load import parse
 from ds4chat.settings.save import document
 from ds4chat.settings.schema import Settings
-from ds4chat.tui.chat.command_table import COMMANDS
+from ds4chat.tui.command_table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[3]
 

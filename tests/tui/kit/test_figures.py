@@ -117,7 +117,6 @@ def test_history_means_are_weighted_and_columns_never_shift() -> None:
         history.add(accepted, judged, False)
     assert [g.value for g in history.columns(8)] == [0.5, 1.0, None, 0.25, 1.0]
     assert [g.value for g in history.columns(2)] == [4 / 8, 1.0]
-    assert history.steps_per_column(2) == 4
 
 
 def test_history_is_bounded_and_keeps_its_marks() -> None:

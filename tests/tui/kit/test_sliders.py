@@ -57,8 +57,10 @@ def control(app: Stage, name: str) -> Control:
 
 
 def test_every_number_is_in_the_table_above() -> None:
-    assert [knob.name for knob in KNOBS if knob.typed is not None] == [name for name, _, _ in NUMBERS]
-    assert all((knob.share is not None) == (knob.typed is not None) for knob in KNOBS)
+    assert [knob.name for knob in KNOBS.values() if knob.typed is not None] == [
+        name for name, _, _ in NUMBERS
+    ]
+    assert all((knob.share is not None) == (knob.typed is not None) for knob in KNOBS.values())
 
 
 @pytest.mark.parametrize(("name", "three_up", "two_down"), NUMBERS, ids=[row[0] for row in NUMBERS])
@@ -204,7 +206,7 @@ async def test_the_whole_panel_fits_on_a_small_screen() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        rows = [control(app, knob.name).region for knob in KNOBS]
+        rows = [control(app, knob.name).region for knob in KNOBS.values()]
         rows += [control(app, "preset").region, app.query_one("#tuning-undo").region]
         assert all(row.height == 1 and 0 < row.y < 24 for row in rows)
         assert app.dock.max_scroll_y <= 3, "only the folded panels' titles stand above it"

@@ -10,11 +10,11 @@ from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Ended, Prefill, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.lines import LinesView
-from ds4chat.tui.messages import TokenPicked
+from ds4chat.tui.messages import SettingsChanged, TokenPicked
 from ds4chat.tui.panels import dock as dock_module
 from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
 from ds4chat.tui.panels.confidence import ConfidenceLog, ConfidencePanel, Row, columns, head_line, row_spans
-from ds4chat.tui.panels.dock import PanelDock, open_panels
+from ds4chat.tui.panels.dock import open_panels
 from ds4chat.tui.themes import load_themes
 
 STEPS = [step(0, 2, 2), step(1, 1, 2), step(2, 0, 2), step(3, 2, 2)]
@@ -226,15 +226,15 @@ async def test_a_click_or_a_key_folds_and_the_choice_is_told() -> None:
         assert app.dock.confidence.folded and app.dock.open == "timings acceptance tuning"
         await pilot.click(app.dock.timings.title_bar)
         await pilot.pause()
-        assert app.of(PanelDock.FoldsChanged)[-1].panels == "acceptance tuning"
+        assert app.of(SettingsChanged)[-1].changes["panels"] == "acceptance tuning"
         assert app.dock.timings.body.region.height == 0
         app.dock.confidence.title_bar.focus()
         await pilot.press("enter")
         await pilot.pause()
-        assert app.of(PanelDock.FoldsChanged)[-1].panels == "acceptance tuning confidence"
+        assert app.of(SettingsChanged)[-1].changes["panels"] == "acceptance tuning confidence"
         app.dock.toggle_panel("acceptance")
         await pilot.pause()
-        assert app.of(PanelDock.FoldsChanged)[-1].panels == "tuning confidence"
+        assert app.of(SettingsChanged)[-1].changes["panels"] == "tuning confidence"
 
 
 def test_the_panels_setting_is_read_leniently() -> None:

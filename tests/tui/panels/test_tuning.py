@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from kits.panel_stage import Stage
+from kits.panel_stage import LOADED, Stage
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.from_settings import changed, preset_of
@@ -18,7 +18,6 @@ from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.tuning import TuningPanel
 
 START = Tuning(depth=2, margin=1.0, gate=0.0, temp=0.0, top_p=0.95, min_p=0.05, seed=-1)
-BY_NAME = {knob.name: knob for knob in KNOBS}
 
 
 def tunings(app: Stage) -> list[Tuning]:
@@ -62,6 +61,18 @@ async def test_each_control_moves_by_keys_and_by_mouse(name: str, more: dict, le
                     await pilot.press(key)
                 await pilot.pause()
                 assert tunings(app) == ([dataclasses.replace(START, **fields)] if fields else [])
+
+
+async def test_depth_ends_where_the_drafter_does() -> None:
+    app = Stage("tuning")
+    async with app.run_test(size=(60, 30)) as pilot:
+        drafter = dataclasses.replace(LOADED.drafter, max_depth=3)
+        app.dock.show_engine(dataclasses.replace(LOADED, drafter=drafter), "ready")
+        app.dock.begin_with(START)
+        await focused(app, pilot, "depth")
+        await pilot.press("right", "right", "left")
+        await pilot.pause()
+        assert [t.depth for t in tunings(app)] == [3, "auto", 3]
 
 
 async def test_depth_walks_from_one_over_sixteen_to_auto_and_back() -> None:
@@ -237,7 +248,7 @@ def test_a_preset_holds_every_field_of_a_tuning() -> None:
         changed(START, {"mtp-margin": 2.0})
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.name)
 def test_every_control_has_one_short_line_and_the_options_help(knob) -> None:
     """A dock of 50 cells leaves 44 for the line over the text: border, scrollbar and padding take six."""
     assert knob.option.help

@@ -16,9 +16,8 @@ from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, Row, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
 from ds4chat.tui.transcript.markdown import markdown_rows
-from ds4chat.tui.transcript.roles import MD_ROLES
 from ds4chat.tui.transcript.stack import Stack
-from ds4chat.tui.transcript.view import overlay
+from ds4chat.tui.transcript.view import MD_ROLES, overlay
 
 
 def text_of(row: Row) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ds4chat.tui.chat.pace import CROWDED_SHARE, FASTEST, SLOWEST, Pace
+from ds4chat.tui.kit.pace import CROWDED_SHARE, FASTEST, SLOWEST, Pace
 
 
 def paced(costs: list[float], *, crowded: bool) -> float:

@@ -66,12 +66,14 @@ def hold(home: Path) -> Iterator[Callable[[], Holder]]:
             holder.let_go()
 
 
+@pytest.mark.slow
 def test_keys_are_answered_while_the_prompt_waits_and_nothing_is_lost(
     victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder], tmp_path: Path
 ) -> None:
     # The lock is waited for longer than by default, so that some keys come meanwhile on a busy machine too.
     (tmp_path / "sitecustomize.py").write_text(
-        "from ds4chat.store import database\ndatabase.PATIENCE_MS = 9_000\n"
+        "from ds4chat.store import database\ndatabase.PATIENCE_MS = 20_000\n"
+        "from ds4chat.tui import recorder\nrecorder.SILENCE = 60.0\n"
     )
     chat = victim(home, columns=NARROW, PYTHONPATH=str(tmp_path))
     chat.until("● ready")

@@ -64,8 +64,18 @@ def bring_into(chat: Chat, phase: str, folder: Path) -> None:
         frames_until(chat, lambda: chat.reply and len(chat.reply.tokens) > 20, "a part of a reply")
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("number", "phase"),
+    [
+        pytest.param(
+            *(number, phase),
+            marks=() if number == signal.SIGKILL or phase == "verify" else pytest.mark.slow,
+            id=f"{number.name}-{phase}",
+        )
+        for number in SIGNALS
+        for phase in PHASES
+    ],
+)
 def test_a_death_costs_at_most_the_reply_in_flight(
     chat: Chat, store: Store, tiny_dir: Path, phase: str, number: signal.Signals
 ) -> None:

@@ -23,7 +23,8 @@ class Loader:
         """What the child says, or how it ended."""
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("loader_child.py"))],
+                # -P: this folder's gguf.py is not the package that ds4chat imports.
+                [sys.executable, "-P", str(Path(__file__).with_name("loader_child.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log.open("w"),

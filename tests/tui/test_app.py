@@ -30,4 +30,4 @@ def test_an_app_that_does_not_own_the_process_leaves_nothing_in_it() -> None:
     threads, handler, frozen = before
     assert set(threading.enumerate()) <= threads
     assert signal.getsignal(signal.SIGTERM) == handler
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() <= frozen

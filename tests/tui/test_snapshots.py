@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import tiny
+from kits.looks import looks
 from kits.panel_stage import LOADED, OFF, Stage, step
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -25,9 +25,6 @@ from ds4chat.tui.settings.screen import SettingsScreen
 from ds4chat.tui.settings.theme_picker import ThemePicker
 from ds4chat.tui.themes import load_themes
 
-SIZES = ((80, 24), (140, 45))
-THEMES = ("ds4-dark", "ds4-light")
-LOOKS = list(itertools.product(SIZES, THEMES))
 WIDE_DOCK = 50
 
 Scene = Callable[[Pilot], Awaitable[None]]
@@ -93,9 +90,6 @@ def same(snap_compare, monkeypatch, tmp_path):
         return snap_compare(Stage(), terminal_size=size, run_before=before)
 
     return compare
-
-
-looks = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=[f"{w}x{h}-{theme}" for (w, h), theme in LOOKS])
 
 
 @looks

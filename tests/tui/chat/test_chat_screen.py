@@ -226,14 +226,16 @@ async def test_completion_by_tab(opened: Open) -> None:
         assert chat.app.chat.tuning.margin == 0.5
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.needs_argument], ids=lambda c: c.name)
-async def test_enter_sends_the_command_that_is_written(command, opened: Open, monkeypatch) -> None:
+async def test_enter_sends_the_command_that_is_written(opened: Open, monkeypatch) -> None:
     """Never a suggested one of which it is a part, as /think is of /nothink."""
     run: list[str] = []
     monkeypatch.setattr(ChatScreen, "run_command", lambda self, text, **how: run.append(text))
     async with opened() as chat:
-        await chat.type(f"/{command.name}", "enter")
-        assert [text.strip() for text in run] == [f"/{command.name}"]
+        for command in [c for c in COMMANDS if not c.needs_argument]:
+            await chat.type(f"/{command.name}", "enter")
+            assert [text.strip() for text in run] == [f"/{command.name}"]
+            assert chat.prompt == ""
+            run.clear()
 
 
 async def test_completions_go_with_the_text_that_they_complete(opened: Open) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
 from kits.explorer_stage import Stage, settled, source
+from kits.looks import looks
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from ds4chat.tui.explorer.source import Source, SourceError
 
-SIZES = ((80, 24), (140, 45))
-THEMES = ("ds4-dark", "ds4-light")
-LOOKS = list(itertools.product(SIZES, THEMES))
-
 Scene = Callable[[Pilot[None]], Awaitable[None]]
-
-looks = pytest.mark.parametrize(("size", "theme"), LOOKS, ids=[f"{w}x{h}-{theme}" for (w, h), theme in LOOKS])
 
 
 @pytest.fixture

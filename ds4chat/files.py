@@ -1,14 +1,19 @@
-"""Files that a user names, opened so that nothing hangs: a pipe or a device is refused, and a disk or a mount
-that does not answer is given up. It stands on nothing of ours, so that every part may use it."""
+"""Files that a user names, opened so that nothing hangs, and files that are written whole or not at all.
+
+A pipe or a device is refused, and a disk or a mount that does not answer is given up. This module imports
+nothing of ours, so that every part may use it.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import secrets
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -175,3 +180,90 @@ class _Answering(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+PRIVATE = 0o600
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@contextmanager
+def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to, its owner's alone, which is complete on disk before it shows under its name.
+
+    Raises OSError, FileExistsError for a file that is there, unless it is to be replaced. Then, and where the
+    block raises, what was there is as it was, and nothing stays beside it; a process that is killed meanwhile
+    leaves ``.NAME.xxxxxxxx.part``.
+    """
+    _refuse_to_replace(path)
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+    descriptor, temporary = _beside(path)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _put(temporary, path, overwrite)
+        _sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], *, overwrite: bool = False) -> None:
+    """Write a ``whole_file`` of these bytes. Raises as that does."""
+    with whole_file(path, overwrite=overwrite) as file:
+        file.writelines(chunks)
+
+
+def try_place(path: Path) -> None:
+    """Raise the OSError with which ``path`` could not be written; leaves everything as it was."""
+    _refuse_to_replace(path)
+    descriptor, temporary = _beside(path)
+    os.close(descriptor)
+    temporary.unlink()
+
+
+def _refuse_to_replace(path: Path) -> None:
+    """Raise OSError for what is no regular file: a rename would replace a device, such as /dev/null."""
+    if path.exists() and not path.is_file():
+        raise NotRegularError(errno.EINVAL, "It is no regular file", os.fspath(path))
+
+
+def _beside(path: Path) -> tuple[int, Path]:
+    """A new file beside ``path``, to be renamed to it: its open descriptor and its path. Raises OSError."""
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    # The system takes away what the umask forbids, and nothing adds to it.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.open(temporary, flags, PRIVATE), temporary
+
+
+def _put(temporary: Path, path: Path, overwrite: bool) -> None:
+    if overwrite:
+        temporary.replace(path)
+        return
+    try:
+        # A link, unlike a rename, fails where a file of that name came up meanwhile.
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        temporary.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder reach the disk: a file that was renamed into it is found there after a power
+    cut.
+
+    Where that cannot be had (a folder that may be written but not read, a system that opens no folders) it is
+    left to the system, which does it within seconds: the file is in its place already, so nothing is raised.
+    """
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

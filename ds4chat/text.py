@@ -8,6 +8,7 @@ character it was. In the transcript each character keeps a cell of its own, so a
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -200,3 +201,15 @@ def printable_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+_NO_ESCAPES = ("dumb", "unknown")
+"""Values of TERM for a terminal that only writes one line after another."""
+
+
+def takes_escapes(stream: TextIO) -> bool:
+    """The stream is a terminal that knows escape sequences: the cursor can be moved and text be bold."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "").lower() not in _NO_ESCAPES
+    except (AttributeError, ValueError):  # not a stream, or closed
+        return False

@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Time decides nothing, so that a busy machine finds no fault. The README's command looks at the same examples
+# each time; .ci/run looks at more of them and at others, with --hypothesis-profile thorough.
+settings.register_profile("default", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("default")
 
 collect_ignore = [] if os.environ.get("DS4CHAT_RPC_LIBRARY") else ["engine/test_rpc_servers.py"]
 """Real RPC servers need a backend that a plain llama-cpp-python lacks: tools/build_rpc.py builds it."""
@@ -35,8 +42,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of this session's constructed GGUFs: ``tiny.build(kind, tiny_dir, ...)`` makes each once."""
-    return tmp_path_factory.mktemp("tiny")
+    """Folder of this session's constructed GGUFs: ``tiny.build(kind, tiny_dir, ...)`` makes each once, for
+    every process that runs tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -161,8 +161,21 @@ class _Setting(argparse.Action):
             raise UsageError(str(error).replace(f"--{self.option.key} ", f"{name} ", 1)) from None
 
 
+def add_prompt(parser: Parser, group: Any) -> None:
+    """The options that give a prompt and say what is done with it."""
+    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; a pipe's text is put after it.")
+    parser.put(
+        group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
+    )
+    parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
+    parser.put(group, "--raw", action="store_true", help="The prompt as it stands, without chat template.")
+    parser.put(group, "--ignore-eos", action="store_true", help="Go on past end tokens.")
+
+
 def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
-    """Every option of the table, or of these groups; values land in ``namespace.settings``, checked."""
+    """``--config`` and every option of the table, or of these groups; values land in ``namespace.settings``,
+    checked."""
+    parser.put(parser.about, "--config", metavar="FILE", help="Settings file, instead of your own.")
     for group, title in ((group, GROUPS[group]) for group in groups):
         arguments = parser.add_argument_group(title)
         for option in OPTIONS:

@@ -7,16 +7,23 @@ a batch rounds) or a fault.
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ds4chat.commands.arguments import Parser, UsageError, add_prompt, add_settings
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import Shot
+from ds4chat.commands.prompt import prompt_of
+from ds4chat.commands.running import (
+    INTERRUPTED,
+    RUN_ERROR,
+    json_line,
+    on_ctrl_c,
+    read_options,
+    request_of,
+    say,
+)
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     Ended,
@@ -24,7 +31,6 @@ from ds4chat.engine.events import (
     Generate,
     Loaded,
     LoadError,
-    Message,
     Notice,
     Replayed,
     SpeculationOff,
@@ -39,8 +45,6 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
 
-RUN_ERROR = 1
-INTERRUPTED = 130
 TOKENS = 256
 """Most tokens of a reply where the settings set no limit: enough to cover many blocks, and twice decoded."""
 KINDS = ("code", "rewrite", "story")
@@ -99,6 +103,29 @@ class CheckError(Exception):
     """The check cannot be made; the text is a sentence for the user."""
 
 
+def parser() -> Parser:
+    """The parser of the command."""
+    made = Parser(
+        prog="ds4chat check",
+        usage="ds4chat check -m FILE [--mtp [FILE]] [-p TEXT] [options]",
+        description="Decode a reply with MTP, replay it without, and show the first difference.",
+    )
+    add_prompt(made, made.add_argument_group("Prompt"))
+    add_settings(made)
+    return made
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``ds4chat check``; the exit code. Raises UsageError."""
+    given, loaded = read_options(parser(), argv)
+    if loaded.settings.server:
+        raise UsageError(
+            "A server cannot be told to decode without drafts: check takes a model with -m FILE."
+        )
+    prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
+    return run(loaded.settings, Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos))
+
+
 def run(settings: Settings, shot: Shot) -> int:
     """Check one prompt, or three of those that come with ds4chat; the exit code: 0 when all replies are those
     of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
@@ -114,24 +141,24 @@ def run(settings: Settings, shot: Shot) -> int:
     def note(event: Event) -> None:
         nonlocal off
         if isinstance(event, Notice):
-            print(f"ds4chat: {event.message}", file=sys.stderr)
+            say(f"{event.message}")
         elif isinstance(event, SpeculationOff):
             off = event
-            print(f"ds4chat: MTP is off: {event.reason}.", file=sys.stderr)
+            say(f"MTP is off: {event.reason}.")
 
     try:
         settings = with_demo(settings)
         session, loaded = open_session(load_of(settings), note, forgiving=False)
     except (LoadError, ModelFileError) as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     if loaded.strict_note:
-        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
+        say(f"strict mode: {loaded.strict_note}.")
     checked: list[Checked] = []
     code = 0
     try:
         _need_drafter(loaded)
-        with _on_ctrl_c(stop):
+        with on_ctrl_c(stop):
             for number, request in enumerate(_requests(settings, shot)):
                 control = Control(request.tuning)
                 done = None if stopped else check(session, replace(request, reply=number), control, note)
@@ -142,7 +169,7 @@ def run(settings: Settings, shot: Shot) -> int:
                 if not shot.json:
                     print(f"{_short(done.prompt)}\n  {done.sentence}", flush=True)
     except CheckError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         code = RUN_ERROR
     finally:
         session.close()
@@ -210,17 +237,15 @@ def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
         if shot.prompt is not None
         else [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
     )
-    system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
     for prompt in prompts:
-        yield Generate(
+        yield request_of(
+            settings,
+            prompt,
             reply=0,
-            messages=() if shot.raw else (*system, Message("user", prompt)),
-            prompt=prompt if shot.raw else None,
+            raw=shot.raw,
+            ignore_eos=shot.ignore_eos,
             tuning=tuning,
             max_tokens=limit,
-            think=settings.think,
-            ignore_eos=shot.ignore_eos,
-            keep_accepted=settings.mtp_keep_accepted,
         )
 
 
@@ -261,19 +286,3 @@ def _as_json(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> 
         },
         "replies": [c.as_json() for c in checked],
     }
-
-
-@contextmanager
-def _on_ctrl_c(stop: Callable[[], object]) -> Iterator[None]:
-    """The first Ctrl-C calls ``stop``; a second one ends the process as usual."""
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        stop()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
+from ds4chat.commands.running import RUN_ERROR, say
 from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import SaveError, document, save
@@ -24,7 +25,6 @@ ACTIONS = {
     "write": "Write the settings file, with the options given put in.",
 }
 FOLDERS = ("config", "data", "cache", "log")
-RUN_ERROR = 1
 
 
 def parser() -> Parser:
@@ -36,17 +36,13 @@ def parser() -> Parser:
         "       ds4chat config show | defaults | check [FILE] | write   [options]",
         description=f"Settings of ds4chat.\n\n{actions}",
     )
-    made.put(made.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
     made.put(made.about, "--force", action="store_true", help="write: write a file that exists anew.")
     add_settings(made)
     return made
 
 
-def run(argv: Sequence[str], theme_problem: Callable[[str], str]) -> int:
-    """Carry out ``ds4chat config``; the exit code. Raises UsageError.
-
-    theme_problem: what is wrong with the name of a theme, a sentence, or "" where there is such a theme.
-    """
+def main(argv: Sequence[str]) -> int:
+    """Carry out ``ds4chat config``; the exit code. Raises UsageError."""
     given, words = parser().read(argv)
     action, rest = (words[0], words[1:]) if words else ("", [])
     if action not in ACTIONS:
@@ -65,7 +61,7 @@ def run(argv: Sequence[str], theme_problem: Callable[[str], str]) -> int:
             sys.stdout.write(document(Settings()))
             return 0
         case "check":
-            return _check(Path(rest[0]) if rest else path, theme_problem)
+            return _check(Path(rest[0]) if rest else path)
         case _:
             return _write(given.settings, path or config_file(), force=given.force)
 
@@ -96,7 +92,7 @@ def _good(loaded: Loaded, named: str | None) -> Loaded:
     if named and loaded.problems:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
-        print(f"ds4chat: {sentence}", file=sys.stderr)
+        say(f"{sentence}")
     return loaded
 
 
@@ -117,11 +113,11 @@ def _show(loaded: Loaded) -> int:
     return 0
 
 
-def _check(path: Path | None, theme_problem: Callable[[str], str]) -> int:
+def _check(path: Path | None) -> int:
     file = path or config_file()
     read = read_file(file, must_exist=path is not None)
     problems = list(read.problems)
-    if "theme" in read.values and (said := theme_problem(read.values["theme"])):
+    if "theme" in read.values and (said := _theme_problem(read.values["theme"])):
         problems.append(Problem(said, key="theme", file=str(file)))
     for sentence in (*problems, *read.warnings):
         print(one_line(sentence))
@@ -132,6 +128,18 @@ def _check(path: Path | None, theme_problem: Callable[[str], str]) -> int:
         f"{file}: no problems." if exists else f"{file} does not exist: all settings are at their defaults."
     )
     return 0
+
+
+def _theme_problem(name: str) -> str:
+    """What is wrong with the name of a theme; "" where the chat would take it. Raises FolderError."""
+    from textual.theme import BUILTIN_THEMES
+
+    from ds4chat.settings.paths import folder
+    from ds4chat.tui.themes import load_themes, unknown_theme
+
+    themes, _ = load_themes(folder("config") / "themes")
+    own = [theme.name for theme in themes]
+    return "" if name in own or name in BUILTIN_THEMES else unknown_theme(name, own)
 
 
 def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
@@ -146,7 +154,7 @@ def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
     try:
         save(merged, path, force=force)
     except SaveError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(f"{error}")
         return RUN_ERROR
     print(path)
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ds4chat.commands.arguments import Parser, UsageError, add_settings
+from ds4chat.commands.running import RUN_ERROR, report, say, settings_of
 from ds4chat.models import tokenizer
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError, shown_size
@@ -92,6 +93,41 @@ def render(report: Report) -> str:
     return "\n\n".join(paragraphs)
 
 
+def parser() -> Parser:
+    """The parser of the command."""
+    made = Parser(
+        prog="ds4chat inspect",
+        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]\n"
+        "       ds4chat inspect --server URL [--json]",
+        description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
+        'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
+        "With --server: what it is, what it tells of its drafts, what a request sets.",
+    )
+    made.put(made.about, "--demo", action="store_true", help="Inspect the demo's files.")
+    made.put(made.about, "--json", action="store_true", help="JSON on stdout instead of text.")
+    add_settings(made, ("servers",))
+    return made
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``ds4chat inspect``; the exit code. Raises UsageError."""
+    given, words = parser().read(argv)
+    if given.settings.get("server"):
+        if given.demo or words:
+            raise UsageError("--server names what is inspected: leave FILE and --demo out.")
+        loaded = settings_of(given)
+        report(loaded, given.config)
+        from ds4chat.commands.inspect_server import run as run_server
+
+        return run_server(loaded.settings, given.json)
+    if given.demo and words:
+        raise UsageError("--demo names the demo's own files: leave FILE out, or leave --demo out.")
+    if not given.demo and not 1 <= len(words) <= 2:
+        raise UsageError("ds4chat inspect takes FILE and, if you like, SUPPORT; or --demo.")
+    model, support = (*words, "", "")[:2]
+    return run(model, support or None, given.demo, given.json)
+
+
 def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> int:
     """The command: 0 when the files can be read and, with two, fit; else 1. A sentence on stderr where one
     cannot be read."""
@@ -99,12 +135,12 @@ def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> in
         if demo:
             args_model = args_model or str(demo_model())
             args_support = args_support or str(demo_support())
-        report = inspect_files(args_model, args_support or None)
+        found = inspect_files(args_model, args_support or None)
     except ModelFileError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
-        return 1
-    print(json_text(as_json(report), ascii_only=True, indent=2) if json else render(report))
-    return 0 if report.pair is None or report.pair.fits else 1
+        say(error)
+        return RUN_ERROR
+    print(json_text(as_json(found), ascii_only=True, indent=2) if json else render(found))
+    return 0 if found.pair is None or found.pair.fits else 1
 
 
 def _file(header: Header) -> FileReport:

@@ -4,9 +4,9 @@ takes."""
 from __future__ import annotations
 
 import json as json_format
-import sys
 from typing import Any
 
+from ds4chat.commands.running import RUN_ERROR, say
 from ds4chat.engine.events import Loaded, LoadError, Notice, ServerInfo, Tells
 from ds4chat.engine.from_settings import load_of
 from ds4chat.engine.sessions import open_session
@@ -32,10 +32,10 @@ def run(settings: Settings, json: bool) -> int:
             forgiving=False,
         )
     except (LoadError, ModelFileError) as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
-        return 1
+        say(error)
+        return RUN_ERROR
     for note in notes:
-        print(f"ds4chat: {note}", file=sys.stderr)
+        say(note)
     assert loaded.server is not None
     report = _report(loaded, loaded.server)
     print(json_format.dumps(report) if json else _lines(report))

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.commands.running import RUN_ERROR, say
 from ds4chat.files import user_path
 from ds4chat.settings.paths import FolderError, data_dir, folder
 from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import json_text, one_line, printable, unguarded
-
-RUN_ERROR = 1
+from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
@@ -52,7 +50,7 @@ def parser() -> Parser:
     return made
 
 
-def run(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Carry out ``ds4chat logs``; the exit code. Raises UsageError."""
     given, words = parser().read(argv)
     action, rest = (words[0], words[1:]) if words else ("", [])
@@ -71,7 +69,7 @@ def run(argv: Sequence[str]) -> int:
         return actions[action](given, rest)
     except (StoreError, FolderError) as error:
         way = " --force replaces it." if isinstance(error, StoreError) and error.kind == "exists" else ""
-        print(f"ds4chat: {error}{way}", file=sys.stderr)
+        say(f"{error}{way}")
         return RUN_ERROR
 
 
@@ -109,7 +107,7 @@ def _list(given: Any, rest: list[str]) -> int:
         for conversation in found:
             print(_line(conversation))
     else:
-        print("ds4chat: no conversations are stored here.", file=sys.stderr)
+        say("no conversations are stored here.")
     return 0
 
 
@@ -153,7 +151,7 @@ def _search(given: Any, rest: list[str]) -> int:
     if given.json:
         _print_json([asdict(hit) for hit in found])
     elif not found:
-        print("ds4chat: nothing was found.", file=sys.stderr)
+        say("nothing was found.")
     for hit in found if not given.json else ():
         where = f"{hit.role}" if hit.message is not None else "title"
         line = f"{hit.conversation:6}  {_time(hit.created_ms)}  {where:9}  {_marked(hit)}"
@@ -172,7 +170,7 @@ def _export(given: Any, rest: list[str]) -> int:
     try:
         if given.output is not None:
             export(store, number, user_path(given.output), form=form, overwrite=given.force)
-            print(f"ds4chat: wrote {one_line(given.output)}.", file=sys.stderr)
+            say(f"wrote {one_line(given.output)}.")
         else:
             # Markdown holds text as it is, which a terminal cannot take.
             out = sys.stdout if sys.stdout.isatty() else unguarded(sys.stdout)

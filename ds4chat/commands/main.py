@@ -1,66 +1,51 @@
-"""The command line: options become settings, and settings go to the chat, a one shot or a command.
+"""The command line: which command it is, and a sentence and an exit code for whatever ends it.
 
 Nothing heavy is imported before it is known to be needed: ``--version`` and ``-h`` must answer at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
 
-from ds4chat import __version__
-from ds4chat.commands.arguments import USAGE_ERROR, Parser, UsageError, add_settings, checked
-from ds4chat.commands.ds4_differences import help_text
+from ds4chat.commands import chat
+from ds4chat.commands.arguments import USAGE_ERROR, UsageError
 from ds4chat.commands.guard import supervised
-from ds4chat.commands.options import BenchOptions, Shot
-from ds4chat.settings.load import Loaded, load
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
 from ds4chat.settings.paths import FolderError
-from ds4chat.settings.schema import BY_KEY, Option
 from ds4chat.settings.validate import nearest
-from ds4chat.terminal import takes_escapes
 from ds4chat.text import one_line, printable, printable_streams
 
-RUN_ERROR = 1
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
-PARALLEL = Option(
-    "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
-)
 
-RPC_PORT = Option("port", "int", 50052, "The port of rpc-server.", "", low=1, high=65535)
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A module of ds4chat.commands whose ``main`` takes the arguments and returns the exit code."""
 
-USAGE = """\
-ds4chat [options]                 chat
-       ds4chat [options] -p TEXT         one reply on stdout
-       ds4chat COMMAND [options]         one of the commands below"""
+    module: str
+    does: str
+    takes: str = ""
+    native: bool = False
+    """It runs llama.cpp in this process."""
 
-DESCRIPTION = """\
-A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
-token by token, and lets you tune it while it runs.
 
-Commands (ds4chat COMMAND -h says more):
-  inspect FILE [SUPPORT]        what a file or server is, and which files pair
-  bench                         measure whether MTP pays here, and what to set
-  check                         decode a reply with and without MTP and compare
-  convert-mtp MAIN SUPPORT OUT  rewrite ds4's support file for llama.cpp
-  rpc-server                    lend this machine to a ds4chat elsewhere
-  logs                          list, show, search, export, import conversations
-  config                        show, check and write the settings"""
-
-PRECEDENCE = """\
-Precedence: built-in defaults < config file < environment < command line;
-DS4_MTP_MIN_MARGIN wins over all. Every option has the same name in the settings
-file: ds4chat config defaults prints it."""
+COMMANDS: dict[str, Command] = {
+    "inspect": Command("inspect", "what a file or server is, and which files pair", "FILE [SUPPORT]"),
+    "bench": Command("bench", "measure whether MTP pays here, and what to set", native=True),
+    "check": Command("check", "decode a reply with and without MTP and compare", native=True),
+    "convert-mtp": Command("convert", "rewrite ds4's support file for llama.cpp", "MAIN SUPPORT OUT"),
+    "rpc-server": Command("rpc_server", "lend this machine to a ds4chat elsewhere", native=True),
+    "logs": Command("logs", "list, show, search, export, import conversations"),
+    "config": Command("config", "show, check and write the settings"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,26 +87,21 @@ def _dispatch(argv: list[str], *, own_process: bool) -> int:
     first = argv[0] if argv else ""
     if first == "help":
         return _dispatch([*argv[1:2], "-h"], own_process=own_process)
-    if first in COMMANDS:
-        if own_process and first in NATIVE and (code := supervised()) is not None:
+    if command := COMMANDS.get(first):
+        if own_process and command.native and (code := supervised()) is not None:
             return code
-        return COMMANDS[first](argv[1:])
+        return int(import_module(f"ds4chat.commands.{command.module}").main(argv[1:]))
     if first and not first.startswith("-"):
         raise UsageError(_stray(first))
-    given, words = chat_parser().read(argv)
+    given, words = chat.parser(_command_lines()).read(argv)
     if words:
         raise UsageError(_stray(words[0], put_first=True))
-    loaded = _settings(given)
-    shot = _shot(given)
-    if shot is None:
-        return _chat(given, loaded)
-    _report(loaded, given.config)
-    _need_model(loaded)
-    if own_process and not loaded.settings.server and (code := supervised()) is not None:
-        return code
-    from ds4chat.commands.oneshot import run
+    return chat.run(given, own_process=own_process)
 
-    return run(loaded.settings, shot, loaded.sources)
+
+def _command_lines() -> str:
+    lines = [f"  {f'{name} {command.takes}':30}{command.does}" for name, command in COMMANDS.items()]
+    return "\n".join(["Commands (ds4chat COMMAND -h says more):", *lines])
 
 
 def _stray(word: str, *, put_first: bool = False) -> str:
@@ -131,359 +111,6 @@ def _stray(word: str, *, put_first: bool = False) -> str:
     close = nearest(word, COMMANDS)
     hint = f" Did you mean the command {close}?" if close else ""
     return f'"{word}" is no command, and a prompt goes with -p: ds4chat -p "...".{hint} ds4chat -h says more.'
-
-
-# ---------------------------------------------------------------------------------------- parsers
-
-
-def chat_parser() -> Parser:
-    """The parser of the chat and the one shot."""
-    parser = Parser(
-        prog="ds4chat", usage=USAGE, description=DESCRIPTION, epilog=f"{PRECEDENCE}\n\n{help_text()}"
-    )
-    parser.put(
-        parser.about,
-        "--version",
-        action="version",
-        version=f"ds4chat {__version__}",
-        help="Show the version and leave.",
-    )
-    shot = parser.add_argument_group("One shot")
-    _add_prompt(parser, shot)
-    parser.put(
-        shot,
-        "--show-thinking",
-        action="store_true",
-        help="The model's thinking on stderr. Stdout holds the answer alone.",
-    )
-    parser.put(
-        shot,
-        "--prompts-file",
-        metavar="FILE",
-        help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
-        "file. Each has a context of -c tokens, without -c of 4096 at most.",
-    )
-    parser.put(
-        shot,
-        "--parallel",
-        metavar="N",
-        type=checked(PARALLEL),
-        help=f"{PARALLEL.help} [with --prompts-file; 1 to 256; default 1]",
-    )
-    _add_settings(parser)
-    return parser
-
-
-def _add_prompt(parser: Parser, group: Any) -> None:
-    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; a pipe's text is put after it.")
-    parser.put(
-        group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
-    )
-    parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
-    parser.put(group, "--raw", action="store_true", help="The prompt as it stands, without chat template.")
-    parser.put(group, "--ignore-eos", action="store_true", help="Go on past end tokens.")
-
-
-def _add_settings(parser: Parser) -> None:
-    parser.put(parser.about, "--config", metavar="FILE", help="Settings file, in the place of your own.")
-    add_settings(parser)
-
-
-def bench_parser() -> Parser:
-    """The parser of ``bench``."""
-    parser = Parser(
-        prog="ds4chat bench",
-        usage="ds4chat bench -m FILE [--mtp [FILE]] [options]",
-        description="Measure plain decoding, every depth and auto on several kinds of text, and say\n"
-        "whether MTP pays on this machine and what to set. A reply has at most 128 tokens\n"
-        "(64 with --quick), or as many as -n says; where time is short, fewer.",
-    )
-    bench = parser.add_argument_group("Bench")
-    parser.put(bench, "--json", action="store_true", help="The result as JSON on stdout.")
-    parser.put(
-        bench,
-        "--save",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="Save the result as JSON to FILE, or without FILE into the data folder.",
-    )
-    parser.put(bench, "--quick", action="store_true", help="A rough answer in a short time.")
-    parser.put(bench, "--plot", action="store_true", help="Draw the result with block characters, too.")
-    parser.put(
-        bench,
-        "--compare",
-        metavar="URL",
-        default="",
-        help="Measure a llama.cpp server that runs the same model alongside.",
-    )
-    _add_settings(parser)
-    return parser
-
-
-def check_parser() -> Parser:
-    """The parser of ``check``."""
-    parser = Parser(
-        prog="ds4chat check",
-        usage="ds4chat check -m FILE [--mtp [FILE]] [-p TEXT] [options]",
-        description="Decode a reply with MTP, replay it without, and show the first difference.",
-    )
-    _add_prompt(parser, parser.add_argument_group("Prompt"))
-    _add_settings(parser)
-    return parser
-
-
-def inspect_parser() -> Parser:
-    """The parser of ``inspect``."""
-    parser = Parser(
-        prog="ds4chat inspect",
-        usage="ds4chat inspect FILE [SUPPORT] [--json]\n       ds4chat inspect --demo [--json]\n"
-        "       ds4chat inspect --server URL [--json]",
-        description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
-        'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
-        "With --server: what it is, what it tells of its drafts, what a request sets.",
-    )
-    parser.put(parser.about, "--demo", action="store_true", help="Inspect the demo's files.")
-    parser.put(parser.about, "--json", action="store_true", help="JSON on stdout instead of text.")
-    parser.put(
-        parser.about, "--config", metavar="FILE", help="Settings file with [servers], instead of yours."
-    )
-    add_settings(parser, ("servers",))
-    return parser
-
-
-def convert_parser() -> Parser:
-    """The parser of ``convert-mtp``."""
-    parser = Parser(
-        prog="ds4chat convert-mtp",
-        usage="ds4chat convert-mtp MAIN SUPPORT OUT [--force]",
-        description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
-        "the layout that llama.cpp takes. No value changes.",
-    )
-    parser.put(
-        parser.about, "--force", action="store_true", help="Put OUT in the place of a file of that name."
-    )
-    return parser
-
-
-def rpc_server_parser() -> Parser:
-    """The parser of ``rpc-server``."""
-    parser = Parser(
-        prog="ds4chat rpc-server",
-        usage="ds4chat rpc-server [--host ADDRESS] [--port N] [--threads N]",
-        description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
-        "Ctrl-C. It serves one at a time, without encryption and without a password.",
-    )
-    parser.put(
-        parser.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
-    )
-    parser.put(
-        parser.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
-    )
-    parser.put(
-        parser.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
-    )
-    return parser
-
-
-# ---------------------------------------------------------------------------------------- commands
-
-
-def _run_inspect(argv: list[str]) -> int:
-    given, words = inspect_parser().read(argv)
-    if given.settings.get("server"):
-        if given.demo or words:
-            raise UsageError("--server names what is inspected: leave FILE and --demo out.")
-        loaded = _settings(given)
-        _report(loaded, given.config)
-        from ds4chat.commands.inspect_server import run as run_server
-
-        return run_server(loaded.settings, given.json)
-    if given.demo and words:
-        raise UsageError("--demo names the demo's own files: leave FILE out, or leave --demo out.")
-    if not given.demo and not 1 <= len(words) <= 2:
-        raise UsageError("ds4chat inspect takes FILE and, if you like, SUPPORT; or --demo.")
-    model, support = (*words, "", "")[:2]
-    from ds4chat.commands.inspect import run
-
-    return run(model, support or None, given.demo, given.json)
-
-
-def _run_convert(argv: list[str]) -> int:
-    given, words = convert_parser().read(argv)
-    if len(words) != 3:
-        raise UsageError("ds4chat convert-mtp takes three files: MAIN SUPPORT OUT.")
-    from ds4chat.models.convert import run
-
-    return run(words[0], words[1], words[2], force=given.force)
-
-
-def _run_bench(argv: list[str]) -> int:
-    given, loaded = _read_command(bench_parser(), argv)
-    from ds4chat.commands.bench import run
-
-    return run(loaded.settings, BenchOptions(given.json, given.save, given.quick, given.plot, given.compare))
-
-
-def _run_check(argv: list[str]) -> int:
-    from ds4chat.commands.prompt import prompt_of
-
-    given, loaded = _read_command(check_parser(), argv)
-    if loaded.settings.server:
-        raise UsageError(
-            "A server cannot be told to decode without drafts: check takes a model with -m FILE."
-        )
-    prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
-    from ds4chat.commands.check import run
-
-    return run(loaded.settings, Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos))
-
-
-def _run_logs(argv: list[str]) -> int:
-    from ds4chat.commands.logs import run
-
-    return run(argv)
-
-
-def _run_rpc_server(argv: list[str]) -> int:
-    given, words = rpc_server_parser().read(argv)
-    if words:
-        raise UsageError(f'ds4chat rpc-server takes options only, not "{words[0]}".')
-    from ds4chat.commands.rpc_server import run
-
-    return run(given.host, given.port or RPC_PORT.default, given.threads or 0)
-
-
-def _run_config(argv: list[str]) -> int:
-    from ds4chat.commands.config import run
-
-    return run(argv, _theme_problem)
-
-
-def _theme_problem(name: str) -> str:
-    """What is wrong with the name of a theme; "" where the chat would take it. Raises FolderError."""
-    from textual.theme import BUILTIN_THEMES
-
-    from ds4chat.settings.paths import folder
-    from ds4chat.tui.themes import load_themes, unknown_theme
-
-    themes, _ = load_themes(folder("config") / "themes")
-    own = [theme.name for theme in themes]
-    return "" if name in own or name in BUILTIN_THEMES else unknown_theme(name, own)
-
-
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "inspect": _run_inspect,
-    "bench": _run_bench,
-    "check": _run_check,
-    "convert-mtp": _run_convert,
-    "rpc-server": _run_rpc_server,
-    "logs": _run_logs,
-    "config": _run_config,
-}
-
-
-NATIVE = ("bench", "check", "rpc-server")
-"""Commands that run llama.cpp in this process."""
-
-
-def _read_command(parser: Parser, argv: list[str]) -> tuple[argparse.Namespace, Loaded]:
-    """Options and settings of a command that runs a model and takes no further words."""
-    given, words = parser.read(argv)
-    if words:
-        raise UsageError(f'{parser.prog} takes options only, not "{words[0]}".')
-    loaded = _settings(given)
-    _report(loaded, given.config)
-    _need_model(loaded)
-    from ds4chat.settings.logfile import log_to_file
-
-    log_to_file(loaded.settings)
-    return given, loaded
-
-
-# ---------------------------------------------------------------------------------------- parts
-
-
-def _settings(given: argparse.Namespace) -> Loaded:
-    loaded = load(given.settings, Path(given.config) if given.config else None)
-    settings = loaded.settings
-    if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
-        # --mtp "" is no support model: the demo's model alone, not the demo, which brings its own.
-        from ds4chat.models.demo import demo_model
-        from ds4chat.models.errors import ModelFileError
-
-        with suppress(ModelFileError):  # said when it is loaded
-            return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
-    return loaded
-
-
-def _shot(given: argparse.Namespace) -> Shot | None:
-    """The one shot that the options and a pipe ask for; None is a chat."""
-    from ds4chat.commands.prompt import prompt_of, prompts_of
-
-    if given.prompts_file is not None:
-        if given.prompt is not None or given.prompt_file is not None:
-            raise UsageError("--prompts-file brings its own prompts: leave -p and --prompt-file out.")
-        return Shot(
-            None,
-            json=given.json,
-            raw=given.raw,
-            ignore_eos=given.ignore_eos,
-            show_thinking=given.show_thinking,
-            parallel=given.parallel or PARALLEL.default,
-            prompts=prompts_of(given.prompts_file),
-        )
-    if given.parallel is not None:
-        raise UsageError("--parallel goes with --prompts-file FILE.")
-    prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
-    if prompt is not None:
-        return Shot(
-            prompt,
-            json=given.json,
-            raw=given.raw,
-            ignore_eos=given.ignore_eos,
-            show_thinking=given.show_thinking,
-        )
-    for name in ("json", "raw", "ignore_eos", "show_thinking"):
-        if getattr(given, name):
-            raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
-    return None
-
-
-def _chat(given: argparse.Namespace, loaded: Loaded) -> int:
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
-    if not takes_escapes(sys.stdout):
-        raise UsageError(
-            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
-            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
-        )
-    from ds4chat.tui.app import run
-
-    return run(loaded.settings, loaded)
-
-
-def _report(loaded: Loaded, named: str | None) -> None:
-    """What is wrong with the settings, on stderr; of a file named on the command line, a usage error."""
-    if loaded.problems and named:
-        raise UsageError("\n".join(map(str, loaded.problems)))
-    for sentence in (*loaded.problems, *loaded.warnings):
-        print(f"ds4chat: {one_line(sentence)}", file=sys.stderr)
-
-
-def _need_model(loaded: Loaded) -> None:
-    settings = loaded.settings
-    if not (settings.model or settings.demo or settings.server):
-        raise UsageError(
-            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo."
-        )
-
-
-def _is_terminal(stream: Any) -> bool:
-    try:
-        return bool(stream.isatty())
-    except (AttributeError, ValueError):
-        return False
 
 
 def _never_fail_to_encode() -> None:
@@ -518,7 +145,7 @@ def _system_error(error: OSError) -> str:
 def _tell(text: str, code: int) -> int:
     with suppress(OSError):  # stderr may be full as well
         for line in text.splitlines():
-            print(f"ds4chat: {one_line(line)}", file=sys.stderr)
+            say(one_line(line))
     return code
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from ds4chat.commands.options import Shot
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.events import (
     Ended,
     Event,
@@ -15,7 +15,6 @@ from ds4chat.engine.events import (
     Load,
     Loaded,
     Loading,
-    Message,
     Notice,
     Prefill,
     Revised,
@@ -31,16 +30,12 @@ from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import json_text, redraw_line, unguarded
+from ds4chat.text import redraw_line, takes_escapes, unguarded
 
 ONLY_THOUGHT = (
     "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "
     "answer at once (--nothink). --show-thinking shows the thinking."
 )
-
-RUN_ERROR = 1
-INTERRUPTED = 130
 
 
 class Printer:
@@ -200,19 +195,19 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
         settings = with_demo(settings)
         load = load_of(settings, chosen_sampling(sources))
     except ModelFileError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     if shot.prompts is not None:
         return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
     printer = Printer(
         settings, as_json=shot.json, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
     )
-    if not answer(load, request_of(settings, shot), printer):
+    if not answer(load, _request(settings, shot, shot.prompt or ""), printer):
         return RUN_ERROR
     loaded = printer.loaded
     assert loaded is not None
     if loaded.strict_note:
-        print(f"ds4chat: strict mode: {loaded.strict_note}.", file=sys.stderr)
+        say(f"strict mode: {loaded.strict_note}.")
     printer.finish()
     assert printer.ended is not None
     if shot.json:
@@ -227,24 +222,8 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     return RUN_ERROR if failed else 0
 
 
-def request_of(settings: Settings, shot: Shot, prompt: str | None = None) -> Generate:
-    """The request that these settings and this one shot ask for."""
-    text = shot.prompt if prompt is None else prompt
-    messages: list[Message] = []
-    if settings.system_prompt:
-        messages.append(Message("system", settings.system_prompt))
-    messages.append(Message("user", text or ""))
-    return Generate(
-        reply=1,
-        messages=() if shot.raw else tuple(messages),
-        prompt=text if shot.raw else None,
-        tuning=tuning_of(settings),
-        max_tokens=settings.predict,
-        think=settings.think,
-        ignore_eos=shot.ignore_eos,
-        keep_accepted=settings.mtp_keep_accepted,
-        baseline=True,
-    )
+def _request(settings: Settings, shot: Shot, prompt: str) -> Generate:
+    return request_of(settings, prompt, raw=shot.raw, ignore_eos=shot.ignore_eos, baseline=True)
 
 
 def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool:
@@ -260,20 +239,13 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool
     try:
         session, loaded = open_session(load, emit, forgiving=False)
     except LoadError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return False
     emit(loaded)
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        control.cancel()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, interrupt)
     try:
-        session.generate(request, control, emit)
+        with on_ctrl_c(control.cancel):
+            session.generate(request, control, emit)
     finally:
-        signal.signal(signal.SIGINT, before)
         session.close()
     return True
 
@@ -286,17 +258,17 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
 
     prompts = shot.prompts or ()
     if settings.mtp or settings.lookup:
-        print(f"ds4chat: MTP is off: {OFF_REASON}.", file=sys.stderr)
+        say(f"MTP is off: {OFF_REASON}.")
     try:
         session = BatchedSession(load, max(1, min(shot.parallel, len(prompts))))
     except (ModelFileError, LlamaError) as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     if session.note:
-        print(f"ds4chat: {session.note}", file=sys.stderr)
+        say(f"{session.note}")
     code = 0
     try:
-        for index, events in session.run([request_of(settings, shot, prompt) for prompt in prompts]):
+        for index, events in session.run([_request(settings, shot, prompt) for prompt in prompts]):
             printer = Printer(
                 settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
             )
@@ -305,9 +277,9 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
             ended = printer.ended
             assert ended is not None
             if ended.detail:
-                print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+                say(f"prompt {index + 1}: {ended.detail}")
             if printer.only_thought:
-                print(f"ds4chat: prompt {index + 1}: {ONLY_THOUGHT}", file=sys.stderr)
+                say(f"prompt {index + 1}: {ONLY_THOUGHT}")
             if not printer.tokens and ended.finish_reason in ("error", "context"):
                 code = RUN_ERROR
             if shot.json:
@@ -316,10 +288,10 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
             else:
                 printer.write_text()
     except LlamaError as error:
-        print(f"ds4chat: {error} The answers above are complete.", file=sys.stderr)
+        say(f"{error} The answers above are complete.")
         code = RUN_ERROR
     except KeyboardInterrupt:
-        print("ds4chat: Stopped. The answers above are complete; run it again for the rest.", file=sys.stderr)
+        say("Stopped. The answers above are complete; run it again for the rest.")
         code = INTERRUPTED
     finally:
         session.close()
@@ -333,12 +305,12 @@ def run_each(settings: Settings, shot: Shot, load: Load) -> int:
         printer = Printer(
             settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
         )
-        if not answer(load, request_of(settings, shot, prompt), printer):
+        if not answer(load, _request(settings, shot, prompt), printer):
             return RUN_ERROR
         loaded, ended = printer.loaded, printer.ended
         assert loaded is not None and ended is not None
         if ended.detail:
-            print(f"ds4chat: prompt {index + 1}: {ended.detail}", file=sys.stderr)
+            say(f"prompt {index + 1}: {ended.detail}")
         if shot.json:
             drafter = loaded.drafter.kind if loaded.drafter else None
             answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
@@ -361,12 +333,6 @@ def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[st
         settings["temp"] = None
     told = {"url": server.url, "kind": server.kind, "version": server.version, "tells": server.tells}
     return answered | {"settings": settings, "server": told}
-
-
-def json_line(value: object) -> str:
-    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json_text(value, ascii_only=not unicode)
 
 
 def as_json(

@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
-import sys
+from ds4chat.commands.arguments import Parser, UsageError, checked
+from ds4chat.commands.running import RUN_ERROR, say
+from ds4chat.settings.schema import BY_KEY, Option
+
+RPC_PORT = Option("port", "int", 50052, "The port of rpc-server.", "", low=1, high=65535)
+
+
+def parser() -> Parser:
+    """The parser of the command."""
+    made = Parser(
+        prog="ds4chat rpc-server",
+        usage="ds4chat rpc-server [--host ADDRESS] [--port N] [--threads N]",
+        description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
+        "Ctrl-C. It serves one at a time, without encryption and without a password.",
+    )
+    made.put(
+        made.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
+    )
+    made.put(
+        made.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
+    )
+    made.put(made.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all].")
+    return made
+
+
+def main(argv: list[str]) -> int:
+    """Carry out ``ds4chat rpc-server``; the exit code. Raises UsageError."""
+    given, words = parser().read(argv)
+    if words:
+        raise UsageError(f'ds4chat rpc-server takes options only, not "{words[0]}".')
+    return run(given.host, given.port or RPC_PORT.default, given.threads or 0)
 
 
 def run(host: str, port: int, threads: int) -> int:
@@ -11,14 +41,11 @@ def run(host: str, port: int, threads: int) -> int:
     from ds4chat.engine.measure import cores
     from ds4chat.engine.rpc import UNPROTECTED
 
-    print(f"ds4chat: {UNPROTECTED}", file=sys.stderr)
+    say(UNPROTECTED)
     try:
         llama.serve_rpc(f"{host}:{port}", threads or cores())
     except llama.LlamaError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
-        return 1
-    print(
-        f"ds4chat: {host}:{port} cannot be served: the port may be taken. Name another with --port.",
-        file=sys.stderr,
-    )
-    return 1
+        say(error)
+        return RUN_ERROR
+    say(f"{host}:{port} cannot be served: the port may be taken. Name another with --port.")
+    return RUN_ERROR

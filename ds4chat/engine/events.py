@@ -286,7 +286,7 @@ class Load:
 
     @property
     def title(self) -> str:
-        """What is being loaded, before its own name is known."""
+        """What answers, as far as it is known before the load."""
         if self.server is not None:
             return self.server.name or self.server.url
         return one_line(PurePath(self.model).stem)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from ds4chat.engine.drafters.base import Drafter, DrafterState, Stateful
 from ds4chat.engine.llama import Context, LlamaError
-from ds4chat.settings.files import PRIVATE
+from ds4chat.files import PRIVATE
 from ds4chat.settings.paths import FolderError, made, state_file
 
 log = logging.getLogger(__name__)

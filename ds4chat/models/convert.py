@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from gguf.constants import GGUFValueType
 
-from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import checkpoint_conflict
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
@@ -31,7 +29,7 @@ from ds4chat.models.gguf_write import (
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
 from ds4chat.models.summary import nextn_layers
-from ds4chat.text import one_line, redraw_line, shortened
+from ds4chat.text import one_line, shortened
 
 ARCHITECTURE = "deepseek4"
 _PREFIX = "mtp.0."
@@ -105,28 +103,6 @@ def converted_path(
             raise ModelFileError(f"{one_line(path)} cannot be read. Give the path of a .gguf file.") from None
         digest.update(identity.encode("utf-8", "surrogateescape"))
     return Path(cache_dir) / f"{Path(support).stem[:80]}-{digest.hexdigest()[:16]}.gguf"
-
-
-def run(
-    main: str | os.PathLike[str],
-    support: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    force: bool = False,
-) -> int:
-    """The command ``convert-mtp``: exit code 0, or 1 with a sentence on stderr."""
-    try:
-        convert_mtp(main, support, out, _bar(), force=force)
-    except ModelFileError as error:
-        print(f"ds4chat: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"\nds4chat: stopped; {one_line(out)} was not written.", file=sys.stderr)
-        return 130
-    size = shown_size(Path(out).stat().st_size)
-    files = [shlex.quote(one_line(path)) for path in (main, out)]
-    print(f"{one_line(out)}: {size}. Use it with: ds4chat -m {files[0]} --mtp {files[1]}")
-    return 0
 
 
 # -- checks
@@ -320,23 +296,3 @@ def _fused_rows(source: Header, halves: list[TensorInfo]) -> Iterator[bytes]:
 
 def _times(dims: tuple[int, ...]) -> str:
     return " x ".join(str(d) for d in dims)
-
-
-def _bar() -> Progress:
-    """A progress bar on stderr, silent where that is no terminal."""
-    if not sys.stderr.isatty():
-        return lambda done, total: None
-    last = -1
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        percent = 100 * done // max(total, 1)
-        if percent == last:
-            return
-        last = percent
-        filled = percent * 30 // 100
-        bar = "█" * filled + "░" * (30 - filled)
-        end = "\n" if done >= total else ""
-        redraw_line(sys.stderr, f"{bar} {percent:3} %  of {shown_size(total)}{end}")
-
-    return show

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +11,7 @@ from typing import BinaryIO
 
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_VERSION, GGUFValueType
 
-from ds4chat.durable import sync_folder
+from ds4chat.files import whole_file
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import TensorType
 from ds4chat.text import one_line
@@ -81,25 +79,17 @@ def write_gguf(
     padding = -len(header) % GGUF_DEFAULT_ALIGNMENT
     total = len(header) + padding + sum(_padded(t.n_bytes) for t in tensors)
     _check_place(out, total, force)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        with partial.open("xb") as file:
+        with whole_file(out, overwrite=force) as file:
             file.write(header + bytes(padding))
             _write_tensors(file, tensors, total - sum(_padded(t.n_bytes) for t in tensors), total, progress)
-            file.flush()
-            os.fsync(file.fileno())
-        if not force and out.exists():
-            raise _exists(out)
-        os.replace(partial, out)
-        sync_folder(out.parent)
+    except FileExistsError:
+        raise _exists(out) from None
     except OSError as error:
         raise ModelFileError(
             f"{one_line(out)} could not be written: {error.strerror}. Nothing was left behind; "
             "change that, or write it elsewhere."
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _header(pairs: Sequence[bytes], tensors: Sequence[OutTensor]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 import tomlkit
 
-from ds4chat.settings.files import write_atomically
+from ds4chat.files import write_whole
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
@@ -87,7 +87,7 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         else:
             text = edited(target.read_text(encoding="utf-8-sig"), settings, before.values)
         target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
-        write_atomically(target, text.encode())
+        write_whole(target, [text.encode()], overwrite=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SaveError(

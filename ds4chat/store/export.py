@@ -11,10 +11,10 @@ from typing import Literal, get_args
 import msgspec
 
 from ds4chat.engine.events import Token
+from ds4chat.files import write_whole
 from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
 from ds4chat.store.entities import Message, ModelIdentity
-from ds4chat.store.errors import StoreError
-from ds4chat.store.files import write_whole
+from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.store import Store
 from ds4chat.text import json_printable, json_text, one_line
 
@@ -38,7 +38,17 @@ def export(
             f"{one_line(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
             "input",
         )
-    write_whole(path, chunks(store, conversation, form), overwrite=overwrite)
+    if path.is_dir():
+        raise StoreError(f"{one_line(path)} is a folder. Give the name of a file in it.", "input")
+    encoded = (chunk.encode("utf-8", "replace") for chunk in chunks(store, conversation, form))
+    try:
+        write_whole(path, encoded, overwrite=overwrite)
+    except FileExistsError:
+        raise StoreError(f"{one_line(path)} exists already. Give another name.", "exists") from None
+    except OSError as error:
+        raise from_system(
+            error, f"{one_line(path)} cannot be written. Choose another place. The system says"
+        ) from error
 
 
 def form_of(path: Path) -> Format | None:

@@ -96,7 +96,7 @@ class ReplyRecorder:
             conversation, prompt, message = self._insert(connection, request)
         self.conversation, self.prompt, self.message = conversation, prompt, message
 
-    def flush(self, *, durable: bool = False) -> None:
+    def flush(self) -> None:
         """Write what came since the last call; nothing at all, as a sign of life, after HEARTBEAT. An end is
         on disk when this returns. Raises StoreError, and then all of it is kept for the next call."""
         # One operation each: other threads append meanwhile.
@@ -106,7 +106,7 @@ class ReplyRecorder:
         if not events and self._clock() - self._written < HEARTBEAT:
             return
         end = next((event for event in events if isinstance(event, (Ended, EngineDied))), None)
-        with self._transaction(durable=durable or end is not None) as connection:
+        with self._transaction(durable=end is not None) as connection:
             self._write(connection, self.message, events, end)
         del self._events[: len(events)]
         self.over = end is not None

@@ -155,7 +155,7 @@ def test_an_error_that_nobody_foresaw_is_printable_too(place: Place, monkeypatch
     def fails(words: list[str]) -> int:
         raise RuntimeError(hostile.TEXT)
 
-    monkeypatch.setitem(main.__globals__["COMMANDS"], "logs", fails)
+    monkeypatch.setattr("ds4chat.commands.logs.main", fails)
     assert main(["logs"]) == 1
     assert b"An unforeseen error" in err.written and hostile.leaks(err.written) == []
     traces = list(place.home.rglob("crash.log"))

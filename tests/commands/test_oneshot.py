@@ -244,7 +244,7 @@ def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
         assert child.stdout is not None
         first = child.stdout.read(200)
         child.send_signal(signal.SIGINT)
-        rest, errors = child.communicate(timeout=60)
+        rest, errors = child.communicate(timeout=120)
         assert child.returncode == 130
         assert (first + rest).startswith(plain_text(40))
         assert "Traceback" not in errors
@@ -295,7 +295,7 @@ def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], t
         assert child.stdout is not None
         first = child.stdout.readline()
         child.send_signal(signal.SIGINT)
-        rest, errors = child.communicate(timeout=60)
+        rest, errors = child.communicate(timeout=120)
         assert child.returncode == 130
         assert (first, rest) == ("\n", "")
         assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"

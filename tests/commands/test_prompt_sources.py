@@ -31,7 +31,7 @@ def prompt(
     with its sentence where it refuses."""
     given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
     argv = [sys.executable, "-c", PROMPT_OF, json.dumps([text, file]), json.dumps(raw)]
-    done = subprocess.run(argv, capture_output=True, timeout=60, **given)  # type: ignore[call-overload]
+    done = subprocess.run(argv, capture_output=True, timeout=120, **given)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
@@ -121,7 +121,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly() -> None:
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(timeout=60), errors) == (141, b"")
+    assert (process.wait(timeout=120), errors) == (141, b"")
 
 
 def test_a_pipe_that_nobody_closes_is_named_and_not_waited_for_in_silence() -> None:
@@ -139,4 +139,4 @@ def test_a_pipe_that_nobody_closes_is_named_and_not_waited_for_in_silence() -> N
     process.stdin.close()
     assert "absent.gguf does not exist" in process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=120) == 1

@@ -25,7 +25,7 @@ def run(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **env},
-        timeout=60,
+        timeout=120,
     )
     return done.returncode, done.stdout or "", done.stderr
 
@@ -55,7 +55,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
         f"number = os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY); sys.exit(number)"
     )
     done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code], check=False, timeout=60
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code], check=False, timeout=120
     )
     assert done.returncode > 2
 

@@ -34,7 +34,7 @@ from ds4chat.engine.events import (
     encode,
 )
 
-LONG = 60.0
+LONG = 120.0
 """Seconds to wait for what must come; only a broken engine makes a test wait that long."""
 
 
@@ -248,7 +248,7 @@ def test_a_long_prompt_to_an_engine_that_does_not_read_keeps_nobody_waiting(
     prompt = "sun sea fog " * 100_000
     sender = threading.Thread(target=lambda: client.send(Generate(5, prompt=prompt)), daemon=True)
     sender.start()
-    sender.join(30)
+    sender.join(120)
     assert not sender.is_alive()
     os.kill(client.pid, signal.SIGCONT)
     ended, _ = expect(client, Ended)
@@ -270,7 +270,7 @@ def test_closing_does_not_wait_for_an_engine_that_cannot_be_killed(
         patch.setattr(process, "kill", lambda: None)
         closer = threading.Thread(target=lambda: client.close(0.1), daemon=True)
         closer.start()
-        closer.join(30)
+        closer.join(120)
         assert not closer.is_alive()
     assert client.alive
 

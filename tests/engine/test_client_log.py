@@ -13,7 +13,7 @@ from kits.engine import END_NOW, load_of
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Ended, EngineDied, Generate, Loaded, Notice
 
-LONG = 60.0
+LONG = 120.0
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4chat.engine import events
@@ -73,7 +73,6 @@ def test_a_command_is_no_event() -> None:
         decode_event(encode(Cancel(1))[4:])
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_mutated_frame_is_an_event_or_a_protocol_error(data: st.DataObject) -> None:
     payload = bytearray(encode(data.draw(st.sampled_from([STEP, Notice("info", "x")])))[4:])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.engine import END_NOW, Bench, load_of, opened
-from pitfalls.scripted import Scripted
+from kits.scripted import Scripted
 
 from ds4chat.engine import replay
 from ds4chat.engine.control import Control

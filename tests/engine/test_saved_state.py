@@ -143,6 +143,7 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
         assert (drafts(resumed), resumed.counts) == (drafts(prefilled), prefilled.counts)
 
 
+@pytest.mark.slow
 def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
     """The real model: 30 layers, and drafts by EAGLE-3 that depend on every cell."""
     # One thread: two wait for each other where something else runs.
@@ -557,7 +558,7 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, ho
 
 # -- the engine process
 
-LONG = 60.0
+LONG = 120.0
 """Seconds to wait for what must come; only a broken engine makes a test wait that long."""
 
 ENDLESS_SAVE = """

@@ -17,6 +17,7 @@ TEXT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantisation", ["Q4_0", "Q8_0", "Q4_K_M"])
 @pytest.mark.timeout(900)
 def test_500_tokens_equal_one_token_greedy_decoding(

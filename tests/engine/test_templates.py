@@ -117,7 +117,7 @@ from ds4chat.engine import templates
 templates.TEMPLATE_SECONDS = templates.BACKSTOP_SECONDS = 0.5
 templates.JinjaTemplate({endless!r}).render([], {{}}, open_turn=True)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr and "<template>" in ended.stderr
 

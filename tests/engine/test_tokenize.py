@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import tiny
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kits.engine import opened
 from tiny import vocab
@@ -118,7 +118,6 @@ _PARTS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(text=st.lists(_PARTS | st.text(max_size=12), max_size=12).map("".join), special=st.booleans())
 def test_no_text_becomes_fewer_tokens_than_the_bound(models: list[Model], text: str, special: bool) -> None:
     raw = text.encode("utf-8", "surrogatepass")

@@ -48,9 +48,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]
     return load
 
 
-relaxed = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def tokens_of(model: Model, text: str, own: list[Span], structural: tuple[str, ...] = ()) -> list[int]:

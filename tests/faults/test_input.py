@@ -18,7 +18,7 @@ from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.recorder import StoreRecorder
 
-NARROW = 100
+NARROW = 80
 """Columns at which no panel stands beside the sentences."""
 
 
@@ -30,7 +30,7 @@ class Desk:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for what the engine brings; only a fault makes it wait long."""
-        for _ in range(1500):
+        for _ in range(6000):
             self.app.chat_screen.draw_frame()
             await self.pilot.pause()
             if condition():

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from ds4chat.files import write_whole
 from ds4chat.models.gguf_write import text_value, write_gguf
-from ds4chat.settings.files import write_atomically
-from ds4chat.store.files import write_whole
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "settings": lambda path: write_atomically(path, b"new"),
-    "an export": lambda path: write_whole(path, ["new"]),
-    "an export in the place of another": lambda path: write_whole(path, ["new"], overwrite=True),
+    "settings": lambda path: write_whole(path, [b"new"], overwrite=True),
+    "an export": lambda path: write_whole(path, [b"new"]),
+    "an export in the place of another": lambda path: write_whole(path, [b"new"], overwrite=True),
     "a model": lambda path: write_gguf(
         path, [text_value("a", "b")], [], lambda done, total: None, force=False
     ),

@@ -44,6 +44,13 @@ class Chat:
         await self.pilot.press(*keys)
         await self.settle()
 
+    async def searched(self) -> None:
+        """Until nothing is looked for any more, as in the command palette."""
+        await self.pilot.pause()
+        while not all(worker.is_finished for worker in self.app.workers):
+            await self.pilot.pause(0.02)
+        await self.pilot.pause()
+
     async def push(self, *what: object) -> None:
         self.engine.push(*what)  # type: ignore[arg-type]
         await self.settle()

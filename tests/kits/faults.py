@@ -15,7 +15,7 @@ from kits.terminal import Terminal
 from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 """Seconds to wait for what must come; only a fault makes a test wait that long."""
 
 ENDLESS = "go on in a loop"
@@ -48,11 +48,6 @@ def frames_until(chat: Chat, condition: Callable[[], object], what: str) -> None
         return condition()
 
     until(look, what)
-
-
-def one_line(screen: str) -> str:
-    """What is said on the screen, without the frames and line ends in it."""
-    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
 
 
 class Victim(Terminal):

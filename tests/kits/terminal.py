@@ -13,8 +13,13 @@ from typing import Any
 import pexpect
 import pyte
 
-PATIENCE = 90.0
+PATIENCE = 120.0
 """Seconds to wait for what must appear; only a fault makes a test wait that long."""
+
+
+def one_line(screen: str) -> str:
+    """What is said on the screen, without the frames and line ends in it."""
+    return " ".join("".join(c if c.isprintable() and c not in "│█▌·─╭╮╰╯" else " " for c in screen).split())
 
 
 class Terminal:
@@ -54,8 +59,13 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
     def until(self, condition: str | Callable[[str], bool]) -> str:
-        """The screen as soon as it shows the text or meets the condition. Raises AssertionError."""
-        met = condition if callable(condition) else (lambda text: condition in text)
+        """The screen as soon as it shows the text, wherever it wraps, or meets the condition. Raises
+        AssertionError."""
+
+        def shows(text: str) -> bool:
+            return condition in text or one_line(condition) in one_line(text)  # type: ignore[arg-type, operator]
+
+        met = condition if callable(condition) else shows
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             self.read()

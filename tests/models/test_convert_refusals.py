@@ -14,9 +14,9 @@ import tiny
 from gguf import GGMLQuantizationType
 from kits import ds4 as ds4_kit
 from kits import gguf as kit
-from models.refusals import reason
+from kits.refusals import reason
 
-from ds4chat.models import convert
+from ds4chat.commands import convert as command
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
@@ -254,20 +254,20 @@ def test_name_in_the_cache(pair: tuple[Path, Path, Path], tmp_path: Path) -> Non
 
 def test_command(pair: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     main, support, out = pair
-    assert convert.run(main, support, out) == 0
+    assert command.run(main, support, out) == 0
     captured = capfd.readouterr()
     assert captured.out.endswith(f"Use it with: ds4chat -m {main} --mtp {out}\n")
     assert captured.err == ""
     spaced = out.with_name("a b.gguf")
-    assert convert.run(main, support, spaced) == 0
+    assert command.run(main, support, spaced) == 0
     assert capfd.readouterr().out.endswith(f"Use it with: ds4chat -m {main} --mtp '{spaced}'\n")
-    assert convert.run(main, support, out) == 1
+    assert command.run(main, support, out) == 1
     captured = capfd.readouterr()
     assert (
         captured.out == ""
         and captured.err == f"ds4chat: {out} exists already. Give another name, or --force to replace it.\n"
     )
-    assert convert.run(main, support, out, force=True) == 0
+    assert command.run(main, support, out, force=True) == 0
 
 
 def test_command_interrupted(
@@ -275,8 +275,8 @@ def test_command_interrupted(
 ) -> None:
     main, support, out = pair
     stopped(monkeypatch, KeyboardInterrupt())
-    assert convert.run(main, support, out) == 130
-    assert capfd.readouterr().err == f"\nds4chat: stopped; {out} was not written.\n"
+    assert command.run(main, support, out) == 130
+    assert capfd.readouterr().err == f"\nds4chat: Stopped; {out} was not written.\n"
     assert not out.exists()
 
 
@@ -284,6 +284,6 @@ def test_bar_on_a_terminal(
     pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert convert.run(*pair) == 0
+    assert command.run(*pair) == 0
     drawn = capsys.readouterr().err
     assert drawn.startswith("\r") and drawn.endswith(" kB\n") and "100 %" in drawn

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from kits import gguf as kit
-from models.refusals import misfit, reason
+from kits.refusals import misfit, reason
 
 from ds4chat.models.architectures import EAGLE3_TARGETS
 from ds4chat.models.demo import demo_model, demo_support

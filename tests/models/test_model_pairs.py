@@ -9,7 +9,7 @@ import pytest
 import tiny
 from gguf import GGMLQuantizationType
 from kits import gguf as kit
-from models.refusals import misfit, reason
+from kits.refusals import misfit, reason
 
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.pairing import Pair, check_pair, check_target, rollback_class

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import tiny
 from kits.engine import PAIRS, Answer, load_of, opened
-from pitfalls.scripted import Scripted
+from kits.scripted import Scripted
 from tiny.vocab import word
 
 from ds4chat.analysis.log_parser import parse_log

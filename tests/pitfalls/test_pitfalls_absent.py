@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import tiny
 from kits import gguf as kit
+from kits.command_line import ds4chat
 from kits.engine import load_of, opened
-from pitfalls.command_line import ds4chat
 
 import ds4chat as package
 

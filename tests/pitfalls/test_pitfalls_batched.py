@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import tiny
-from pitfalls.command_line import Ran, ds4chat
+from kits.command_line import Ran, ds4chat
 
-from ds4chat.commands.main import chat_parser
+from ds4chat.commands import chat
 from ds4chat.engine.batched import DEFAULT_CTX
 
 # Replies of different lengths and ends: stopped, cut characters, and as long as the budget.
@@ -179,5 +179,5 @@ def test_split_mode_switches_speculation_off_and_says_why(tiny_dir: Path, mode: 
 
 def test_the_help_says_how_long_a_context_each_prompt_has() -> None:
     """Many contexts stand in memory together, so it is shorter than the one of a single prompt."""
-    said = " ".join(chat_parser().format_help().split())
+    said = " ".join(chat.parser("").format_help().split())
     assert f"Each has a context of -c tokens, without -c of {DEFAULT_CTX} at most." in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
-from pitfalls.scripted import accepted_lengths, assert_plain, every_length
+from kits.scripted import accepted_lengths, assert_plain, every_length
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import MAX_DEPTH, Event, Load

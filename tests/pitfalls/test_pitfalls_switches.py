@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import tiny
+from kits.command_line import Ran, ds4chat
 from kits.engine import END_NOW
-from pitfalls.command_line import Ran, ds4chat
 
 PLAIN = tiny.reply(tiny.encode(END_NOW)[-1], 41)
 

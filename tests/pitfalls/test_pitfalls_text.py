@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.engine import END_NOW, PAIRS, load_of, opened
-from pitfalls.scripted import Scripted
+from kits.scripted import Scripted
 from tiny.vocab import byte, word
 
 import ds4chat.engine.llama as llama

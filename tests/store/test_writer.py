@@ -12,7 +12,7 @@ from ds4chat.store import StoreError
 from ds4chat.store import writer as writers
 from ds4chat.store.writer import Writer
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds to wait for what must come; only a fault makes a test wait that long."""
 NEVER = 3600.0
 

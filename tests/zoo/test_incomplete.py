@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.refusals import reason
-from models.test_fuzz_loader import Loader
+from kits.loader import Loader
+from kits.refusals import reason
 from tiny import species, zoo
 from tiny.species import EXPERTS, FFN, INDEXER, LAYERS, SHARED_EXPERT
 from zoo.fast import params

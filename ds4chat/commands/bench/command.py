@@ -12,12 +12,12 @@ from ds4chat.commands.bench.figures import figures
 from ds4chat.commands.bench.progress import Progress
 from ds4chat.commands.bench.report import plot, report
 from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss
-from ds4chat.commands.bench.running import check_length, save, save_path, stopped_by_ctrl_c
+from ds4chat.commands.bench.running import check_length, save, save_path
 from ds4chat.commands.bench.runs import FULL, QUICK, Measurement, Plan
 from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, say
 from ds4chat.engine.events import Event, Load, Loaded, LoadError, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
@@ -25,9 +25,6 @@ from ds4chat.engine.session import Session
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
-
-RUN_ERROR = 1
-INTERRUPTED = 130
 
 
 def run(settings: Settings, options: BenchOptions) -> int:
@@ -53,11 +50,11 @@ def run(settings: Settings, options: BenchOptions) -> int:
             _check(server, session, loaded)
     except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
         progress.clear()
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     progress.clear()
     for notice in notices:
-        print(f"ds4chat: {notice}", file=sys.stderr)
+        say(notice)
     try:
         result, code = _measure(session, loaded, settings, options, server, progress, begun, before)
     finally:
@@ -67,13 +64,12 @@ def run(settings: Settings, options: BenchOptions) -> int:
         try:
             save(result.as_json(), target)
         except OSError as error:
-            print(
-                f"ds4chat: {target} cannot be written: {error.strerror or error}. The result stands on "
-                "stdout alone: keep it from there.",
-                file=sys.stderr,
+            say(
+                f"{target} cannot be written: {error.strerror or error}. The result stands on stdout alone: "
+                "keep it from there."
             )
             return RUN_ERROR
-        print(f"ds4chat: saved to {target}", file=sys.stderr)
+        say(f"saved to {target}")
     return code
 
 
@@ -102,11 +98,11 @@ def _measure(
     )
     code = 0
     try:
-        with stopped_by_ctrl_c(measurement):
+        with on_ctrl_c(measurement.stop):
             measurement.run()
     except BenchError as error:
         progress.clear()
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         code = RUN_ERROR
     progress.clear()
     measured = measurement.measured
@@ -115,7 +111,7 @@ def _measure(
     if measured.off:
         loaded = loaded.without_drafter(measured.off)
     for notice in measured.notices:
-        print(f"ds4chat: {notice}", file=sys.stderr)
+        say(notice)
     found = figures(measured, [text.name for text in texts])
     cost = [ms / measured.verify_ms[0] for ms in measured.verify_ms]
     result = Result(

@@ -6,8 +6,7 @@ import shutil
 import time
 from typing import TextIO
 
-from ds4chat.terminal import takes_escapes
-from ds4chat.text import redraw_line
+from ds4chat.text import redraw_line, takes_escapes
 
 BAR = 24
 

@@ -18,12 +18,12 @@ from typing import Any
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.progress import Progress
-from ds4chat.commands.bench.running import check_length, save, save_path, stopped_by_ctrl_c
+from ds4chat.commands.bench.running import check_length, save, save_path
 from ds4chat.commands.bench.workloads import Workload, workloads
-from ds4chat.commands.oneshot import json_line
 from ds4chat.commands.options import BenchOptions
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Generate, Loaded, LoadError, Message, Notice, Revised, Step
+from ds4chat.engine.events import Ended, Event, Loaded, LoadError, Notice, Revised, Step
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.stats import Stats
@@ -31,8 +31,6 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
 
-RUN_ERROR = 1
-INTERRUPTED = 130
 TOKENS, QUICK_TOKENS = 128, 64
 ROUNDS, QUICK_ROUNDS = 6, 2
 BUDGET_S, QUICK_BUDGET_S = 600.0, 35.0
@@ -107,16 +105,12 @@ class ServerMeasurement:
 
     def _reply(self, text: Text, workload: Workload, number: int) -> None:
         self._replies += 1
-        system = self._settings.system_prompt
-        messages = ((Message("system", system),) if system else ()) + (
-            Message("user", workload.prompts[number]),
-        )
-        request = Generate(
-            self._replies,
-            messages=messages,
+        request = request_of(
+            self._settings,
+            workload.prompts[number],
+            reply=self._replies,
             tuning=self._tuning,
             max_tokens=self._tokens,
-            think=self._settings.think,
         )
         self._control = Control(self._tuning)
         if self.stopped:
@@ -172,26 +166,26 @@ def run(settings: Settings, options: BenchOptions) -> int:
             rounds=QUICK_ROUNDS if options.quick else ROUNDS,
             budget_s=QUICK_BUDGET_S if options.quick else BUDGET_S,
         )
-        with stopped_by_ctrl_c(measurement):
+        with on_ctrl_c(measurement.stop):
             measurement.run(progress)
     except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
         progress.clear()
-        print(f"ds4chat: {error}", file=sys.stderr)
+        say(error)
         return RUN_ERROR
     progress.clear()
     for notice in measurement.notices:
-        print(f"ds4chat: {notice}", file=sys.stderr)
+        say(notice)
     result = result_of(measurement.loaded or loaded, measurement.texts)
     print(json_line(result) if options.json else report(result), flush=True)
     if target:
         save(result, target)
-        print(f"ds4chat: saved to {target}", file=sys.stderr)
+        say(f"saved to {target}")
     return INTERRUPTED if measurement.stopped else 0
 
 
 def _tell(event: Event) -> None:
     if isinstance(event, Notice):
-        print(f"ds4chat: {event.message}", file=sys.stderr)
+        say(f"{event.message}")
 
 
 # ------------------------------------------------------------------------------------ figures. Pure.

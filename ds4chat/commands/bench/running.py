@@ -1,19 +1,16 @@
-"""What every bench does around its measuring: end with what there is at Ctrl-C, and save the result."""
+"""What every bench does around its measuring: the length of a reply, and saving the result."""
 
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
+from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.settings.files import try_place, write_atomically
 
 FEWEST_TOKENS = 16
 """Shortest reply that a speed is taken from."""
@@ -27,17 +24,10 @@ def check_length(predict: int) -> None:
         )
 
 
-class Stoppable(Protocol):
-    """A measurement that can be told to end."""
-
-    def stop(self) -> None:
-        """End soon; what is complete by then stays."""
-
-
 def save(result: dict[str, Any], path: Path) -> None:
     """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
     text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
-    write_atomically(path, text.encode())
+    write_whole(path, [text.encode()], overwrite=True)
 
 
 def save_path(name: str | None) -> Path | None:
@@ -57,19 +47,3 @@ def save_path(name: str | None) -> Path | None:
             f"{path} cannot be written: {error.strerror or error}. Name another file with --save FILE."
         ) from None
     return path
-
-
-@contextmanager
-def stopped_by_ctrl_c(measurement: Stoppable) -> Iterator[None]:
-    """The first Ctrl-C ends the measurement with what there is; a second one ends the process as usual."""
-    before = signal.getsignal(signal.SIGINT)
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        measurement.stop()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.engine.events import MAX_DEPTH
-from ds4chat.settings.files import write_atomically
+from ds4chat.files import write_whole
 
 MAX_ROWS = MAX_DEPTH + 1
 _RECENT = 15
@@ -348,7 +348,7 @@ def save(path: Path, table_key: str, table: CostTable) -> bool:
     payload = json.dumps({"version": _CACHE_VERSION, "tables": kept}, separators=(",", ":"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, payload.encode())
+        write_whole(path, [payload.encode()], overwrite=True)
     except OSError:
         return False
     return True

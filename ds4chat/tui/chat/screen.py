@@ -120,8 +120,6 @@ class ChatScreen(Screen[None]):
         self._timer: Timer | None = None
         self._pace = Pace()
         self._quit_asked_at = float("-inf")
-        self._looks: set[str] = set()
-        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self, self._send, self.prompt.refuse)
 
@@ -210,8 +208,7 @@ class ChatScreen(Screen[None]):
             self.transcript.recolour(frame.revised)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
-        if not frame.looks <= self._looks:
-            self._looks |= frame.looks
+        if self.legend_row.legend.learn(frame.looks):
             self.show_legend()
         self.dock_view.show_frame(frame, self.chat.session)
 
@@ -245,13 +242,9 @@ class ChatScreen(Screen[None]):
 
     def show_legend(self) -> None:
         """Draw the legend."""
-        self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
-            unknown="unknown" in self._looks,
-            markdown=self.transcript.markdown,
-            hint=HINT,
-        )
+        legend, shown = self.legend_row.legend, self.transcript
+        lossy = self.chat.tuning.mode == "approximate"
+        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
 
     # -- layout
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
 from ds4chat.analysis.rows import Ints, JudgedRows
-from ds4chat.files import user_path
-from ds4chat.store.files import whole_file
+from ds4chat.files import user_path, whole_file
 
 WRITERS = {".csv": write_csv, ".jsonl": write_jsonl}
 
@@ -33,7 +33,9 @@ def export_rows(rows: JudgedRows, indices: Ints, name: str, *, overwrite: bool =
         raise ExportError(f"{path} is a folder. Give the name of a file.")
     try:
         with whole_file(path, overwrite=overwrite) as file:
-            count = writer(rows, file, indices)
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n")
+            count = writer(rows, text, indices)
+            text.detach()  # flushed; the file is closed where it was opened
     except FileExistsError:
         raise FileExistsAlready(f"{path} exists already. Enter again overwrites it, Esc keeps it.") from None
     except OSError as error:

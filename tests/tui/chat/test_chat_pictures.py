@@ -50,7 +50,8 @@ class Thinker(ReplayEngine):
             first = steps_of(command.reply, thought, thinking=True)  # type: ignore[arg-type]
             tuning = Tuning(depth=4, margin=0.8)
             then = steps_of(command.reply, pieces, tuning=tuning, first=len(first), by_ratio=(5, 12))  # type: ignore[arg-type]
-            self.push(Prefill(command.reply, 40, 40, 0, 80.0), *first, *then, ended(command.reply, ms=1500.0))
+            ms = sum(step.ms.total for step in (*first, *then))
+            self.push(Prefill(command.reply, 40, 40, 0, 80.0), *first, *then, ended(command.reply, ms=ms))
 
 
 Play = Callable[[ChatScreen, ReplayEngine, Pilot[int]], Awaitable[None]]

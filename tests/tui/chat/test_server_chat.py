@@ -155,12 +155,12 @@ def test_a_revision_replaces_what_the_store_has_of_the_reply(early: bool) -> Non
     *before, revised, end = late()
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.take(*[event for event in before if isinstance(event, Step)])
+    recorder.append(*[event for event in before if isinstance(event, Step)])
     if early:
         recorder.flush()
-    recorder.take(revised)
-    recorder.take(end)
-    assert list(store.records.steps(recorder.message, 1)) == list(revised.steps)
+    recorder.append(revised, end)
+    recorder.flush()
+    assert store.steps(recorder.message, 1) == list(revised.steps)
     message = store.conversations.message(recorder.message)
     assert message.text == "".join(token.text for step in revised.steps for token in step.tokens)
     assert (message.tokens, message.drafted, message.accepted) == (24, 57, 4)
@@ -174,11 +174,11 @@ def test_an_unknown_origin_and_what_is_not_told_are_stored_as_they_are(
     steps = [replace(s, tokens=tuple(replace(t, thinking=thinking) for t in s.tokens)) for s in steps]
     store = open_store(tmp_path / "c.db")
     recorder = store.record(Request("x"))
-    recorder.take(*steps)
+    recorder.append(*steps)
     recorder.flush()
     store.close()
     again = open_store(tmp_path / "c.db")
-    assert list(again.records.steps(recorder.message, 1)) == steps
+    assert again.steps(recorder.message, 1) == steps
     assert "unknown" in {t.origin for s in steps for t in s.tokens}
     assert any(row.ratio is None for s in steps for row in s.judged)
     again.close()
@@ -188,7 +188,8 @@ def test_totals_without_steps_come_back_from_the_store() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     step = replace(steps_of(1, [("so", "unknown")])[0], outcome="unknown", drafted=0)
-    recorder.take(step, replace(ended(1, tokens=1), counters=Counters(12, 7)))
+    recorder.append(step, replace(ended(1, tokens=1), counters=Counters(12, 7)))
+    recorder.flush()
     message = store.conversations.message(recorder.message)
     assert (message.drafted, message.accepted) == (12, 7)
     back = message.ended(1)

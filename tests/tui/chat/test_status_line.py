@@ -123,6 +123,7 @@ def test_the_legend_explains_what_is_shown() -> None:
         return "".join(t for t, _ in legend_line(80, hint="F1 help", **flags))
 
     assert text().split() == ["accepted", "corrected", "bonus", "plain", "F1", "help"]
+    assert text(unknown=True).split() == ["accepted", "corrected", "bonus", "plain", "unknown", "F1", "help"]
     assert "by ratio alone" in text(approximate=True)
     assert "unknown" in text(unknown=True)
     assert text(two_colours=True).split()[:2] == ["accepted", "fallback"]

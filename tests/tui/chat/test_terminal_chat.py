@@ -36,9 +36,9 @@ def test_three_turns_then_tune_stop_and_leave(chat: Terminal) -> None:
         assert "yes it is fine." in reply.split(f"of the {word}")[-1]
         assert "thinking · 5 tokens" in reply.split(f"of the {word}")[-1]
     assert "depth 3" in chat.text
-    chat.type("\x1b[19~")  # F8: one draft more
-    chat.until("depth 4")
     chat.type("\x1b[18~")  # F7: one draft less
+    chat.until("depth 2")
+    chat.type("\x1b[19~")  # F8: one draft more
     chat.until("depth 3")
     chat.type("\x1b[20~")  # F9: loosen the margin
     chat.until("APPROXIMATE")
@@ -76,7 +76,7 @@ def test_without_a_terminal_it_says_to_use_p(tiny_dir: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 2
     assert "-p" in done.stderr

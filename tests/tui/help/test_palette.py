@@ -16,9 +16,7 @@ async def open_palette(chat: Chat, words: str = "") -> OptionList:
     palette = chat.app.screen
     assert isinstance(palette, CommandPalette)
     await chat.pilot.press(*words)
-    await chat.pilot.pause(0.3)
-    await chat.app.workers.wait_for_complete()
-    await chat.pilot.pause()
+    await chat.searched()
     return palette.query_one(OptionList)
 
 
@@ -28,7 +26,8 @@ def texts(options: OptionList) -> list[str]:
 
 async def choose(chat: Chat) -> None:
     await chat.pilot.press("down", "enter")
-    await chat.pilot.pause(0.1)
+    while isinstance(chat.app.screen, CommandPalette):
+        await chat.pilot.pause(0.02)
     await chat.settle()
 
 

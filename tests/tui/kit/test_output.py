@@ -37,5 +37,5 @@ def test_writes_and_the_stop_go_on_after_the_terminal_closed(monkeypatch: Any) -
 
     writing = threading.Thread(target=write_on, daemon=True)
     writing.start()
-    writing.join(30)
+    writing.join(120)
     assert not writing.is_alive(), "the event loop would hang here"

@@ -1,0 +1,145 @@
+"""``ds4chat`` without a command: the chat, or one reply where a prompt is given."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from ds4chat import __version__
+from ds4chat.commands.arguments import Parser, UsageError, add_prompt, add_settings, checked
+from ds4chat.commands.ds4_differences import help_text
+from ds4chat.commands.guard import supervised
+from ds4chat.commands.options import Shot
+from ds4chat.commands.running import need_model, report, settings_of
+from ds4chat.settings.load import Loaded
+from ds4chat.settings.schema import Option
+from ds4chat.text import takes_escapes
+
+PARALLEL = Option(
+    "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
+)
+
+USAGE = """\
+ds4chat [options]                 chat
+       ds4chat [options] -p TEXT         one reply on stdout
+       ds4chat COMMAND [options]         one of the commands below"""
+
+ABOUT = """\
+A terminal chat on llama.cpp that shows what multi-token prediction (MTP) does,
+token by token, and lets you tune it while it runs."""
+
+PRECEDENCE = """\
+Precedence: built-in defaults < config file < environment < command line;
+DS4_MTP_MIN_MARGIN wins over all. Every option has the same name in the settings
+file: ds4chat config defaults prints it."""
+
+
+def parser(commands: str) -> Parser:
+    """The parser of the chat and the one shot; ``commands``: a line for each command."""
+    made = Parser(
+        prog="ds4chat",
+        usage=USAGE,
+        description=f"{ABOUT}\n\n{commands}",
+        epilog=f"{PRECEDENCE}\n\n{help_text()}",
+    )
+    made.put(
+        made.about,
+        "--version",
+        action="version",
+        version=f"ds4chat {__version__}",
+        help="Show the version and leave.",
+    )
+    shot = made.add_argument_group("One shot")
+    add_prompt(made, shot)
+    made.put(
+        shot,
+        "--show-thinking",
+        action="store_true",
+        help="The model's thinking on stderr. Stdout holds the answer alone.",
+    )
+    made.put(
+        shot,
+        "--prompts-file",
+        metavar="FILE",
+        help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
+        "file. Each has a context of -c tokens, without -c of 4096 at most.",
+    )
+    made.put(
+        shot,
+        "--parallel",
+        metavar="N",
+        type=checked(PARALLEL),
+        help=f"{PARALLEL.help} [with --prompts-file; 1 to 256; default 1]",
+    )
+    add_settings(made)
+    return made
+
+
+def run(given: argparse.Namespace, *, own_process: bool) -> int:
+    """Open the chat, or answer the prompt that is given; the exit code. ``own_process``: nothing else runs
+    in this process, so that what loads a model may be forked off. Raises UsageError."""
+    loaded = settings_of(given)
+    shot = _shot(given)
+    if shot is None:
+        return _chat(loaded)
+    report(loaded, given.config)
+    need_model(loaded)
+    if own_process and not loaded.settings.server and (code := supervised()) is not None:
+        return code
+    from ds4chat.commands.oneshot import run as answer
+
+    return answer(loaded.settings, shot, loaded.sources)
+
+
+def _shot(given: argparse.Namespace) -> Shot | None:
+    """The one shot that the options and a pipe ask for; None is a chat."""
+    from ds4chat.commands.prompt import prompt_of, prompts_of
+
+    if given.prompts_file is not None:
+        if given.prompt is not None or given.prompt_file is not None:
+            raise UsageError("--prompts-file brings its own prompts: leave -p and --prompt-file out.")
+        return Shot(
+            None,
+            json=given.json,
+            raw=given.raw,
+            ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
+            parallel=given.parallel or PARALLEL.default,
+            prompts=prompts_of(given.prompts_file),
+        )
+    if given.parallel is not None:
+        raise UsageError("--parallel goes with --prompts-file FILE.")
+    prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
+    if prompt is not None:
+        return Shot(
+            prompt,
+            json=given.json,
+            raw=given.raw,
+            ignore_eos=given.ignore_eos,
+            show_thinking=given.show_thinking,
+        )
+    for name in ("json", "raw", "ignore_eos", "show_thinking"):
+        if getattr(given, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
+    return None
+
+
+def _chat(loaded: Loaded) -> int:
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+    if not takes_escapes(sys.stdout):
+        raise UsageError(
+            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
+            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+        )
+    from ds4chat.tui.app import run
+
+    return run(loaded.settings, loaded)
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False

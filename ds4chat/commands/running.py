@@ -1,0 +1,130 @@
+"""What every command shares: exit codes, sentences on stderr, its settings, Ctrl-C, and requests."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.settings.load import Loaded, load
+from ds4chat.settings.schema import Settings
+from ds4chat.text import json_text, one_line
+
+if TYPE_CHECKING:
+    from ds4chat.engine.events import Generate, Tuning
+
+RUN_ERROR = 1
+INTERRUPTED = 130
+
+
+def say(sentence: object) -> None:
+    """Put a sentence on stderr."""
+    print(f"ds4chat: {sentence}", file=sys.stderr)
+
+
+def json_line(value: object) -> str:
+    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json_text(value, ascii_only=not unicode)
+
+
+@contextmanager
+def on_ctrl_c(stop: Callable[[], object]) -> Iterator[None]:
+    """The first Ctrl-C calls ``stop``; a second one ends the process as usual."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        stop()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+def read_options(parser: Parser, argv: list[str]) -> tuple[Namespace, Loaded]:
+    """Options and settings of a command that runs a model and takes no further words. Raises UsageError."""
+    given, words = parser.read(argv)
+    if words:
+        raise UsageError(f'{parser.prog} takes options only, not "{words[0]}".')
+    loaded = settings_of(given)
+    report(loaded, given.config)
+    need_model(loaded)
+    from ds4chat.settings.logfile import log_to_file
+
+    log_to_file(loaded.settings)
+    return given, loaded
+
+
+def settings_of(given: Namespace) -> Loaded:
+    """The settings merged from all sources."""
+    loaded = load(given.settings, Path(given.config) if given.config else None)
+    settings = loaded.settings
+    if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
+        # --mtp "" is no support model: the demo's model alone, not the demo, which brings its own.
+        from ds4chat.models.demo import demo_model
+        from ds4chat.models.errors import ModelFileError
+
+        with suppress(ModelFileError):  # said when it is loaded
+            return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
+    return loaded
+
+
+def report(loaded: Loaded, named: str | None) -> None:
+    """What is wrong with the settings, on stderr; of a file named on the command line, a usage error."""
+    if loaded.problems and named:
+        raise UsageError("\n".join(map(str, loaded.problems)))
+    for sentence in (*loaded.problems, *loaded.warnings):
+        say(one_line(sentence))
+
+
+def need_model(loaded: Loaded) -> None:
+    """Raise UsageError where nothing is named that could answer."""
+    settings = loaded.settings
+    if not (settings.model or settings.demo or settings.server):
+        raise UsageError(
+            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo."
+        )
+
+
+# ---------------------------------------------------------------------------------------- requests
+
+
+def request_of(
+    settings: Settings,
+    prompt: str,
+    *,
+    reply: int = 1,
+    raw: bool = False,
+    ignore_eos: bool = False,
+    tuning: Tuning | None = None,
+    max_tokens: int | None = None,
+    baseline: bool = False,
+) -> Generate:
+    """What the engine is asked: the prompt under the settings, but for ``tuning`` and ``max_tokens``."""
+    from ds4chat.engine.events import Generate, Message
+    from ds4chat.engine.from_settings import tuning_of
+
+    system = (Message("system", settings.system_prompt),) if settings.system_prompt else ()
+    return Generate(
+        reply=reply,
+        messages=() if raw else (*system, Message("user", prompt)),
+        prompt=prompt if raw else None,
+        tuning=tuning or tuning_of(settings),
+        max_tokens=settings.predict if max_tokens is None else max_tokens,
+        think=settings.think,
+        ignore_eos=ignore_eos,
+        keep_accepted=settings.mtp_keep_accepted,
+        baseline=baseline,
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from kits.mounts import may_mount, run_in_namespace
 
 # Time decides nothing, so that a busy machine finds no fault. The README's command looks at the same examples
 # each time; .ci/run looks at more of them and at others, with --hypothesis-profile thorough.
@@ -38,6 +39,15 @@ def pytest_configure() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run what mounts a file system as one who may."""
+    if pyfuncitem.get_closest_marker("mounts") is None or may_mount():
+        return None
+    run_in_namespace(pyfuncitem)
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from ds4chat.settings.schema import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "ds4chat").rglob("*.py"))
-MAX_CLASS = 450
+MAX_CLASS = 480
 MAX_FUNCTION = 80
 
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main(['--no-cache'])"

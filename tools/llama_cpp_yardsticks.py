@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-from ds4chat.commands.bench.server import LlamaServer, Reply, ServerError
+from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.server import LlamaServer, Reply
 
 CONTEXT = 2048
 LOOKUP = "lookup"
@@ -200,7 +201,7 @@ class Server:
             raise CompareError(f'"{url}" is not on this machine: speeds compare only there.')
         try:
             self._server = LlamaServer(url)
-        except ServerError as error:
+        except BenchError as error:
             raise CompareError(str(error)) from None
         self.name = self._server.name
 
@@ -208,13 +209,13 @@ class Server:
         """Raise CompareError where it is busy or runs another target."""
         try:
             self._server.check(Path(setup.model).name, setup.vocabulary, setup.size_bytes)
-        except ServerError as error:
+        except BenchError as error:
             raise CompareError(str(error)) from None
 
     def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
         try:
             reply = self._server.answer(ids, tokens)
-        except ServerError as error:
+        except BenchError as error:
             raise CompareError(str(error)) from None
         assert reply is not None  # nobody stopped it
         return answer_of(reply)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -266,14 +267,15 @@ SHORT, LONG = 1, 36
 
 
 def baseline(model: str, support: str, threads: int, runs: int, tokens: int, conversation: int) -> None:
-    """Each reply is followed by a plain one to the same prompt, whose text is the same. The figure that the
-    first shows is compared with what the two really took, summed up over the runs; the worst of them alone is
-    in parentheses."""
+    """Each reply stands between two plain ones to the same prompt, of the same text, by a session without a
+    drafter: one that only rests still reads along. The figure that the reply shows is compared with what they
+    really took, summed up over the runs; the worst of them alone is in parentheses."""
     from ds4chat.engine.events import Load
     from ds4chat.engine.opening import open_session
 
     load = Load(model, support, ctx=max(4096, conversation + 1024), threads=threads)
     session, loaded = open_session(load, lambda event: None, forgiving=False)
+    plain, _ = open_session(dataclasses.replace(load, support=""), lambda event: None, forgiving=False)
     kind = loaded.drafter.kind if loaded.drafter else "no drafter"
     print(f"{Path(model).stem}, {kind}, {loaded.threads} threads on {os.cpu_count()} cores, {loaded.device}")
     print(f"a pass at load: {loaded.plain_ms:.1f} ms, {1000 / loaded.plain_ms:.0f} tok/s")
@@ -282,11 +284,12 @@ def baseline(model: str, support: str, threads: int, runs: int, tokens: int, con
     for busy in (False, True):
         beside = "a busy process" if busy else "nothing"
         with _busy_process(busy):
-            _plain_line(session, beside, conversation)
+            _plain_line(plain, beside, conversation)
             for days in (SHORT, LONG):
                 for depth in (1, 2, 4) if loaded.drafter else ():
-                    _baseline_line(session, beside, days, depth, runs, tokens)
+                    _baseline_line(session, plain, beside, days, depth, runs, tokens)
     session.close()
+    plain.close()
 
 
 @contextlib.contextmanager
@@ -333,13 +336,14 @@ def _plain_line(session, beside: str, tokens: int) -> None:
     )
 
 
-def _baseline_line(session, beside: str, days: int, depth: int, runs: int, tokens: int) -> None:
+def _baseline_line(session, plainly, beside: str, days: int, depth: int, runs: int, tokens: int) -> None:
     _timed_reply(session, days, 0, 2)  # reads the prompt
+    _timed_reply(plainly, days, 0, 2)
     shown, rerun, took, passes, spent, single = 0.0, 0.0, 0.0, 0, 0.0, []
-    plain, before = _timed_reply(session, days, 0, tokens)
+    plain, before = _timed_reply(plainly, days, 0, tokens)
     for _ in range(runs):
         stats, _ = _timed_reply(session, days, depth, tokens)
-        after, _ = _timed_reply(session, days, 0, tokens)
+        after, _ = _timed_reply(plainly, days, 0, tokens)
         # The mean of the plain replies on both sides, so that a drift cancels.
         real = (plain.ms["total"] + after.ms["total"]) / 2
         shown, rerun, took = shown + stats.plain.ms, rerun + real, took + stats.ms["total"]

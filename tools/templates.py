@@ -49,6 +49,10 @@ class TemplateVocabulary:
             tokens += [self._ids[part]] if parse_special and part in self._ids else map(ord, part)
         return tokens
 
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """A token's text; a special one says nothing itself."""
+        return b"" if token >= FIRST_SPECIAL and not special else self.text([token]).encode()
+
     def text(self, tokens: Sequence[int]) -> str:
         """The tokens' text."""
         names = {token: name for name, token in self._ids.items()}

@@ -20,7 +20,7 @@ if
 - a step begins elsewhere: its drafts would be made anew, from a fresher hidden state. Most come out the same:
   of the demo pair's accepted drafts at positions 2 to 4, 97 % were accepted again when a run at depth 1 made
   them, and of the rejected ones 13 %. So the estimate for a lower depth is a little too low;
-- a verdict is missing: a depth above the recorded one, or a gate below it;
+- a verdict is missing: a depth above the recorded one;
 - a margin turns a verdict over: the text itself would go another way.
 """
 
@@ -90,8 +90,9 @@ def what_if(
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
     What is None stays as recorded, step by step. ``times``: StepTimes(rows) if None. Raises ValueError
-    for a depth outside 0..16, a margin outside 0..1 or a negative gate, and for either of these two where the
-    rows come from a server, which does not tell what they are compared with.
+    for a depth outside 0..16, a margin outside 0..1 or a negative gate, for either of these two where the
+    rows come from a server, which does not tell what they are compared with, and for a gate below a recorded
+    one that refused drafts: what would have come of those is not on record.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
         raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
@@ -101,6 +102,12 @@ def what_if(
         raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
     if (margin is not None or gate is not None) and np.isnan(rows.ratio).any():
         raise ValueError("a server does not tell its drafts' ratios and gaps; ask about the depth alone.")
+    refused_at = rows.step_gate[refused_steps(rows)]
+    if gate is not None and np.any(refused_at > gate):
+        raise ValueError(
+            f"not on record: the gate of {refused_at.max():g} refused drafts that a lower one may let pass. "
+            "Ask about that gate or a higher one, or record a reply with the gate off."
+        )
     verdicts = rows.accepted if margin is None else rows.match | ((rows.ratio >= margin) & (margin < 1))
     walk = _Walk(rows, verdicts, depth, gate, times or StepTimes(rows))
     return walk.run(int(np.sum(verdicts != rows.accepted)))
@@ -120,7 +127,7 @@ class _Walk:
         # A row below its own recorded gate cannot exist; NaN gaps pass every gate.
         passes = ~(rows.draft_gap < wanted)
         self.passes: list[bool] = passes.tolist()
-        self.missing = MissingDrafts(rows, verdicts, passes, gate)
+        self.missing = MissingDrafts(rows, verdicts, passes)
         self.refused: list[bool] = refused_steps(rows).tolist()
         self._lay_out()
         self.judged = [0.0] * MAX_DEPTH
@@ -232,7 +239,7 @@ class _Walk:
         step = self.step_of[token]
         before = token - self.begin_of[step]
         if self.refused[step]:
-            return self.missing.refused(self.recorded_gate[step])
+            return 0.0, 0.0
         # Behind accepted drafts, recorded or walked, the text is easy: the more of them, the easier.
         before = min(max(before, position - 1), MAX_DEPTH - 1)
         present = self.missing.passes[before] if self._gate_at(step) > 0 else 1.0

@@ -172,6 +172,18 @@ def add_prompt(parser: Parser, group: Any) -> None:
     parser.put(group, "--ignore-eos", action="store_true", help="Go on past end tokens.")
 
 
+def add_hub_model(parser: Parser) -> None:
+    """``-hf``, which names a model of the Hugging Face hub in the place of -m."""
+    parser.put(
+        parser.about,
+        "-hf",
+        "--hf-repo",
+        metavar="USER/REPO[:QUANT]",
+        help="Target from the Hugging Face hub, fetched into its cache where it is not there yet; without "
+        "QUANT Q4_K_M, Q8_0 or the first file.",
+    )
+
+
 def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
     """``--config`` and every option of the table, or of these groups; values land in ``namespace.settings``,
     checked."""

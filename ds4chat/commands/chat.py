@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ds4chat import __version__
-from ds4chat.commands.arguments import Parser, UsageError, add_prompt, add_settings, checked
+from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings, checked
 from ds4chat.commands.ds4_differences import help_text
 from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import Shot
@@ -72,6 +72,7 @@ def parser(commands: str) -> Parser:
         type=checked(PARALLEL),
         help=f"{PARALLEL.help} [with --prompts-file; 1 to 256; default 1]",
     )
+    add_hub_model(made)
     add_settings(made)
     return made
 
@@ -87,8 +88,10 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
     need_model(loaded)
     if own_process and not loaded.settings.server and (code := supervised()) is not None:
         return code
+    from ds4chat.commands.model_sampling import with_sampling_of_model
     from ds4chat.commands.oneshot import run as answer
 
+    loaded, _ = with_sampling_of_model(loaded)
     return answer(loaded.settings, shot, loaded.sources)
 
 

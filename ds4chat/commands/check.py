@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ds4chat.commands.arguments import Parser, UsageError, add_prompt, add_settings
+from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import Shot
 from ds4chat.commands.prompt import prompt_of
@@ -111,6 +111,7 @@ def parser() -> Parser:
         description="Decode a reply with MTP, replay it without, and show the first difference.",
     )
     add_prompt(made, made.add_argument_group("Prompt"))
+    add_hub_model(made)
     add_settings(made)
     return made
 

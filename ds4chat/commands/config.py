@@ -99,13 +99,17 @@ def _good(loaded: Loaded, named: str | None) -> Loaded:
 def _show(loaded: Loaded) -> int:
     import tomli_w
 
+    from ds4chat.commands.model_sampling import with_sampling_of_model
+
+    loaded, model = with_sampling_of_model(loaded)
     state = "" if os.path.exists(loaded.config_path) else " (does not exist)"
     print(f"# config file: {loaded.config_path}{state}")
     for option in OPTIONS:
         value = getattr(loaded.settings, option.attribute)
         if option.kind != "table":
             line = tomli_w.dumps({option.key: value}).strip()
-            print(f"{line:<40}  # {loaded.sources[option.key]}")
+            source = loaded.sources[option.key]
+            print(f"{line:<40}  # {f'model, {model}' if source == 'model' else source}")
     for option in OPTIONS:
         value = getattr(loaded.settings, option.attribute)
         if option.kind == "table" and value:

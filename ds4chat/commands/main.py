@@ -38,6 +38,7 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
+    "get": Command("get", "fetch or find a model of the Hugging Face hub", "USER/REPO[:QUANT]"),
     "inspect": Command("inspect", "what a file or server is, and which files pair", "FILE [SUPPORT]"),
     "bench": Command("bench", "measure whether MTP pays here, and what to set", native=True),
     "check": Command("check", "decode a reply with and without MTP and compare", native=True),

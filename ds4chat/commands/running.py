@@ -68,7 +68,9 @@ def read_options(parser: Parser, argv: list[str]) -> tuple[Namespace, Loaded]:
 
 
 def settings_of(given: Namespace) -> Loaded:
-    """The settings merged from all sources."""
+    """The settings merged from all sources; the model of -hf is fetched for them. Raises UsageError."""
+    if getattr(given, "hf_repo", None) is not None:
+        _name_fetched(given)
     loaded = load(given.settings, Path(given.config) if given.config else None)
     settings = loaded.settings
     if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
@@ -79,6 +81,24 @@ def settings_of(given: Namespace) -> Loaded:
         with suppress(ModelFileError):  # said when it is loaded
             return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
     return loaded
+
+
+def _name_fetched(given: Namespace) -> None:
+    """Put the file that -hf means in the place of -m's. Raises UsageError, and SystemExit where it cannot be
+    had, which was said then."""
+    if any(given.settings.get(key) for key in ("model", "demo", "server")):
+        raise UsageError("-hf, -m, --demo and --server each name the model: leave all but one out.")
+    from ds4chat.commands.fetching import GOES_ON, fetch_named
+    from ds4chat.models.errors import ModelFileError
+
+    try:
+        given.settings["model"] = str(fetch_named(given.hf_repo))
+    except ModelFileError as error:
+        say(error)
+        raise SystemExit(RUN_ERROR) from None
+    except KeyboardInterrupt:
+        say(GOES_ON)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def report(loaded: Loaded, named: str | None) -> None:

@@ -122,8 +122,11 @@ class Engine:
             session.replay(command.reply, asked.control, self.emit)
 
     def _next(self, session: AnySession | None) -> _Queued:
-        """The next command. When none has come for a while, the conversation's state is kept."""
+        """The next command. While none comes, what drafts cost is measured, and after a while the
+        conversation's state is kept."""
         if session:
+            if self._queue.empty():
+                session.measure(self._hurried)
             try:
                 return self._queue.get(timeout=IDLE_S)
             except queue.Empty:

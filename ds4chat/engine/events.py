@@ -19,6 +19,7 @@ from typing import IO, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
@@ -182,10 +183,12 @@ class ModelInfo:
     n_embd: int
     n_vocab: int
     has_template: bool
+    sampling: tuple[tuple[str, float], ...] = ()
+    """The sampling that the file asks for: name of the option, value."""
 
     @property
     def title(self) -> str:
-        """What the model is called on a screen: its name, or its file's, on one printable line."""
+        """What the model is called on a screen, on one printable line."""
         return one_line(self.name or PurePath(self.path).stem)
 
 
@@ -286,10 +289,10 @@ class Load:
 
     @property
     def title(self) -> str:
-        """What answers, as far as it is known before the load."""
+        """What is being loaded, before its own name is known."""
         if self.server is not None:
             return self.server.name or self.server.url
-        return one_line(PurePath(self.model).stem)
+        return display_name(self.model)
 
 
 @dataclass(frozen=True, slots=True)

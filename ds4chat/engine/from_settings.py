@@ -51,7 +51,7 @@ def chosen_sampling(sources: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         option.tuning
         for option in TUNING
-        if option.group == "sampling" and sources.get(option.key, "default") != "default"
+        if option.group == "sampling" and sources.get(option.key, "default") not in ("default", "model")
     )
 
 

@@ -556,6 +556,12 @@ class Model:
         found.sort(key=lambda pair: -len(pair[0]))
         return tuple(special for raw, special in found if raw)
 
+    @cached_property
+    def any_token(self) -> int:
+        """A token that any text may hold: the first of a plain letter's."""
+        tokens = self.tokenize("a", add_special=False, parse_special=False)
+        return tokens[0] if tokens else 0
+
     @property
     def first_token(self) -> int | None:
         """The token that this vocabulary wants before every text; None where it wants none."""

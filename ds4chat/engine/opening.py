@@ -11,8 +11,6 @@ from typing import Any
 
 from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
-from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.registry import OPENERS
@@ -54,7 +52,9 @@ from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
+from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
 
@@ -164,7 +164,7 @@ class _Opening:
         if self._rollback == "bounded" and (pair or lookup):
             self._max_depth = self._depth_of_copies(model)
         target = self._target(model, speculates=pair is not None or lookup)
-        token = _any_token(model)
+        token = model.any_token
         emit(Loading("measuring", 0.0))
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
@@ -194,7 +194,6 @@ class _Opening:
                 if self._cache is STRICT_CACHE
                 else (False, ODD_HEADS_NOTE)
             )
-        auto, remember = self._auto_depth(drafter)
         session = Session(
             target,
             drafter,
@@ -203,8 +202,7 @@ class _Opening:
             n_ctx=self._n_ctx(model),
             rollback=self._rollback,
             batches_are_exact=exact,
-            auto=auto,
-            remember=remember,
+            costs=self._costs(drafter),
             states=self._states(target, drafter, pair) if self._resuming else None,
             windowed=self._windowed,
             settling=1 if device() == "CPU" else 2,
@@ -249,7 +247,7 @@ class _Opening:
         drafted token. What takes more than a little of the memory is said. Raises LlamaError."""
         probe = Context(model, n_ctx=PROBE, n_batch=PROBE, n_outputs=1, threads=self._threads)
         try:
-            probe.decode([_any_token(model)], 0)
+            probe.decode([model.any_token], 0)
             copy = probe.recurrent_size()
         finally:
             probe.close()
@@ -308,18 +306,16 @@ class _Opening:
                 model.close()
             raise
 
-    def _auto_depth(self, drafter: Drafter | None) -> tuple[AutoDepth, Callable[[CostTable], object]]:
-        """The controller of depth "auto", started from what was measured with the same files, threads and
-        device before, and what keeps its table. Without a cache folder every load starts cold."""
-        depth = drafter.max_depth if drafter else 0
+    def _costs(self, drafter: Drafter | None) -> costs.Tables:
+        """What was measured with the same files, threads and device before. Without a cache folder it is
+        measured at every load."""
         try:
             path = paths.cache_dir() / "costs.json"
         except paths.FolderError as error:
             log.warning("%s", error)
-            return AutoDepth(None, depth), lambda table: None
+            return costs.Tables()
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        name = costs.key(self._load.model, source, self._threads, device(self._load.rpc))
-        return AutoDepth(costs.load(path, name), depth), lambda table: costs.save(path, name, table)
+        return costs.Tables(path, costs.key(self._load.model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
         """Where conversations of this load are kept; None without a cache folder, or where that is off:
@@ -354,7 +350,7 @@ class _Opening:
     def _info(self, model: Model) -> ModelInfo:
         return ModelInfo(
             path=self._load.model,
-            name=model.meta("general.name") or Path(self._load.model).stem,
+            name=display_name(self._load.model, model.meta("general.name")),
             architecture=model.meta("general.architecture"),
             quantisation=quantisation(self._header),
             parameters=model.n_params,
@@ -364,6 +360,7 @@ class _Opening:
             n_embd=model.n_embd,
             n_vocab=model.n_vocab,
             has_template=bool(model.chat_template),
+            sampling=tuple(sampling_of(self._header).items()),
         )
 
 
@@ -410,9 +407,3 @@ def _file_identity(header: Header) -> list[object]:
             digest.update(chunk)
         described.append([str(path), status.st_size, status.st_mtime_ns, digest.hexdigest()])
     return described
-
-
-def _any_token(model: Model) -> int:
-    """A token that any text may hold: the first of a plain letter's."""
-    tokens = model.tokenize("a", add_special=False, parse_special=False)
-    return tokens[0] if tokens else 0

@@ -32,10 +32,12 @@ from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.auto.costs import Tables
+from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
+from ds4chat.engine.drafters.hidden import MAX_BACKLOG
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
     Emit,
@@ -54,6 +56,7 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.measure import BUDGET_S
 from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
 from ds4chat.engine.reply import Reply, Rows
@@ -65,6 +68,9 @@ PREFILL_CHUNK = 128
 DRAFT_FAILURES = 3
 """Failed drafts in a row after which the drafter is given up: each costs a prefill of the conversation."""
 
+MEASURING_S = 20.0
+"""Most seconds that measuring what drafts cost may take where nobody waits for it."""
+
 HOPELESS = 64
 """Drafts judged since the load without one accepted, after which drafting is given up: that is not bad luck
 but a support file that does not belong to this target."""
@@ -75,8 +81,8 @@ class Session:
 
     rollback: "kv" when the target's cache can be cut anywhere; "bounded" when it can only drop tokens of
     the last batch (recurrent states); "none" when it cannot drop any. one_by_one: verify each draft by a
-    decode of its own, where batches are not bit-equal and strict mode is on. auto: the depth controller of
-    depth "auto"; ``remember`` gets its cost table after each reply that it ran. states: where keep() puts the
+    decode of its own, where batches are not bit-equal and strict mode is on. costs: what depth "auto" knows
+    of this machine. states: where keep() puts the
     conversation's state, and where a prompt's beginning may be found. windowed: some layers attend a sliding
     window, of which a saved state holds no more than its last token sees. settling: plain steps after a
     change of the batch size that tell nothing of the baseline (PlainPasses).
@@ -91,8 +97,7 @@ class Session:
         n_ctx: int,
         rollback: Literal["kv", "bounded", "none"] = "kv",
         batches_are_exact: bool = False,
-        auto: AutoDepth | None = None,
-        remember: Callable[[CostTable], object] = lambda table: None,
+        costs: Tables | None = None,
         states: SavedStates | None = None,
         windowed: bool = False,
         settling: int = 1,
@@ -107,9 +112,9 @@ class Session:
         self._windowed = windowed
         self._restored = 0
         """Tokens that came from disk without what lies before the window of the last of them."""
-        self._auto = auto or AutoDepth(None, drafter.max_depth if drafter else 0)
+        self._auto = AutoDepth(None, drafter.max_depth if drafter else 0)
         self._auto_ran = False
-        self._remember = remember
+        self._costs = costs or Tables()
         self._states = states
         self._plain = PlainPasses(settling)
         self._judged = 0
@@ -121,6 +126,8 @@ class Session:
 
     def generate(self, request: Generate, control: Control, emit: Emit) -> None:
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
+        if control.tuning.depth == "auto":
+            self.measure(lambda: control.cancelled, BUDGET_S)
         started = time.perf_counter()
         prompt = self._prompt(request, emit)
         if prompt is None:
@@ -128,12 +135,13 @@ class Session:
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         reply = Reply(request, prompt, self.target, tuning, seed)
-        self._auto.begin()
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
             prefill_ms = _ms_since(started)
+            self._auto.table = self._costs.at(len(prompt.tokens))
+            self._auto.begin(min(len(prompt.tokens) - 1 - reused, MAX_BACKLOG))
             decoding = time.perf_counter()
             index = 0
             while not reply.finish:
@@ -160,7 +168,7 @@ class Session:
         finally:
             reply.close()
         if self._auto_ran:
-            self._remember(self._auto.table)
+            self._costs.save()
             self._auto_ran = False
         self._last = Finished(
             request,
@@ -247,6 +255,28 @@ class Session:
         """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
         if self._states and self.target.used == len(self.tokens):
             self._states.save(self.target, self.drafter, self.tokens, hurried)
+
+    def measure(self, hurried: Callable[[], bool] = lambda: False, budget_s: float = MEASURING_S) -> bool:
+        """Measure what depth "auto" has to know, unless it is known; given up when ``hurried`` says so. The
+        conversation stays. False where nothing is known afterwards."""
+        n = len(self.tokens)
+        if self._costs.at(n) or not self.drafter:
+            return True
+        if n + ROOM > self.n_ctx or (n and (self.rollback != "kv" or self._restored)):
+            return False
+        try:
+            last = self.target.model.any_token
+            table = measure_costs(self.target, self.drafter, self.tokens, last, hurried, budget_s)
+            if table:
+                self._costs.put(n, table)
+        except LlamaError:
+            self.reset()
+            return False
+        if n:
+            self._rewind_to(n)
+        else:
+            self.reset()
+        return table is not None
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""

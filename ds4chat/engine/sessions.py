@@ -28,6 +28,9 @@ class AnySession(Protocol):
     def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
 
+    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Measure what drafts cost, where that is not known; given up when ``hurried`` says so."""
+
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
 

@@ -7,10 +7,12 @@ llama.cpp's own reader (ggml/src/gguf.cpp) refuses, so a file that passes is one
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -278,7 +280,7 @@ def _read_file(path: Path) -> Header:
     """The header of this one file."""
     try:
         with open_regular(path) as file:
-            return _parse(file, os.fstat(file.fileno()).st_size, path)
+            return parse_header(file, os.fstat(file.fileno()).st_size, path)
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -305,7 +307,25 @@ def _changed(path: Path) -> ModelFileError:
     )
 
 
-def _parse(file: BinaryIO, size: int, path: Path) -> Header:
+def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
+    """The metadata at a file's beginning, as far as ``data`` goes: architecture and block counts stand before
+    the tokenizer. Raises ModelFileError for what is no GGUF."""
+    scan = Scan(io.BytesIO(data), len(data), "The file")
+    _read_version(scan, len(data), Path("The file"))
+    scan.number(U64)
+    metadata: dict[str, Scalar | ArrayInfo] = {}
+    with suppress(ModelFileError):  # the end of what is there
+        for _ in range(min(scan.number(U64), MAX_KEYS)):
+            key = scan.string(_MAX_KEY, "a key").decode("utf-8", "backslashreplace")
+            metadata[key] = _read_value(scan, key)
+    return metadata
+
+
+def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
+    """The header of a file of ``size`` bytes, read from its beginning on; ``path`` is what it is called.
+
+    Other parts of a split model are not looked for. Raises ModelFileError.
+    """
     scan = Scan(file, size, path)
     version = _read_version(scan, size, path)
     n_tensors, n_keys = scan.number(U64), scan.number(U64)

@@ -5,16 +5,20 @@ Only names are listed and headers read. Made for a thread: it touches no widget.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from ds4chat.files import user_path
+from ds4chat.files import read_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, classify, kind_of
+from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.models.summary import quantisation
 
@@ -23,6 +27,11 @@ MAX_FILES = 2000
 MAX_FOLDERS = 20_000
 """A folder of models is small; a home folder given by mistake must not keep the disk busy."""
 
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
+"""Where Ollama keeps its models when it runs as a service of the system."""
+MAX_MANIFEST = 1 << 20
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 
 
@@ -36,6 +45,15 @@ class FoundModel:
     architecture: str = ""
     quantisation: str = ""
     problem: str = ""
+    title: str = ""
+    """What the model is called on a screen."""
+    name: str = ""
+    """What the file goes by where its own name is a hash: in Ollama's store, "llama3:8b"."""
+
+    @property
+    def shown(self) -> str:
+        """What the file is called in a list."""
+        return self.name or self.path.name
 
     @property
     def is_target(self) -> bool:
@@ -71,6 +89,76 @@ def search_folders(
     folders += [(home / name, MAX_DEPTH) for name in usual]
     folders.append((Path(hub), MAX_DEPTH))
     return list(dict.fromkeys(folders))
+
+
+def ollama_models(environ: Mapping[str, str], home: Path) -> dict[Path, str]:
+    """The models in Ollama's stores: path of the file -> the name that Ollama gives it, "llama3:8b".
+
+    Its manifests (``manifests/HOST/USER/NAME/TAG``, JSON) name blobs by their digests. What cannot be read of
+    them is passed over.
+    """
+    stores = [user_path(environ["OLLAMA_MODELS"])] if environ.get("OLLAMA_MODELS") else []
+    stores += [home / ".ollama/models", OLLAMA_SERVICE]
+    found: dict[Path, str] = {}
+    for store in stores:
+        for manifest in islice(_manifests(store / "manifests"), MAX_FILES):
+            host, *names, tag = manifest.relative_to(store / "manifests").parts
+            usual = host == "registry.ollama.ai"
+            names = [host, *names] if not usual else names[1:] if names[0] == "library" else names
+            for digest in _model_digests(manifest):
+                blob = store / "blobs" / f"sha256-{digest}"
+                if blob.is_file():
+                    found.setdefault(blob, f"{'/'.join(names)}:{tag}")
+    return found
+
+
+def _manifests(folder: Path) -> Iterator[Path]:
+    """The files HOST/USER/NAME/TAG below a folder, sorted."""
+    try:
+        yield from sorted(path for path in folder.glob("*/*/*/*") if path.is_file())
+    except OSError:
+        return
+
+
+def _model_digests(manifest: Path) -> Iterator[str]:
+    """The digests of the models that a manifest names."""
+    try:
+        layers = json.loads(read_regular(manifest, MAX_MANIFEST))["layers"]
+        kinds = [(layer["mediaType"], layer["digest"]) for layer in layers]
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    for kind, digest in kinds:
+        if kind == _MODEL_LAYER and isinstance(digest, str) and (match := _DIGEST.fullmatch(digest)):
+            yield match[1]
+
+
+def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
+    """What each file is called in a list: its name, and where files share one, as much of where each lies as
+    tells them apart: "a.gguf · user/repo"."""
+    counts = Counter(model.shown for model in models)
+    names: dict[Path, str] = {}
+    for name in counts:
+        alike = [model.path for model in models if model.shown == name]
+        if len(alike) == 1:
+            names[alike[0]] = name
+            continue
+        places = {path: _places(path) for path in alike}
+        for depth in range(1, max(map(len, places.values())) + 1):
+            said = {path: "/".join(reversed(parts[:depth])) for path, parts in places.items()}
+            if len(set(said.values())) == len(alike):
+                break
+        names |= {path: f"{name} · {said[path]}" for path in alike}
+    return names
+
+
+def _places(path: Path) -> list[str]:
+    """The folders of a file from the nearest on; in the hub's cache the repository, then the revision."""
+    parts = list(path.parent.parts)
+    for at in range(len(parts) - 2):
+        if parts[at].startswith("models--") and parts[at + 1] == "snapshots":
+            repo = parts[at].removeprefix("models--").replace("--", "/")
+            return [*reversed(parts[at + 3 :]), repo, parts[at + 2][:8], *reversed(parts[:at])]
+    return parts[::-1]
 
 
 def gguf_files(
@@ -116,13 +204,24 @@ def _listing(folder: Path) -> tuple[list[tuple[Path, tuple[int, int]]], list[Pat
     return sorted(files), sorted(below)
 
 
-def describe_file(path: Path) -> FoundModel:
-    """What a file is, from its header. Never raises: a bad file is found with its problem."""
+def describe_file(path: Path, name: str = "") -> FoundModel:
+    """What a file is, from its header. Never raises: a bad file is found with its problem.
+
+    ``name``: what it goes by where the file's own name is a hash.
+    """
     try:
         header = read_header(path)
-        return FoundModel(path, header.file_size, classify(header), header.architecture, quantisation(header))
+        return FoundModel(
+            path,
+            header.file_size,
+            classify(header),
+            header.architecture,
+            quantisation(header),
+            title=display_name(str(path), header.text("general.name")),
+            name=name,
+        )
     except ModelFileError as error:
-        return FoundModel(path, 0, problem=str(error))
+        return FoundModel(path, 0, problem=str(error), name=name)
 
 
 def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[SupportChoice]:
@@ -135,7 +234,7 @@ def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[
         yield _pair_choice(target, "embedded", "NextN block inside")
     for model in found:
         if model.may_support and not _same_file(model.path, target_path) and _smaller(model, target):
-            yield _pair_choice(target, str(model.path), model.path.name)
+            yield _pair_choice(target, str(model.path), model.shown)
 
 
 def _pair_choice(target: Header, support: str, label: str) -> SupportChoice:

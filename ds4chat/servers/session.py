@@ -266,6 +266,10 @@ class RemoteSession:
     def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
 
+    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Nothing: whether a draft pays is the server's choice."""
+        return True
+
     def close(self) -> None:
         """Nothing: no connection outlives its request."""
 

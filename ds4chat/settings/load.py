@@ -28,8 +28,8 @@ from ds4chat.settings.validate import (
     unknown_key,
 )
 
-Origin = Literal["default", "file", "environment", "command line"]
-"""Where a setting's value comes from."""
+Origin = Literal["default", "model", "file", "environment", "command line"]
+"""Where a setting's value comes from; "model": the file of the model that is loaded asks for it."""
 
 DEMO_DEPTH = 2
 """The demo's draft depth where none is set: deep enough that there is something to see."""
@@ -37,7 +37,7 @@ DEMO_DEPTH = 2
 MAX_BYTES = 1 << 20
 """A settings file is a few kilobytes; a larger one is something else and is not read."""
 
-_RANK: dict[Origin, int] = {"default": 0, "file": 1, "environment": 2, "command line": 3}
+_RANK: dict[Origin, int] = {"default": 0, "model": 1, "file": 2, "environment": 3, "command line": 4}
 _AT_LINE = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 _AT_END = re.compile(r"\s*\(at end of document\)")
 

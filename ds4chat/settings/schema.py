@@ -183,12 +183,13 @@ class Settings:
     )
     # -- speculation
     mtp_draft: int | Literal["auto"] = option(
-        1,
+        "auto",
         "depth",
         "speculation",
         "Most tokens drafted a step, 1 to 16, or auto: the depth that this machine's measured costs and "
-        "the running acceptance say is fastest, 0 included. In ds4, 1 means no speculation; here it is one "
-        "real draft.",
+        "the running acceptance say is fastest, 0 included. The demo, whose drafts seldom pay on a CPU, "
+        "keeps 2, so that there are drafts to see. In ds4, 1 means no speculation; here it is one real "
+        "draft.",
         low=1,
         high=16,
         metavar="N",
@@ -273,7 +274,8 @@ class Settings:
         0.0,
         "float",
         "sampling",
-        "Temperature; 0 always takes the likeliest token.",
+        "Temperature; 0 always takes the likeliest token. Where a model's file asks for sampling, the chat "
+        "and the one shot take that in place of the defaults here.",
         low=0.0,
         high=10.0,
         metavar="F",

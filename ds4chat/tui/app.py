@@ -25,11 +25,13 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Load
+from ds4chat.engine.events import Load, ModelInfo
 from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
+from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path, usable_log
+from ds4chat.settings.model_sampling import for_file, take_sampling
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
@@ -45,6 +47,7 @@ from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
     CommandChosen,
     ConversationRead,
+    DemoChosen,
     ModelChosen,
     SettingsChanged,
     SettingsSaved,
@@ -91,7 +94,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, Origin] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -130,6 +133,7 @@ class ChatApp(App[int]):
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
         )
+        self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
         self._commands = ChatCommands(self.chat_screen, self.load)
 
@@ -175,9 +179,8 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        if self._owns_process:
-            self._catch_signals()
-            drain_after_the_terminal(self._driver)
+        self._catch_signals()
+        drain_after_the_terminal(self._driver)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.load)
@@ -284,6 +287,20 @@ class ChatApp(App[int]):
             changes: dict[str, Any] = {name: getattr(asked, name) for name in MODEL_SETTINGS}
             self._settings = replace(self._settings, **changes)
 
+    def action_load_demo(self) -> None:
+        """Load the demo, in the depth that it has where none is set."""
+        unset = self._sources.get("mtp-draft", "default") == "default"
+        if unset and self.settings.mtp_draft == Settings().mtp_draft:
+            self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
+        self.load(demo=True, model="", mtp="", server="")
+
+    def _take_sampling(self, model: ModelInfo) -> None:
+        """What the model asks for holds where nothing else is set."""
+        self._settings, self._from_sources, self._sources = take_sampling(
+            self.settings, self._from_sources, self._sources, dict(model.sampling)
+        )
+        self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
+
     def action_save(self) -> None:
         """Write the settings, once every change made before this is among them."""
         self.call_later(self._save)
@@ -292,7 +309,7 @@ class ChatApp(App[int]):
         from ds4chat.settings.save import SaveError, save
 
         try:
-            save(self.settings, self.config_path)
+            save(for_file(self.settings, self._from_sources, self._sources), self.config_path)
         except (SaveError, paths.FolderError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
@@ -306,7 +323,7 @@ class ChatApp(App[int]):
             value = getattr(self.settings, option.attribute)
             if value != getattr(self._from_sources, option.attribute) and self._sources.get(
                 option.key, "default"
-            ) in ("default", "file"):
+            ) in ("default", "model", "file"):
                 self._sources[option.key] = "file" if value != option.default else "default"
                 changed: dict[str, Any] = {option.attribute: value}
                 self._from_sources = replace(self._from_sources, **changed)
@@ -314,8 +331,7 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        if self._owns_process:
-            gc.freeze()
+        gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""
@@ -340,6 +356,10 @@ class ChatApp(App[int]):
         """The picker's choice: load it."""
         self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
+    def on_demo_chosen(self, event: DemoChosen) -> None:
+        """The picker's choice, too."""
+        self.action_load_demo()
+
     # -- slash commands
 
     def run_command(self, text: str) -> bool:
@@ -359,14 +379,14 @@ class ChatApp(App[int]):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
-    def action_models(self) -> None:
-        """Choose a model."""
+    def action_models(self, get: str | None = None) -> None:
+        """Choose a model; with ``get``, words or USER/REPO, begin with what the hub has."""
         from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
         recent = self.chat.recorder.recent_models()
-        self.push_screen(ModelPicker(self.settings.model_folders, current, recent))
+        self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
         """Stored conversations."""
@@ -493,7 +513,7 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorde
     """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
     problems: list[str] = []
     config_path: Path | None = None
-    sources: Mapping[str, str] = {}
+    sources: Mapping[str, Origin] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources

@@ -43,7 +43,8 @@ COMMANDS: tuple[Command, ...] = (
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
     Command("stop", "Stop the reply and keep what came, or a check or a load", action="chat.back"),
-    Command("model", "Choose the model; with a file, load it", "[FILE]", completes="model"),
+    Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
+    Command("get", "Get a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
     Command(
         "mtp",

@@ -34,6 +34,7 @@ from ds4chat.engine.events import (
     LoadFailed,
     Loading,
     Message,
+    ModelInfo,
     Notice,
     Prefill,
     Replay,
@@ -62,6 +63,7 @@ LOCK_SECONDS = 1.0
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
+AGAIN = f"; Esc again {KILL_AFTER:.0f} seconds later ends the engine. What came is kept."
 NOT_STARTED = "The engine process cannot be started: {}. Free memory or processes, then reload."
 ENDED_BY_USER = (
     "The engine did not answer, and you ended it. Everything that came is kept; load the model again to go "
@@ -96,6 +98,8 @@ class Frame:
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
+    failed: bool = False
+    """What was asked for could not be loaded."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 
@@ -204,6 +208,8 @@ class Chat:
         """The process was ended, and its EngineDied is still to come."""
         self._started: list[Reply] = []
         self._changed = True
+        self.took_model: Callable[[ModelInfo], object] = lambda _: None
+        """Told of a model that was loaded, before a prompt that waited for it is sent."""
         self.lock = RLock()
 
     # -- the engine
@@ -258,7 +264,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        return self.load_command.title if self.load_command else ""
+        return self.load_command.title if self.load_command is not None else ""
 
     def retune(self, tuning: Tuning) -> None:
         """Take up a tuning, a running reply from its next step on."""
@@ -453,9 +459,13 @@ class Chat:
     def _warn(self) -> str:
         if not self.busy:
             self._watchdog.expect(None)
-        waited = None if self._stopped_at is None else self._clock() - self._stopped_at
-        running = "check" if self.reply is None else "reply"
-        return _warning(self._watchdog.complaint, "load" if self.state == "loading" else running, waited)
+        if self._stopped_at is not None and self._clock() - self._stopped_at >= KILL_AFTER:
+            return "The engine does not stop. Esc again ends it; what came is kept."
+        complaint = self._watchdog.complaint
+        if not complaint or self._stopped_at is not None:
+            return ""
+        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
+        return f"{complaint} Wait, or press Esc to stop the {what}{AGAIN if what != 'load' else '.'}"
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
         if recorded and self.reply is not None:
@@ -498,16 +508,14 @@ class Chat:
             self.progress = Progress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
-            self.loaded, self._in_force, frame.engine = event, self.load_command, True
-            if self.load_command is not None:
-                self.recorder.loaded(self.load_command, event)
-            if self.reply is None:  # else a reply of a server told more of it
-                self.state = "ready"
-                self._next()
+            self._loaded(event)
+            frame.engine = True
         elif isinstance(event, LoadFailed):
-            self._fail(event.message)
-        elif isinstance(event, Revised) and self.reply and event.reply == self.reply.number:
-            self._revised(self.reply, event, frame)
+            frame.failed = True
+            if not self._load_former(event.message, frame):
+                self._fail(event.message)
+        elif isinstance(event, Revised):
+            self._revised(event, frame)
         elif isinstance(event, Alive):
             self._watchdog.sign("writing" if self.state == "writing" else "reading")
         elif isinstance(event, Ended):
@@ -521,11 +529,39 @@ class Chat:
         elif isinstance(event, Notice):
             frame.notices.append(event)
 
-    def _revised(self, reply: Reply, event: Revised, frame: Frame) -> None:
-        reply.revise(event)
+    def _load_former(self, sentence: str, frame: Frame) -> bool:
+        """Load again what was loaded before the load that failed, and say why; False where nothing was, or
+        where that is what failed."""
+        if self._in_force is None or self._in_force == self.load_command:
+            return False
+        failed = self.model_name
+        self.state = "failed"  # nothing is loading any more
+        self.load(self._in_force)
+        former = self.model_name
+        again = (
+            f"{former} is loaded again." if former != failed else "What was loaded before is loaded again."
+        )
+        frame.notices.append(Notice("error", f"{sentence} {again}"))
+        frame.engine = True
+        return True
+
+    def _loaded(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._in_force = self.load_command
+        if self.load_command is not None:
+            self.recorder.loaded(self.load_command, loaded)
+        self.took_model(loaded.target)
+        if self.reply is None:  # else a reply of a server told more of it
+            self.state = "ready"
+            self._next()
+
+    def _revised(self, event: Revised, frame: Frame) -> None:
+        if self.reply is None or event.reply != self.reply.number:
+            return
+        self.reply.revise(event)
         self.session.fold(event)
-        self.recorder.took(reply, (event,))
-        frame.grown = frame.revised = reply
+        self.recorder.took(self.reply, (event,))
+        frame.grown = frame.revised = self.reply
 
     def _speculation_off(self, off: SpeculationOff, frame: Frame) -> None:
         """The status line, the panels and what is stored of later replies go by what is loaded."""
@@ -571,6 +607,9 @@ class Chat:
             return
         if ended_by_user:
             died = replace(died, message=ENDED_BY_USER)
+        if self.state == "loading" and not ended_by_user and self._load_former(died.message, frame):
+            frame.failed = True
+            return
         frame.engine = True
         self.state = "died"
         self.loaded = None
@@ -589,19 +628,3 @@ class Chat:
         self.loaded = None
         self.trouble = sentence
         self._changed = True
-
-
-def _warning(complaint: str, what: str, stopped_for: float | None) -> str:
-    """What the user is told of an engine that is silent, or that does not stop; empty while all is well.
-
-    ``what``: what runs. ``stopped_for``: seconds since it was told to stop; None where it was not.
-    """
-    if stopped_for is not None:
-        does_not = "The engine does not stop. Esc again ends it; what came is kept."
-        return does_not if stopped_for >= KILL_AFTER else ""
-    if not complaint or what == "load":
-        return f"{complaint} Wait, or press Esc to stop the load." if complaint else ""
-    return (
-        f"{complaint} Wait, or press Esc to stop the {what}; Esc again {KILL_AFTER:.0f} seconds later "
-        "ends the engine. What came is kept."
-    )

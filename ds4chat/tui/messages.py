@@ -53,6 +53,10 @@ class ModelChosen(Message):
     """Draft by lookup, alone or before the support model."""
 
 
+class DemoChosen(Message):
+    """The user chose the demo, which brings its own support model."""
+
+
 class SettingsChanged(Message):
     """The user changed settings in the chat; what that does is done already. Posted to the app itself, in
     whose order of messages a save comes after it."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from kits.recorded import judged, step
 
@@ -40,7 +38,7 @@ def run_of(
 
 def chances(rows: JudgedRows, gate: float | None = None) -> MissingDrafts:
     passes = ~(rows.draft_gap < (rows.gate if gate is None else gate))
-    return MissingDrafts(rows, rows.accepted, passes, gate)
+    return MissingDrafts(rows, rows.accepted, passes)
 
 
 GOOD, BAD = (True, 5.0), (False, 5.0)
@@ -88,39 +86,15 @@ def test_drafts_that_the_recorded_gate_refused_count_among_those_that_do_not_pas
         found = chances(rows, gate)
         assert found.passes[0] == pytest.approx(0.6)
         assert found.pass_rate == pytest.approx(0.6)
-        assert found.refused(2.0) == (0.0, 0.0)
 
 
-def test_a_lower_gate_lets_those_pass_that_an_exponential_spread_puts_above_it() -> None:
-    """A quarter lies above gate 2 (25.5 of 102 with the half draft that keeps a share off 0), so half above
-    gate 1: of the three quarters refused at 2, a third passes 1."""
+def test_what_a_lower_gate_would_let_pass_is_not_on_record() -> None:
     rows = run_of([[(True, 3.0)]] * 25 + [[]] * 76, depth=1, gate=2.0)
-    assert chances(rows, 1.0).refused(2.0)[0] == pytest.approx(1 / 3)
-    assert chances(rows, 0.0).refused(2.0)[0] == pytest.approx(1.0)
-
-
-def test_refused_drafts_are_accepted_as_the_curve_of_acceptance_over_gap_goes_on() -> None:
-    """Acceptance e^x / (1 + e^x) at gaps x of 2, 3 and 4, carried on to 0 .. 2. The mean there lies below the
-    middle one, since small gaps are the more frequent."""
-    drafts = []
-    for gap in (2.0, 3.0, 4.0):
-        right = round(1000 / (1 + math.exp(-gap)))
-        drafts += [[(True, gap)]] * right + [[(False, gap)]] * (1000 - right)
-    rows = run_of([*drafts, *[[]] * 3000], depth=1, gate=2.0)
-    accepted = chances(rows, 0.0).refused(2.0)[1]
-    assert 0.66 < accepted < 1 / (1 + math.exp(-1.0))
-    # The share above gate 2 is a half, so gaps x below it have density 2^(-x/2).
-    x = np.linspace(0, 2, 2001)
-    by_hand = np.average(1 / (1 + np.exp(-x)), weights=2.0 ** (-x / 2))
-    assert accepted == pytest.approx(by_hand, abs=0.01)
-
-
-@pytest.mark.parametrize("accepted", [True, False])
-def test_a_record_of_one_outcome_alone_gives_chances_that_are_numbers(accepted: bool) -> None:
-    rows = run_of([[(accepted, 3.0)]] * 30 + [[]] * 30, depth=1, gate=2.0)
-    passing, chance = chances(rows, 0.5).refused(2.0)
-    assert 0 < passing < 1 and 0 <= chance <= 1
-    assert (chance > 0.5) is accepted
+    with pytest.raises(ValueError, match=r"not on record: the gate of 2 refused drafts"):
+        what_if(rows, gate=1.0)
+    assert what_if(rows, gate=2.0).judged == 25
+    kept = run_of([[(True, 3.0)]] * 25, depth=1, gate=2.0)
+    assert what_if(kept, gate=1.0).judged == 25
 
 
 def test_a_drafter_without_logits_is_not_refused_by_a_gate() -> None:

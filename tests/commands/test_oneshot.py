@@ -315,6 +315,7 @@ def test_json_holds_every_text_whatever_the_character_set(command: list[str]) ->
 def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(tmp_path: Path) -> None:
     target, support = tiny.build("llama", tmp_path), tiny.build("llama-draft", tmp_path, wrong_every=1)
     args = ["-m", target, "--mtp", support, "-c", "512", "-t", "1", "--raw", "-p", END_NOW, "-n", "100"]
+    args += ["--mtp-draft", "1"]
     ran = ds4chat(*args, "--json")
     answer = json.loads(ran.stdout)
     assert answer["text"] == plain_text(100)

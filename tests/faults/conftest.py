@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kits.faults import Victim
+from kits.mounts import mounted
 
 
 @pytest.fixture
@@ -32,19 +34,8 @@ def victim(tiny_dir: Path) -> Iterator[Callable[..., Victim]]:
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a file system of its own for a test, with options such as ``size=1m`` or ``ro``."""
-    folders: list[Path] = []
-
-    def mount(options: str) -> Path:
-        folder = tmp_path / f"disk{len(folders)}"
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("a file system of a size of its own can be mounted by root alone")
-        folders.append(folder)
-        return folder
-
-    yield mount
-    for folder in folders:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+    with ExitStack() as stack:
+        numbers = itertools.count()
+        yield lambda options: stack.enter_context(mounted(tmp_path / f"disk{next(numbers)}", options))

@@ -17,8 +17,8 @@ from ds4chat.engine import saved_state
 from ds4chat.engine.opening import open_session
 from ds4chat.store.schema import VERSION
 
-NARROW = 80
-"""Columns at which no panel stands beside the sentences."""
+NARROW, WIDE_NOTICES = 80, 100
+"""Columns at which no panel stands beside the sentences, and at which a notice covers none."""
 
 
 def fill(folder: Path) -> Path:
@@ -34,11 +34,12 @@ def fill(folder: Path) -> Path:
     return filler
 
 
+@pytest.mark.mounts
 def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
-    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+    victim: Callable[..., Victim], mount: Callable[[str], Path]
 ) -> None:
-    home = mounted("size=4m")
-    chat = victim(home, columns=NARROW)
+    home = mount("size=4m")
+    chat = victim(home, columns=WIDE_NOTICES)
     chat.until("● ready")
     chat.answered()
     filler = fill(home)
@@ -47,7 +48,7 @@ def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
     chat.type("\x1b")
     chat.until("● ready")
     chat.type("\x13")  # save the settings
-    chat.until(lambda screen: all(p in one_line(screen) for p in ("were not saved", "left on device")))
+    chat.until(lambda screen: "were not saved" in screen and "left on device" in screen)
     filler.unlink()
     chat.until("written to disk again")
     chat.answered()
@@ -65,10 +66,11 @@ def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
     assert rows[3][2].startswith(" we go up to the old red hut")
 
 
+@pytest.mark.mounts
 def test_a_chat_that_begins_on_a_full_disk_works_in_memory(
-    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+    victim: Callable[..., Victim], mount: Callable[[str], Path]
 ) -> None:
-    home = mounted("size=1m")
+    home = mount("size=1m")
     fill(home)
     chat = victim(home, columns=NARROW)
     said = one_line(chat.until(lambda screen: "in memory only" in one_line(screen)))
@@ -79,10 +81,11 @@ def test_a_chat_that_begins_on_a_full_disk_works_in_memory(
     assert chat.leave() == 0
 
 
+@pytest.mark.mounts
 def test_a_chat_in_a_read_only_folder_works_in_memory(
-    victim: Callable[..., Victim], mounted: Callable[[str], Path]
+    victim: Callable[..., Victim], mount: Callable[[str], Path]
 ) -> None:
-    home = mounted("ro")
+    home = mount("ro")
     chat = victim(home, columns=NARROW)
     # Both at once: a notice may stand before the sentence for a while.
     chat.until(lambda screen: all(part in one_line(screen) for part in ("cannot be", "in memory only")))
@@ -93,12 +96,13 @@ def test_a_chat_in_a_read_only_folder_works_in_memory(
     assert os.listdir(home) == []
 
 
+@pytest.mark.mounts
 @pytest.mark.parametrize("room", [2 << 10, 300 << 10], ids=["no room at all", "less than it needs"])
 def test_a_state_that_does_not_fit_on_the_disk_costs_the_file_alone(
-    tiny_dir: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, room: int
+    tiny_dir: Path, mount: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """Nothing half-written takes what room there is, and the conversation goes on."""
-    home = mounted("size=1m")
+    home = mount("size=1m")
     monkeypatch.setenv("DS4CHAT_HOME", str(home))
     monkeypatch.setattr(saved_state, "WORTH", 0.0)
     load = replace(load_of(tiny_dir, "llama-draft", ctx=4096), keep_states=True)

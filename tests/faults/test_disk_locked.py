@@ -19,7 +19,7 @@ from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.recorder import StoreRecorder
 
-NARROW = 80
+NARROW = 100
 """Columns at which no panel stands beside the sentences."""
 LOCKED = "is locked by another program"
 KEYS = 4

@@ -18,7 +18,7 @@ from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.recorder import StoreRecorder
 
-NARROW = 80
+NARROW = 100
 """Columns at which no panel stands beside the sentences."""
 
 

@@ -38,4 +38,4 @@ class Host(App[None]):
         """Remember a message."""
         self.seen.append(message)
 
-    on_settings_saved = on_settings_changed = on_model_chosen = keep
+    on_settings_saved = on_settings_changed = on_model_chosen = on_demo_chosen = keep

@@ -136,7 +136,7 @@ def test_every_problem_of_a_file_comes_at_once_with_its_line_and_key(tmp_path: P
 
 def test_a_bad_key_has_its_default_and_the_good_ones_their_values(tmp_path: Path) -> None:
     settings = loaded(tmp_path, BROKEN).settings
-    assert (settings.mtp_draft, settings.mtp_margin, settings.temp) == (1, 1.0, 0.0)
+    assert (settings.mtp_draft, settings.mtp_margin, settings.temp) == ("auto", 1.0, 0.0)
     assert (settings.top_k, settings.system_prompt) == (7, "mtp-margin = 3\n")
     assert settings.keys == {"quit": "ctrl+q"}
     assert settings.presets == {"fast": {"mtp-draft": "auto"}}
@@ -239,7 +239,7 @@ def test_of_demo_and_model_the_stronger_source_holds(tmp_path: Path) -> None:
     assert (demo.demo, demo.model, demo.mtp) == (True, "", "")
     assert loaded(tmp_path, file, demo=True, mtp="c.gguf").settings.mtp == "c.gguf"
     model = loaded(tmp_path, "demo = true", model="x.gguf").settings
-    assert (model.demo, model.model, model.mtp_draft) == (False, "x.gguf", 1)
+    assert (model.demo, model.model, model.mtp_draft) == (False, "x.gguf", "auto")
     both = loaded(tmp_path, f"{file}\ndemo = true")
     assert [(p.line, p.key) for p in both.problems] == [(3, "demo")]
     assert both.settings.model == f"{tmp_path}/a.gguf"

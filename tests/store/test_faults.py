@@ -15,11 +15,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kits.mounts import mounted
 from kits.stored_replies import WRITER, ended, keep, python, said, step, text
 
 from ds4chat.store import Store, StoreError, open_or_in_memory, open_store
@@ -38,21 +37,6 @@ def sound(path: Path) -> bool:
     finally:
         connection.close()
     return True
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A tmpfs of its own at ``folder``."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("this needs the right to mount a tmpfs")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 # ---------------------------------------------------------------------------------------- killed
@@ -183,6 +167,7 @@ def test_copies_of_the_files_taken_while_a_writer_writes_open_and_are_sound(tmp_
 # ---------------------------------------------------------------------------------------- full disk
 
 
+@pytest.mark.mounts
 def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=1m") as folder:
         store = open_store(folder / "c.db")
@@ -214,6 +199,7 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
         assert sound(folder / "c.db")
 
 
+@pytest.mark.mounts
 def test_no_room_for_the_database_at_all_is_a_chat_in_memory(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=8k") as folder:
         store = open_or_in_memory(folder / "c.db")
@@ -253,13 +239,14 @@ print(len(store.conversations.messages(conversation)))
 # ---------------------------------------------------------------------------------------- read-only
 
 
+@pytest.mark.mounts
 def test_a_read_only_folder_can_be_read_and_is_otherwise_a_sentence(tmp_path: Path) -> None:
     with mounted(tmp_path / "fixed", "size=4m") as folder:
         store = open_store(folder / "c.db")
         conversation = store.conversations.create("kept")
         store.conversations.add(conversation, None, "user", "hello")
         store.close()
-        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
 
         with pytest.raises(StoreError, match="cannot be opened for writing") as error:
             open_store(folder / "c.db")
@@ -332,6 +319,7 @@ import sys
 from pathlib import Path
 from ds4chat.store import open_store
 from ds4chat.store.recording import Request
+from kits.mounts import mounted
 from kits.stored_replies import ended, keep, step
 {PATIENT}
 store = open_store(Path(sys.argv[1]))

@@ -17,6 +17,8 @@ from ds4chat.tui.app import ChatApp
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
+    # The models of whoever runs this are no part of it.
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
 

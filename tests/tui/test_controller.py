@@ -181,6 +181,35 @@ def test_a_failed_load_says_why_and_prompts_wait() -> None:
     assert not chat.submit("Hi")
 
 
+def test_a_failed_load_leaves_the_loaded_model_in_place() -> None:
+    chat, engine, _ = ready()
+    before = chat.load_command
+    engine.on_load(LoadFailed("y.gguf does not fit into memory."))
+    chat.load(Load("/models/y.gguf"))
+    engine.on_load(loaded())
+    frame = chat.frame()
+    assert frame.failed
+    assert [(n.level, n.message) for n in frame.notices] == [
+        ("error", "y.gguf does not fit into memory. tiny is loaded again.")
+    ]
+    assert engine.sent[-1] == before
+    assert engine.killed == 0
+    chat.frame()
+    assert (chat.state, chat.load_command) == ("ready", before)
+
+
+def test_an_engine_that_dies_in_a_load_comes_back_with_what_was_loaded() -> None:
+    chat, engine, _ = ready()
+    before = chat.load_command
+    engine.on_load(died(None))
+    chat.load(Load("/models/y.gguf"))
+    engine.alive = False
+    engine.on_load(loaded())
+    chat.frame()
+    chat.frame()
+    assert (chat.state, chat.load_command, engine.alive) == ("ready", before, True)
+
+
 def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
     class Unstartable(ReplayEngine):
         def start(self) -> None:

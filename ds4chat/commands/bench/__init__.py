@@ -3,7 +3,7 @@ how fast a server is."""
 
 from __future__ import annotations
 
-from ds4chat.commands.arguments import Parser, add_settings
+from ds4chat.commands.arguments import Parser, add_hub_model, add_settings
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import read_options
 from ds4chat.settings.schema import Settings
@@ -37,6 +37,7 @@ def parser() -> Parser:
         default="",
         help="Measure a llama.cpp server that runs the same model alongside.",
     )
+    add_hub_model(made)
     add_settings(made)
     return made
 

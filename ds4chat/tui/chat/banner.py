@@ -31,7 +31,7 @@ class Banner(Static):
             model = "the model again" if chat.state == "died" else chat.model_name
             self.show(chat.trouble, f"F5 loads {model} · /model chooses another · /log shows the log")
         elif chat.state == "none":
-            self.show("No model is loaded.", "/model chooses one · ds4chat --demo has one", error=False)
+            self.show("No model is loaded.", "/model chooses one · /model demo takes the demo", error=False)
         elif chat.warning:
             self.show(chat.warning)
         else:

@@ -58,30 +58,23 @@ class Legend(LinesView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._shown: tuple[bool, bool, bool, str] = (False, False, False, "")
-        self._seen: set[str] = set()
+        self._shown: tuple[bool, bool, bool, bool, str] = (False, False, False, False, "")
 
-    def learn(self, looks: set[str]) -> bool:
-        """Explain these looks from the next ``show`` on; False where all of them are explained already."""
-        new = looks - self._seen
-        self._seen |= new
-        return bool(new)
-
-    def show(self, *, two_colours: bool, approximate: bool, markdown: bool, hint: str) -> None:
-        """Explain the looks, those among them that were seen, and ``approximate`` before any was."""
-        self._shown = (two_colours, approximate, markdown, hint)
+    def show(self, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str) -> None:
+        """Explain these looks."""
+        self._shown = (two_colours, approximate, unknown, markdown, hint)
         self._draw_line()
 
     def on_resize(self) -> None:
         self._draw_line()
 
     def _draw_line(self) -> None:
-        two, approximate, markdown, hint = self._shown
+        two, approximate, unknown, markdown, hint = self._shown
         line = legend_line(
             self.size.width,
             two_colours=two,
-            approximate=approximate or "approximate" in self._seen,
-            unknown="unknown" in self._seen,
+            approximate=approximate,
+            unknown=unknown,
             markdown=markdown,
             hint=hint,
         )

@@ -17,6 +17,7 @@ from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
+from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.status_line import STATES, StatusLine
@@ -62,6 +63,10 @@ class Host(Protocol):
     Changes of settings are posted to it."""
 
     @property
+    def settings(self) -> Settings:
+        """All settings as they are now."""
+
+    @property
     def theme_names(self) -> list[str]:
         """The themes that there are."""
 
@@ -69,7 +74,7 @@ class Host(Protocol):
         """Run a slash command; False when it cannot be done, which was then said."""
 
     def load_stopped(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
+        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
 
 
 class ChatScreen(Screen[None]):
@@ -117,9 +122,12 @@ class ChatScreen(Screen[None]):
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
+        self._first_run = FirstRun(id="first-run")
         self._timer: Timer | None = None
         self._pace = Pace()
         self._quit_asked_at = float("-inf")
+        self._looks: set[str] = set()
+        """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self, self._send, self.prompt.refuse)
 
@@ -127,6 +135,7 @@ class ChatScreen(Screen[None]):
         with Horizontal(id="main"):
             with Vertical(id="left"):
                 yield self._welcome
+                yield self._first_run
                 yield self.transcript
                 yield self._card
                 yield self._banner
@@ -168,6 +177,9 @@ class ChatScreen(Screen[None]):
             self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
             self._banner.show_engine(self.chat)
             self.show_queue()
+            self.show_welcome()
+        if frame.failed:
+            self._host.load_stopped()
         for replayed in frame.replayed:
             self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
@@ -208,7 +220,8 @@ class ChatScreen(Screen[None]):
             self.transcript.recolour(frame.revised)
         if frame.grown is not None:
             self.transcript.grow(frame.grown)
-        if self.legend_row.legend.learn(frame.looks):
+        if not frame.looks <= self._looks:
+            self._looks |= frame.looks
             self.show_legend()
         self.dock_view.show_frame(frame, self.chat.session)
 
@@ -236,15 +249,21 @@ class ChatScreen(Screen[None]):
 
     def show_welcome(self) -> None:
         """A few words while there is nothing else to show."""
-        self._welcome.display = self.transcript.is_empty
+        first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
+        self._first_run.display = self.transcript.is_empty and first_run
+        self._welcome.display = self.transcript.is_empty and not first_run
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
 
     def show_legend(self) -> None:
         """Draw the legend."""
-        legend, shown = self.legend_row.legend, self.transcript
-        lossy = self.chat.tuning.mode == "approximate"
-        legend.show(two_colours=shown.two_colours, approximate=lossy, markdown=shown.markdown, hint=HINT)
+        self.legend_row.legend.show(
+            two_colours=self.transcript.two_colours,
+            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+            unknown="unknown" in self._looks,
+            markdown=self.transcript.markdown,
+            hint=HINT,
+        )
 
     # -- layout
 
@@ -351,6 +370,13 @@ class ChatScreen(Screen[None]):
         self.draw_frame()
         self.show_queue()
         return True
+
+    @on(PromptText.SentBlank)
+    def take_first_offer(self, event: PromptText.SentBlank) -> None:
+        """Enter on the card that stands where there is no model takes the demo."""
+        event.stop()
+        if self._first_run.display:
+            self.run_command("/model demo")
 
     def action_retry(self) -> None:
         """Answer the last prompt anew; without a loaded model, load it again."""

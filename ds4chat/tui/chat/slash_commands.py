@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ds4chat.engine import events
 from ds4chat.files import open_regular, user_path
+from ds4chat.models.errors import ModelFileError
+from ds4chat.models.gguf_file import read_header
+from ds4chat.models.kinds import kind_of
+from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
@@ -167,12 +172,18 @@ class ChatCommands:
         if not argument:
             self._app_action("models")
             return
+        if argument == "demo":
+            self._app_action("load_demo")
+            return
         path = user_path(argument)
         self._aside(
             f"/model {argument}",
-            lambda: _try_to_open(path, argument, "Give the path of a .gguf model, or /model alone."),
-            lambda _: self._load(model=str(path), mtp="", demo=False),
+            lambda: _check_model(path, argument),
+            lambda _: self._load(model=str(path), mtp="", demo=False, server=""),
         )
+
+    def do_get(self, argument: str) -> None:
+        self._app_action("models", argument)
 
     def do_mtp(self, argument: str) -> None:
         tuning = self._screen.chat.tuning
@@ -187,10 +198,10 @@ class ChatCommands:
         elif argument == "embedded":
             self._load(**self._loaded(), mtp="embedded", demo=False)
         else:
-            path = user_path(argument)
+            path, command = user_path(argument), self._screen.chat.load_command
             self._aside(
                 f"/mtp {argument}",
-                lambda: _try_to_open(path, argument, "/mtp takes on, off, embedded, lookup, none or a file."),
+                lambda: _check_support(command, path, argument),
                 lambda _: self._load(**self._loaded(), mtp=str(path), demo=False),
             )
 
@@ -252,6 +263,28 @@ class ChatCommands:
 
     def do_quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def _check_model(path: Path, name: str) -> None:
+    """Raise CommandError where the model at ``path`` cannot be used, before a loaded one is given up."""
+    _try_to_open(path, name, "Give the path of a .gguf model, or /model alone.")
+    try:
+        check_target(path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_support(loaded: events.Load | None, path: Path, name: str) -> None:
+    """Raise CommandError where the file at ``path`` cannot draft for the model that is loaded."""
+    _try_to_open(path, name, "/mtp takes on, off, embedded, lookup, none or a file.")
+    if loaded is None or not loaded.model:
+        return  # nothing is lost; the load says that there is no model
+    try:
+        target = check_target(loaded.model)
+        if not (loaded.convert and kind_of(read_header(path)).converts):
+            check_pair(target, path)
+    except ModelFileError as error:
+        raise CommandError(str(error)) from None
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -18,20 +18,25 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from ds4chat.files import is_regular, user_path
+from ds4chat.models.demo import demo_model
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.search import (
     FoundModel,
     SupportChoice,
     describe_file,
     gguf_files,
+    ollama_models,
     search_folders,
     support_choices,
+    told_apart,
 )
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.messages import ModelChosen
+from ds4chat.tui.messages import DemoChosen, ModelChosen
+from ds4chat.tui.models.rows import model_row
 
-TARGET_HINT = "Type to filter or give a path · [b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] closes"
+DEMO = "demo"
+TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 
@@ -43,6 +48,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     HINT = TARGET_HINT
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Back, then close", id="models.close"),
+        Binding("ctrl+g", "get", "Get a model from the hub", id="models.get"),
         Binding("ctrl+l", "toggle_lookup", "Lookup before the support model", id="models.lookup"),
     ]
 
@@ -71,10 +77,14 @@ class ModelPicker(Sheet[ModelChosen | None]):
         recent: Sequence[str] = (),
         *,
         home: Path | None = None,
+        get: str | None = None,
     ) -> None:
-        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths."""
+        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths. ``get``:
+        what to look for on the hub at once, "" to be asked."""
         super().__init__()
-        self._folders = search_folders(model_folders, current_model, os.environ, home or Path.home())
+        self._get = get
+        self._home = home or Path.home()
+        self._folders = search_folders(model_folders, current_model, os.environ, self._home)
         self._current = current_model
         self._recent = list(recent)
         self._found: list[FoundModel] = []
@@ -93,6 +103,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self.query_one(Input).focus()
         self._show_targets()
         self._search()
+        if self._get is not None:
+            self.action_get(self._get)
 
     # -- searching
 
@@ -102,20 +114,23 @@ class ModelPicker(Sheet[ModelChosen | None]):
         worker = get_current_worker()
         recent = [path for path in self._recent if _is_there(path)]
         first = [Path(path) for path in [self._current, *recent] if path]
+        demo = _demo()
         batch: list[FoundModel] = []
-        seen: set[Path] = set()
-        for path in [*first, *gguf_files(self._folders, lambda: worker.is_cancelled)]:
+        seen = {demo.path.resolve()}
+        ollama = ollama_models(os.environ, self._home)
+        files = gguf_files(self._folders, lambda: worker.is_cancelled)
+        for path in chain(first, files, ollama):
             if worker.is_cancelled:
                 return
             real = path.resolve()
             if real in seen:
                 continue
             seen.add(real)
-            batch.append(describe_file(path))
+            batch.append(describe_file(path, ollama.get(path, "")))
             if len(batch) >= 16:
                 self.post_message(self.Found(batch, False))
                 batch = []
-        self.post_message(self.Found(batch, True))
+        self.post_message(self.Found([*batch, demo], True))
 
     def on_model_picker_found(self, event: Found) -> None:
         event.stop()
@@ -129,33 +144,33 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _show_targets(self) -> None:
         wanted = self.query_one(Input).value.lower().split()
         models = [m for m in self._found if m.is_target or m.problem]
-        models = [m for m in models if all(word in str(m.path).lower() for word in wanted)]
+        models = [m for m in models if all(word in f"{m.path} {m.name} {m.title}".lower() for word in wanted)]
         self._shown = sorted(models, key=self._rank)
         options = self.query_one(OptionList)
         at = options.highlighted
         width = max(30, options.scrollable_content_region.width)
-        options.set_options(
-            [Option(self._target_row(m, width), disabled=bool(m.problem)) for m in self._shown]
-        )
-        usable = [i for i, m in enumerate(self._shown) if not m.problem]
-        if usable:
-            options.highlighted = at if at in usable else usable[0]
+        names = told_apart(self._found)
+        options.set_options([Option(self._target_row(m, names[m.path], width)) for m in self._shown])
+        if self._shown:
+            options.highlighted = at if at is not None and at < len(self._shown) else 0
         self._show_target_detail()
 
-    def _rank(self, model: FoundModel) -> tuple[bool, int, str]:
+    def _rank(self, model: FoundModel) -> tuple[int, int, str]:
         path = str(model.path)
         used = self._recent.index(path) if path in self._recent else len(self._recent)
-        return bool(model.problem), -1 if path == self._current else used, model.path.name.lower()
+        # The demo comes after what is the user's own, as it is always there.
+        usable = 2 if model.problem else 1 if model.name == DEMO else 0
+        return usable, -1 if path == self._current else used, model.shown.lower()
 
-    def _target_row(self, model: FoundModel, width: int) -> Text:
+    def _target_row(self, model: FoundModel, name: str, width: int) -> Text:
         path = str(model.path)
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
-            return _row(mark, model.path.name, "cannot be used", width)
+            return model_row(mark, name, "cannot be used", width)
         right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
-        return _row(mark, model.path.name, right, width)
+        return model_row(mark, name, right, width)
 
     def _show_target_detail(self) -> None:
         detail = self.query_one("#model-detail", Static)
@@ -163,12 +178,11 @@ class ModelPicker(Sheet[ModelChosen | None]):
         if at is not None and at < len(self._shown):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
+            said = f"{model.title} · {one_line(model.path)}" if model.title else model.problem
             # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
-            detail.update(Text(f"{used}{one_line(model.path)}", overflow="fold", no_wrap=False))
+            detail.update(Text(f"{used}{said}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
-        elif self._shown:
-            detail.update(self._shown[0].problem)
         else:
             places = ", ".join(str(folder) for folder, _ in self._folders)
             detail.update(f"No model here. Give a path above, or set model-folders. Searched: {places}")
@@ -223,7 +237,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         width = max(30, options.scrollable_content_region.width)
         options.set_options(
             [
-                Option(_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
+                Option(model_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
                 for c in self._choices
             ]
         )
@@ -250,7 +264,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def take_typed(self, event: Input.Submitted) -> None:
         """Take the path that stands in the field, or the highlighted model."""
         if event.value.strip():
-            self._pair_typed(user_path(event.value.strip()).absolute(), list(self._found))
+            self._pair_typed(user_path(event.value.strip()).absolute(), self._own_files())
         else:
             self._take_highlighted()
 
@@ -273,18 +287,40 @@ class ModelPicker(Sheet[ModelChosen | None]):
             return
         if self._target is None:
             if at < len(self._shown) and not self._shown[at].problem:
-                self._pair(self._shown[at].path, list(self._found))
+                self._take_target(self._shown[at])
         elif self._choices[at].fits:
             choice = self._choices[at]
             chosen = ModelChosen(str(self._target), choice.support, choice.lookup or self._lookup_first)
             self.app.post_message(chosen)
             self.dismiss(chosen)
 
+    def _own_files(self) -> list[FoundModel]:
+        """What was found, without the demo: it drafts for nothing here."""
+        return [model for model in self._found if model.name != DEMO]
+
+    def _take_target(self, model: FoundModel) -> None:
+        if model.name == DEMO:
+            self.app.post_message(DemoChosen())
+            self.dismiss(None)
+        else:
+            self._pair(model.path, self._own_files())
+
     def action_toggle_lookup(self) -> None:
         """Whether drafts found in the conversation stand before the support model."""
         if self._target is not None:
             self._lookup_first = not self._lookup_first
             self._show_choice_detail()
+
+    def action_get(self, wanted: str = "") -> None:
+        """Get a model from the Hugging Face hub, and go on with it."""
+        from ds4chat.tui.models.get_screen import GetModel
+
+        if self._target is None:
+            self.app.push_screen(GetModel(wanted), self._take_fetched)
+
+    def _take_fetched(self, path: Path | None) -> None:
+        if path is not None:
+            self._pair(path, self._own_files())
 
     def action_close(self) -> None:
         """From the support models back to the targets, from there back to the chat."""
@@ -320,18 +356,16 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._show_choices()
 
 
+def _demo() -> FoundModel:
+    """The demo as a row: its model, or why it cannot be taken."""
+    try:
+        return describe_file(demo_model(), DEMO)
+    except ModelFileError as error:
+        return FoundModel(Path(DEMO), 0, problem=str(error), name=DEMO)
+
+
 def _is_there(path: str | Path) -> bool:
     try:
         return is_regular(path)
     except TimeoutError:
         return True  # reading it says what is wrong
-
-
-def _row(mark: str, name: str, right: str, width: int) -> Text:
-    """A row of exactly ``width`` cells: mark, name, and the rest at the right."""
-    name = one_line(name)
-    room = max(8, width - cell_len(right) - 4)
-    if cell_len(name) > room:
-        name = set_cell_size(name, room - 1) + "…"
-    gap = " " * max(1, width - 2 - cell_len(name) - cell_len(right))
-    return Text(f"{mark} {name}{gap}{right}", no_wrap=True, overflow="ellipsis", end="")

@@ -54,6 +54,9 @@ class PromptText(TextArea):
             self.text = text
             """With the folded texts written out."""
 
+    class SentBlank(Message):
+        """Enter was pressed on a blank prompt."""
+
     class ScrollRequested(Message):
         """The transcript is to scroll by pages, or (0) to follow its end."""
 
@@ -182,6 +185,8 @@ class PromptText(TextArea):
             self.last_sent = (text, self.text)
             self.put("")
             self.post_message(self.Sent(text))
+        else:
+            self.post_message(self.SentBlank())
 
     def action_newline(self) -> None:
         """Begin a new line."""

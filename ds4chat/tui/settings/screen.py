@@ -17,6 +17,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option as Row
 
+from ds4chat.settings.model_sampling import for_file
 from ds4chat.settings.save import SaveError, save
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
@@ -343,7 +344,8 @@ class SettingsScreen(Sheet[Settings | None]):
 
     def _save(self, force: bool) -> None:
         try:
-            save(self._draft, self._path, force=force)
+            given = self._from_sources or self._saved
+            save(for_file(self._draft, given, self._sources), self._path, force=force)
         except SaveError as error:
             self._refused = self._path.is_file() and not force
             self._say(f"{error} S writes over it." if self._refused else str(error), error=True)

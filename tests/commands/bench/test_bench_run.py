@@ -261,7 +261,7 @@ def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> N
 
 
 def test_check_says_when_the_drafter_was_given_up(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = settings_for(tiny_dir, "llama-draft", predict=80)
+    settings = settings_for(tiny_dir, "llama-draft", mtp_draft=1, predict=80)
     settings = replace(settings, mtp=str(tiny.build("llama-draft", tiny_dir, wrong_every=1)))
     assert check.run(settings, Shot(" end now", json=True, raw=True)) == 0
     out, err = capsys.readouterr()

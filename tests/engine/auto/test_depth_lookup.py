@@ -28,6 +28,16 @@ COSTS = {
 """v(0..8); each further row costs what the last one did."""
 
 
+def table(costs: tuple[float, ...], change: float = 0.0) -> CostTable:
+    """What measuring such a machine finds."""
+    return CostTable(
+        {k + 1: PLAIN_MS * verify(costs, k) for k in range(17)},
+        dict.fromkeys(range(1, 17), 0.06),
+        (PLAIN_MS * change, PLAIN_MS * change),
+        (0.15, 0.15),
+    )
+
+
 def verify(costs: tuple[float, ...], drafts: int) -> float:
     """Plain steps of a verification of this many drafts."""
     return costs[drafts] if drafts < 9 else costs[8] + (costs[8] - costs[7]) * (drafts - 8)
@@ -93,7 +103,7 @@ def test_auto_reaches_the_better_of_plain_and_the_best_fixed_depth(machine: str,
     the fixed depth that is best for the kind in hindsight, whichever is faster."""
     costs = COSTS[machine]
     fixed = [speeds(FixedDepth(depth), tokens, costs, 0) for depth in (1, 2, 3, 4, 6, 8)]
-    auto = [speeds(AutoDepth(None), tokens, costs, seed) for seed in range(1, 6)]
+    auto = [speeds(AutoDepth(table(costs)), tokens, costs, seed) for seed in range(1, 6)]
     shares = {}
     for kind in ("chat", "code", "list", "rewrite", "story"):
         better = max(1.0, *(speed[kind] for speed in fixed))
@@ -111,7 +121,7 @@ def test_auto_reckons_with_what_another_batch_size_costs(change: float) -> None:
     costs = COSTS["a GPU"]
     fixed = [speeds(FixedDepth(depth), 128, costs, 0, change) for depth in (1, 2, 3, 4, 6, 8)]
     plain = speeds(FixedDepth(0), 128, costs, 0, change)
-    auto = [speeds(AutoDepth(None), 128, costs, seed, change) for seed in range(1, 6)]
+    auto = [speeds(AutoDepth(table(costs, change)), 128, costs, seed, change) for seed in range(1, 6)]
     mean = {kind: statistics.mean(speed[kind] for speed in auto) for kind in plain}
     better = {kind: max(plain[kind], *(speed[kind] for speed in fixed)) for kind in plain}
     assert statistics.geometric_mean(mean[kind] / better[kind] for kind in plain) >= 0.95, (mean, better)
@@ -183,10 +193,12 @@ def test_lookup_learns_nothing_from_what_the_user_writes() -> None:
 
 def asked_run(tokens: int, changed: float) -> list[int]:
     """Replies of 200 tokens from a drafter that is always right at a confidence of 0.97, v(k) = 1 + k / 5;
-    the first two steps of another size take ``changed`` plain steps longer while fewer than 12 tokens came.
+    another size is free, but the table says that its first two steps take ``changed`` plain steps longer.
     The tokens before each draft."""
-    auto, drafted = AutoDepth(None, 8), []
-    at, rows, same = 0, 0, 0
+    verify = {k + 1: PLAIN_MS * (1 + k / 5) for k in range(9)}
+    known = CostTable(verify, dict.fromkeys(range(1, 9), 0.01), (PLAIN_MS * changed, PLAIN_MS * changed))
+    auto, drafted = AutoDepth(known, 8), []
+    at = 0
     while at < tokens:
         if at % 200 == 0:
             auto.begin()
@@ -195,16 +207,15 @@ def asked_run(tokens: int, changed: float) -> list[int]:
             drafts += 1
         if drafts:
             drafted.append(at)
-        rows, same = drafts + 1, same + 1 if rows == drafts + 1 else 0
-        ms = PLAIN_MS * (1 + drafts / 5 + (changed if at < 12 and same < 2 else 0))
+        ms = PLAIN_MS * (1 + drafts / 5)
         auto.observe(StepCost(depth, drafts, drafts, drafts, 0.01, ms, ms + 0.01, drafts + 1))
         at += drafts + 1
     return drafted
 
 
 def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
-    """Two stalls make a change look dearer than all that may be lost, so that no draft is a stake. After
-    1,024 tokens without one the costs are renewed, and drafting goes on."""
+    """A table that was measured on a busy machine makes a change look dearer than all that may be lost. After
+    each 1,024 tokens without a draft one is made all the same, and drafting goes on."""
     drafted = asked_run(8000, 4.5)
     assert len([at for at in drafted if at > 4000]) > 100
 
@@ -212,12 +223,7 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
     with or without drafts: short replies without a draft leave all of the room there was."""
-    table = CostTable()
-    for _ in range(3):
-        table.verify.add(1, PLAIN_MS)
-    for before in (0, 0, 0, 1, 1, 1):
-        table.observe_change(before, 2 * PLAIN_MS)
-    auto = AutoDepth(table, 8)
+    auto = AutoDepth(CostTable({1: PLAIN_MS}, {}, (PLAIN_MS, PLAIN_MS)), 8)
     for _ in range(12):
         auto.begin()
         for step in range(20):

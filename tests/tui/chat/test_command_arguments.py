@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tiny
 from kits.chat_stage import Chat, Open
 
 from ds4chat.engine.events import Load
@@ -48,6 +49,7 @@ FREE: dict[str, str] = {
     "settings": "margin",
     "system": "Be brief.",
     "explore": "nowhere.log",
+    "get": "llama 3",
 }
 """Those that take any words; what is wrong with a log file is said by the explorer, which reads it."""
 
@@ -58,7 +60,8 @@ def test_every_command_with_an_argument_is_here() -> None:
 
 def filled(argument: str, folder: Path) -> str:
     model, text = folder / "m.gguf", folder / "notes.txt"
-    model.write_bytes(b"GGUF")
+    if "{file}" in argument:
+        model.write_bytes(tiny.build("llama", folder).read_bytes())
     text.write_text("a note")
     places = {"{file}": model, "{text}": text, "{out}": folder / "out.md", "{nowhere}": "/nowhere/x.md"}
     return str(places.get(argument, argument))

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
+import pytest
 import tiny
 from kits.screen_stage import Host
 from textual.widgets import Input, OptionList, Static
 
+from ds4chat.models import demo, search
 from ds4chat.models.search import (
+    FoundModel,
     describe_file,
     gguf_files,
+    ollama_models,
     search_folders,
     support_choices,
+    told_apart,
 )
+from ds4chat.tui.messages import DemoChosen
 from ds4chat.tui.models.screen import ModelPicker
+
+
+@pytest.fixture(autouse=True)
+def no_store_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ollama's models of whoever runs this are no part of it."""
+    monkeypatch.setattr(search, "OLLAMA_SERVICE", Path("/nonexistent"))
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
 
 
 async def searched(app: Host, pilot) -> None:
@@ -26,7 +41,8 @@ async def searched(app: Host, pilot) -> None:
 
 def rows(app: Host) -> list[str]:
     options = app.sheet.query_one(OptionList)
-    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    shown = [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    return [row for row in shown if row.split()[:1] != ["demo"]]
 
 
 def detail(app: Host) -> str:
@@ -71,10 +87,61 @@ def test_a_bad_file_is_found_with_its_problem(tmp_path: Path) -> None:
     assert "does not exist" in describe_file(tmp_path / "gone.gguf").problem
 
 
+def test_ollamas_models_are_found_by_their_manifests(tiny_dir: Path, tmp_path: Path) -> None:
+    """The default registry and its library are left out of a name, as Ollama does; what is no model, or not
+    there, or leads elsewhere, is passed over."""
+    store = tmp_path / ".ollama/models"
+    data = tiny.build("llama", tiny_dir).read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    (store / "blobs").mkdir(parents=True)
+    (blob := store / "blobs" / f"sha256-{digest}").write_bytes(data)
+    manifests = {
+        "registry.ollama.ai/library/llama3/8b": f"sha256:{digest}",
+        "hf.co/someone/tiny/latest": f"sha256:{digest}",
+        "registry.ollama.ai/me/gone/1": f"sha256:{'0' * 64}",
+        "registry.ollama.ai/me/evil/1": "sha256:../../../../etc/passwd",
+    }
+    for name, named in manifests.items():
+        path = store / "manifests" / name
+        path.parent.mkdir(parents=True)
+        layers = [
+            {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{digest}"},
+            {"mediaType": "application/vnd.ollama.image.model", "digest": named},
+        ]
+        path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    (store / "manifests/registry.ollama.ai/me/evil/2").write_text("no JSON")
+    assert ollama_models({}, tmp_path) == {blob: "hf.co/someone/tiny:latest"}
+    (store / "manifests/hf.co/someone/tiny/latest").unlink()
+    assert ollama_models({}, tmp_path) == {blob: "llama3:8b"}
+    assert ollama_models({"OLLAMA_MODELS": str(store)}, tmp_path / "nobody") == {blob: "llama3:8b"}
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    paths = [
+        "/hub/models--user--repo/snapshots/0123456789abcdef/a.gguf",
+        "/hub/models--other--repo/snapshots/0123456789abcdef/a.gguf",
+        "/m/x/a.gguf",
+        "/n/x/a.gguf",
+        "/m/x/b.gguf",
+    ]
+    names = told_apart([FoundModel(Path(path), 1) for path in paths])
+    assert [names[Path(path)] for path in paths] == [
+        "a.gguf · 01234567/user/repo",
+        "a.gguf · 01234567/other/repo",
+        "a.gguf · m/x",
+        "a.gguf · n/x",
+        "b.gguf",
+    ]
+    assert told_apart([FoundModel(Path(path), 1) for path in paths[:2]]) == {
+        Path(paths[0]): "a.gguf · user/repo",
+        Path(paths[1]): "a.gguf · other/repo",
+    }
+
+
 def test_choices_say_what_fits_and_why_not(tiny_dir: Path) -> None:
     target = tiny.build("deepseek4", tiny_dir)
     support = tiny.build("deepseek4-support", tiny_dir)
-    other = tiny.build("eagle3", tiny_dir)
+    other = tiny.build("gemma4-assistant", tiny_dir)
     choices = {
         c.label: c for c in support_choices(target, [describe_file(p) for p in (support, other, target)])
     }
@@ -127,7 +194,7 @@ async def test_embedded_lookup_and_lookup_first(tmp_path: Path) -> None:
 
 async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) -> None:
     tiny.build("deepseek4", tmp_path)
-    tiny.build("eagle3", tmp_path)
+    tiny.build("gemma4-assistant", tmp_path)
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
         await searched(app, pilot)
@@ -136,7 +203,7 @@ async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) ->
         await pilot.press("end")
         await pilot.pause()
         assert "does not fit" in rows(app)[-1]
-        assert "eagle3" in detail(app).lower()
+        assert "gemma4-assistant" in detail(app).lower()
         await pilot.press("enter")
         await pilot.pause()
         assert app.seen == []
@@ -159,13 +226,64 @@ async def test_filter_recent_current_and_bad_files(tmp_path: Path) -> None:
         await searched(app, pilot)
         assert [row[0] for row in rows(app)] == ["●", "↺", " "]
         assert "cannot be used" in rows(app)[2]
-        assert app.sheet.query_one(OptionList).get_option_at_index(2).disabled
+        await pilot.press(*["down"] * 3, "enter")
+        await searched(app, pilot)
+        assert "broken.gguf is not a GGUF file" in detail(app)
+        assert app.seen == [] and len(rows(app)) == 3
         await pilot.press(*"deepseek")
         await pilot.pause()
         assert len(rows(app)) == 1 and first.name in rows(app)[0]
         await pilot.press(*"zzz")
         await pilot.pause()
         assert rows(app) == [] and "No model here" in detail(app)
+
+
+async def test_ollamas_model_is_shown_by_its_name(tmp_path: Path) -> None:
+    data = tiny.build("llama", tmp_path / "built").read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    store = tmp_path / "home/.ollama/models"
+    (store / "blobs").mkdir(parents=True)
+    (store / "blobs" / f"sha256-{digest}").write_bytes(data)
+    manifest = store / "manifests/registry.ollama.ai/library/tiny/1b"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    app = Host(ModelPicker("", home=tmp_path / "home"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        assert [row.split()[0] for row in rows(app)] == ["tiny:1b"]
+        await pilot.press("enter")
+        await searched(app, pilot)
+        assert rows(app)[0].split()[:2] == ["✓", "none"]
+
+
+async def test_the_demo_is_offered_after_what_is_there(tmp_path: Path) -> None:
+    tiny.build("llama", tmp_path)
+    app = Host(picker_over(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        options = app.sheet.query_one(OptionList)
+        assert str(options.get_option_at_index(1).prompt).split()[:2] == ["demo", "llama"]
+        await pilot.press("down")
+        await pilot.pause()
+        assert "SmolLM2 135M Instruct" in detail(app)
+        await pilot.press("enter")
+        await pilot.pause()
+    assert [type(message) for message in app.seen] == [DemoChosen]
+    assert app.results == [None]
+
+
+async def test_a_demo_that_is_not_installed_says_how_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    app = Host(picker_over(tmp_path / "empty"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await searched(app, pilot)
+        assert 'pip install "ds4chat[demo]"' in detail(app)
+        await pilot.press("enter")
+        await pilot.pause()
+    assert app.seen == []
 
 
 async def test_a_typed_path_is_taken_with_its_neighbours(tmp_path: Path) -> None:

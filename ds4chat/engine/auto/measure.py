@@ -1,0 +1,116 @@
+"""What AutoDepth has to know of this machine, measured in steps like a reply's whose drafts all fail."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.drafters.base import Drafter, Policy
+from ds4chat.engine.events import MAX_DEPTH
+from ds4chat.engine.judge import choose
+from ds4chat.engine.llama import Context
+
+DEPTHS = (1, 2, 4, 8, 3, 16, 6, 5, 7)
+"""In the order in which they are measured: where time runs out, those before are what auto takes."""
+STEPS = 4
+"""Of each depth: two that pay for the change of size, and two of which the faster one counts."""
+BEHIND = 32
+"""Tokens that the drafter has to catch up with when that is measured."""
+BUDGET = 150
+"""Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
+BUDGET_S = 1.0
+ROOM = STEPS * (len(DEPTHS) + 1) + BEHIND + MAX_DEPTH + 2
+"""Tokens of context that it takes."""
+
+_TAKES_ALL = Policy(0.0, lambda token: False, lambda position, prob: True)
+
+
+def measure_costs(
+    target: Context,
+    drafter: Drafter,
+    tokens: list[int],
+    last: int,
+    hurried: Callable[[], bool],
+    budget_s: float,
+) -> CostTable | None:
+    """The costs after ``tokens``, which both caches hold, and to which what is decoded is added; None where
+    ``hurried`` said in time that it has to wait. Raises LlamaError.
+
+    ``budget_s``: seconds after which no further depth is begun.
+    """
+    began = time.perf_counter()
+    verify: dict[int, float] = {}
+    draft: dict[int, float] = {}
+    changes: list[tuple[float, float]] = []
+    overhead = {0: 0.0, 1: 0.0}
+    for depth in (0, *DEPTHS):
+        spent = time.perf_counter() - began
+        allowed = min(budget_s, max(BUDGET_S, BUDGET * verify[1] / 1000)) if draft else math.inf
+        if depth > drafter.max_depth or spent > allowed:
+            continue
+        taken: list[float] = []
+        for _ in range(STEPS):
+            if hurried():
+                return None
+            drafted, drafting, verifying, rest = _step(target, drafter, tokens, last, depth)
+            taken.append(verifying)
+            if drafted:
+                draft[drafted] = min(drafting, draft.get(drafted, drafting))
+            elif depth:
+                draft[depth] = min(drafting, draft.get(depth, drafting))
+            overhead[depth > 0] = rest
+        verify[depth + 1] = min(taken[2:])
+        changes.append((taken[0] - verify[depth + 1], taken[1] - verify[depth + 1]))
+    if not draft:
+        return None
+    catch_up = 0.0
+    if not hurried():
+        _commit(target, drafter, tokens, [last] * BEHIND)
+        _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
+        catch_up = max(0.0, drafting - draft.get(1, drafting)) / BEHIND
+    noise = CostTable.NOTICEABLE * verify[1]
+    first, second = (max(0.0, statistics.median(change)) for change in zip(*changes[1:]))
+    return CostTable(
+        verify,
+        draft,
+        (first if first > noise else 0.0, second if second > noise else 0.0),
+        (overhead[0], overhead[1]),
+        catch_up,
+    )
+
+
+def _step(
+    target: Context, drafter: Drafter, tokens: list[int], last: int, depth: int
+) -> tuple[int, float, float, float]:
+    """One step whose drafts are all dropped: how many tokens were drafted, and milliseconds of the draft, of
+    the verification of ``depth`` of them, and of the rest."""
+    t0 = time.perf_counter()
+    drafted = len(drafter.draft(tokens, last, depth, _TAKES_ALL).tokens) if depth else 0
+    t1 = time.perf_counter()
+    rows = [last] * (depth + 1)
+    n = len(tokens)
+    target.decode(rows, n)
+    t2 = time.perf_counter()
+    for row in target.logits(len(rows)):
+        choose(row)
+    _keep_first(target, drafter, tokens, rows)
+    t3 = time.perf_counter()
+    return drafted, (t1 - t0) * 1000, (t2 - t1) * 1000, (t3 - t2) * 1000
+
+
+def _keep_first(target: Context, drafter: Drafter, tokens: list[int], rows: Sequence[int]) -> None:
+    n = len(tokens)
+    tokens.append(rows[0])
+    drafter.observe(rows, n, 1)
+    if len(rows) > 1:
+        target.remove_from(n + 1)
+
+
+def _commit(target: Context, drafter: Drafter, tokens: list[int], more: Sequence[int]) -> None:
+    n = len(tokens)
+    target.decode(more, n, outputs="none")
+    tokens.extend(more)
+    drafter.observe(more, n, len(more))

@@ -1,0 +1,97 @@
+"""What stands in the chat while there is no model: where to get one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from textual import work
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+from textual.worker import get_current_worker
+
+from ds4chat.models.demo import INSTALL, demo_model
+from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.naming import display_name
+from ds4chat.models.search import describe_file, gguf_files, ollama_models, search_folders
+from ds4chat.settings.schema import Settings
+from ds4chat.tui.controller import EngineState
+from ds4chat.tui.kit.lines import style_sheet
+
+MOST_LOOKED_AT = 60
+"""Files whose headers are read; the picker reads all of them."""
+MOST_NAMED = 3
+
+
+class FirstRun(Static):
+    """A card with three ways to a model: the demo, this disk, the hub."""
+
+    DEFAULT_CSS = style_sheet(__package__, "first_run.tcss")
+
+    class Searched(Message):
+        """What models there are on this disk."""
+
+        def __init__(self, names: Sequence[str], more: bool) -> None:
+            super().__init__()
+            self.names = names
+            self.more = more
+            """There are files that were not looked at."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.display = False
+        self._disk = "looking on this disk…"
+        self._begun = False
+
+    def wanted_by(self, settings: Settings, state: EngineState) -> bool:
+        """There is no model, and none is named. The first time, the disk is looked through."""
+        wanted = state == "none" and not (settings.model or settings.demo or settings.server)
+        if wanted and not self._begun:
+            self._begun = True
+            self._search(settings.model_folders)
+            self._draw()
+        return wanted
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _search(self, model_folders: str) -> None:
+        worker = get_current_worker()
+        folders = search_folders(model_folders, "", os.environ, Path.home())
+        ollama = ollama_models(os.environ, Path.home())
+        files = [*islice(gguf_files(folders, lambda: worker.is_cancelled), MOST_LOOKED_AT + 1), *ollama]
+        found = [describe_file(path, ollama.get(path, "")) for path in files[:MOST_LOOKED_AT]]
+        names = [model.name or model.title for model in found if model.is_target]
+        self.post_message(self.Searched(list(dict.fromkeys(names)), len(files) > MOST_LOOKED_AT))
+
+    def on_first_run_searched(self, event: Searched) -> None:
+        event.stop()
+        count = len(event.names)
+        if count:
+            named = ", ".join(event.names[:MOST_NAMED]) + (", …" if count > MOST_NAMED else "")
+            said = f"{'at least ' if event.more else ''}{count} model{'s' if count > 1 else ''}"
+            self._disk = f"{said} on this disk: {named}"
+        else:
+            self._disk = "none found on this disk in the usual places; it takes a path, too"
+        self._draw()
+
+    def _draw(self) -> None:
+        try:
+            path = demo_model()
+            demo = (
+                f"takes the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
+            )
+        except (ModelFileError, OSError):
+            demo = f"takes the demo, once installed: {INSTALL}"
+        # Names come from files: as variables they are text and no markup.
+        self.update(
+            Content.from_markup(
+                "[b $primary]A model first[/]\n\n"
+                "[b]Enter[/]       [$foreground-muted]$demo[/]\n"
+                "[b]/model[/]      [$foreground-muted]$disk[/]\n"
+                "[b]/get[/] WORDS  [$foreground-muted]gets one from the Hugging Face hub[/]",
+                demo=demo,
+                disk=self._disk,
+            )
+        )

@@ -1,0 +1,237 @@
+"""Get a model from the Hugging Face hub: search, choose a file, and watch it come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from ds4chat.models.download import Progress
+from ds4chat.models.errors import shown_size
+from ds4chat.text import one_line
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+from ds4chat.tui.models.rows import model_row
+
+HINT = "Type words or USER/REPO · [b]Enter[/b] asks the hub · [b]Esc[/b] closes"
+LIST_HINT = "[b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] goes back"
+LOADING_HINT = "[b]Esc[/b] stops; what came is kept, and the next start goes on from there"
+STOPPED = "Stopped. What came is kept: Enter goes on from there."
+STOP_SECONDS = 5.0
+"""How long a stopped download may take to leave in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the list and what Enter does with it."""
+
+    name: str
+    right: str
+    take: Callable[[], object]
+
+
+class GetModel(Sheet[Path | None]):
+    """Dismisses with the path of the model that came, or with None.
+
+    The work is that of the command ``get``, in a process of its own: Esc ends it at once, whatever the
+    network does, and nothing of the hub's library is loaded here.
+    """
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "get_screen.tcss"]
+    TITLE_TEXT = "Get a model"
+    HINT = HINT
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Stop, then back, then close", id="get.close"),
+    ]
+
+    def __init__(self, wanted: str = "") -> None:
+        """``wanted``: words or USER/REPO that the user typed elsewhere; they are asked for at once."""
+        super().__init__()
+        self._wanted = wanted
+        self._rows: tuple[_Row, ...] = ()
+        self._before: tuple[_Row, ...] = ()
+        """The rows of the search, while those of a repository are shown."""
+        self._process: asyncio.subprocess.Process | None = None
+
+    def compose_sheet(self) -> ComposeResult:
+        yield Input(self._wanted, placeholder="words, or USER/REPO", id="get-field")
+        yield OptionList(id="get-list")
+        yield Static(id="get-detail", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+        self._say("Nothing is asked of the hub before you press Enter.")
+        if self._wanted:
+            self._ask(self._wanted)
+
+    # -- asking
+
+    @on(Input.Submitted, "#get-field")
+    def ask_typed(self, event: Input.Submitted) -> None:
+        """Ask the hub for what was typed."""
+        if event.value.strip():
+            self._ask(event.value.strip())
+
+    @work(exclusive=True, group="get", exit_on_error=False)
+    async def _ask(self, text: str, before: tuple[_Row, ...] = ()) -> None:
+        """Show what a search finds, or a repository holds; ``before``: the rows to which Esc goes back."""
+        await self._end()
+        self._say("Asking the hub…")
+        # A quantisation that was typed would start a download: it is chosen in the list.
+        asked = [text.partition(":")[0], "--list"] if "/" in text else [f"--search={text}"]
+        async with aclosing(self._run(*asked)) as answers:
+            async for answer in answers:
+                self._before = before
+                if "models" in answer:
+                    self._show_models(answer["models"])
+                else:
+                    self._show_found(answer["repositories"])
+
+    def _show_found(self, found: list[dict[str, Any]]) -> None:
+        rows = []
+        for one in found:
+            notes = [*one["marks"], *(["gated"] if one["gated"] else [])]
+            right = f"{', '.join(notes)}  {one['downloads']:>11,}"
+            rows.append(_Row(one["repo"], right, lambda to=one["repo"]: self._ask(to, self._rows)))  # type: ignore[misc]
+        said = "Downloads at the right, and what drafts there." if rows else "Nothing has these words."
+        self._show(rows, said)
+
+    def _show_models(self, models: list[dict[str, Any]]) -> None:
+        rows = []
+        for one in models:
+            size = "" if one["size_bytes"] is None else shown_size(one["size_bytes"])
+            right = f"{one['quantisation']:<10} {size:>8}"
+            rows.append(_Row(one["name"], right, lambda to=one["reference"]: self._load(to)))  # type: ignore[misc]
+        self._show(rows, "Enter fetches the file." if rows else "No GGUF file in this repository.")
+
+    # -- loading
+
+    @work(exclusive=True, group="get", exit_on_error=False)
+    async def _load(self, reference: str, then: Path | None = None) -> None:
+        """Fetch a file; ``then``: the model for which it drafts, and which is the one to be loaded."""
+        await self._end()
+        self.show_hint(LOADING_HINT)
+        self._say("Asking the hub…")
+        async with aclosing(self._run(reference)) as answers:
+            async for answer in answers:
+                if "done" in answer:
+                    self._say(Progress(**answer).words)
+                else:
+                    self._landed(answer, then)
+
+    def _landed(self, answer: dict[str, Any], then: Path | None) -> None:
+        path = Path(answer["path"])
+        if answer["problem"]:
+            self._say(answer["problem"])
+        elif then is not None or not answer["support"]:
+            self.dismiss(then or path)
+        else:
+            rows = [_Row("Without it", "", lambda: self.dismiss(path))]
+            for one in answer["support"]:
+                right = f"{one['drafts']}  {shown_size(one['size_bytes'])}"
+                fetch = lambda to=one["reference"]: self._load(to, path)  # noqa: E731
+                rows.insert(0, _Row(f"Fetch {one['name']}", right, fetch))
+            self._before = ()
+            self._show(rows, f"{path.name} is here, and this file drafts for it.")
+
+    # -- the process
+
+    async def _run(self, *asked: str) -> AsyncGenerator[dict[str, Any], None]:
+        """What ``ds4chat get`` answers, object by object; its error is said."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "ds4chat", "get", "--json", *asked),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=1 << 22,
+        )
+        self._process = process
+        assert process.stdout is not None
+        failed = ""
+        try:
+            async for line in process.stdout:
+                answer = json.loads(line)
+                if "error" in answer:
+                    failed = str(answer["error"])
+                else:
+                    yield answer
+            if await process.wait() and process is self._process:
+                self._say(failed or "The hub's answer ended early. Enter asks again; /log may say more.")
+        finally:
+            self._hang_up(process)
+            if self._process is process:
+                self._process = None
+
+    async def _end(self) -> None:
+        """Stop what runs, and wait until it is gone: it may hold the file that is asked for next."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._hang_up(process)
+            try:
+                await asyncio.wait_for(process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    @staticmethod
+    def _hang_up(process: asyncio.subprocess.Process) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+
+    # -- the screen
+
+    def _show(self, rows: Sequence[_Row], said: str) -> None:
+        self._rows = tuple(rows)
+        options = self.query_one(OptionList)
+        width = max(30, options.scrollable_content_region.width)
+        options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in rows])
+        if rows:
+            options.highlighted = 0
+            options.focus()
+        self.show_hint(LIST_HINT if rows else HINT)
+        self._say(said)
+
+    def _say(self, sentence: str) -> None:
+        for line in self.query("#get-detail").results(Static):  # none while the screen is taken down
+            line.update(one_line(sentence))
+
+    @on(OptionList.OptionSelected)
+    def take_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter or a click on a row."""
+        if event.option_index < len(self._rows):
+            self._rows[event.option_index].take()
+
+    def on_resize(self) -> None:
+        """The rows fill the width."""
+        options = self.query_one(OptionList)
+        if self._rows and (at := options.highlighted) is not None:
+            width = max(30, options.scrollable_content_region.width)
+            options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in self._rows])
+            options.highlighted = at
+
+    def action_close(self) -> None:
+        """Stop what runs; else from a repository back to the search; else back to where this was opened."""
+        if self._process is not None:
+            self._stop()
+        elif self._before:
+            rows, self._before = self._before, ()
+            self._show(rows, "")
+        else:
+            self.dismiss(None)
+
+    @work(exclusive=True, group="get", exit_on_error=False)
+    async def _stop(self) -> None:
+        await self._end()
+        self.show_hint(LIST_HINT if self._rows else HINT)
+        self._say(STOPPED)

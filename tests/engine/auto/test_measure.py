@@ -1,0 +1,67 @@
+"""Measuring what drafts cost, on tiny models: what it leaves behind, and when it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+from kits.engine import END_NOW, load_of, opened
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder of its own."""
+    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["llama-draft", "eagle3", "qwen35-nextn"])
+def test_measuring_finds_every_cost_and_leaves_nothing(tiny_dir: Path, name: str) -> None:
+    """The costs of up to 16 drafts, as far as the drafter goes; both caches are empty afterwards, and a reply
+    is the one that it would have been."""
+    with opened(load_of(tiny_dir, name)) as bench:
+        session = bench.session
+        assert session.measure()
+        table = session._costs.at(0)
+        assert table is not None
+        assert session.drafter is not None
+        assert table.depth == min(16, session.drafter.max_depth)
+        assert table.plain_ms > 0
+        assert (session.tokens, session.target.used) == ([], 0)
+        assert bench.ask(n=60, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
+
+
+def test_measuring_behind_a_conversation_keeps_it(tiny_dir: Path) -> None:
+    """The next prompt finds its beginning in the cache, but for the token that the drafter wants again."""
+    with opened(load_of(tiny_dir, "eagle3")) as bench:
+        bench.ask(n=40, depth=2)
+        before = list(bench.session.tokens)
+        assert bench.session.measure()
+        after = bench.session.tokens
+        assert before[: len(after)] == after
+        assert len(after) >= len(before) - 1
+        assert bench.ask(n=40, depth=2).ids == tiny.reply(tiny.encode(END_NOW)[-1], 40)
+
+
+def test_a_command_interrupts_measuring(tiny_dir: Path) -> None:
+    """Nothing is kept of it, and it begins anew the next time."""
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        asked: list[int] = []
+        assert not bench.session.measure(lambda: len(asked) > 5 or asked.append(1) is not None)
+        assert bench.session._costs.at(0) is None
+        assert bench.session.tokens == []
+        assert bench.session.measure()
+
+
+def test_what_is_known_is_not_measured_again(tiny_dir: Path) -> None:
+    """Neither in this load nor in the next one."""
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.session.measure()
+        known = bench.session._costs.at(0)
+        assert bench.session.measure(lambda: pytest.fail("it measured again"))
+        assert known is not None
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.session.measure(lambda: pytest.fail("it measured again"))
+        kept = bench.session._costs.at(0)
+        assert kept is not None
+        assert kept.to_dict() == known.to_dict()

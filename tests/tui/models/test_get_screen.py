@@ -1,0 +1,97 @@
+"""Getting a model in the chat, against a hub on loopback: search, choose, stop, go on, and what drafts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from kits import hub as hubs
+from kits.screen_stage import Host
+from textual.widgets import OptionList, Static
+
+from ds4chat.tui.models.get_screen import GetModel
+
+REPO = "someone/Tiny-GGUF"
+
+
+@pytest.fixture
+def hub(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hubs.Hub]:
+    with hubs.serving() as hub:
+        hub.files[REPO] = {
+            "Tiny-Q4_K_M.gguf": tiny.build("llama", tiny_dir).read_bytes() + bytes(2 << 20),
+            "Tiny-EAGLE3-Q8_0.gguf": tiny.build("eagle3", tiny_dir).read_bytes(),
+        }
+        for name, value in hubs.environment(hub, tmp_path / "hf").items():
+            monkeypatch.setenv(name, value)
+        yield hub
+
+
+async def until(pilot, met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(90):
+        while not met():
+            await pilot.pause(0.05)
+
+
+def rows(app: Host) -> list[str]:
+    options = app.sheet.query_one(OptionList)
+    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+
+
+def detail(app: Host) -> str:
+    return str(app.sheet.query_one("#get-detail", Static).content)
+
+
+async def test_nothing_is_asked_before_enter(hub: hubs.Hub) -> None:
+    app = Host(GetModel())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*"tiny")
+        await pilot.pause()
+        assert "Nothing is asked of the hub" in detail(app)
+        await pilot.press("escape")
+        await pilot.pause()
+    assert app.results == [None]
+    assert hub.asked == []
+
+
+async def test_a_model_is_searched_for_stopped_gone_on_with_and_taken_with_its_support(
+    hub: hubs.Hub, tmp_path: Path
+) -> None:
+    app = Host(GetModel())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*"tiny", "enter")
+        await until(pilot, lambda: any(REPO in row and "EAGLE-3" in row for row in rows(app)))
+        await pilot.press("enter")
+        await until(pilot, lambda: len(rows(app)) == 2)
+        assert rows(app)[1].split() == ["Tiny-Q4_K_M.gguf", "Q4_K_M", rows(app)[1].split()[-2], "MB"]
+        hub.holds = True
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "%" in detail(app) and not detail(app).strip().startswith("0%"))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Stopped" in detail(app))
+        (part,) = (tmp_path / "hf").rglob("*.incomplete")
+        have = part.stat().st_size
+        assert have > 0
+        hub.holds = False
+        hub.hold.set()
+        hub.asked.clear()
+        await pilot.press("enter")
+        await until(pilot, lambda: any("Fetch Tiny-EAGLE3-Q8_0.gguf" in row for row in rows(app)))
+        assert hub.sent("Tiny-Q4_K_M.gguf") == [f"bytes={have}-"]
+        assert app.results == []
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(app.results))
+    names = {path.name for path in (tmp_path / "hf").rglob("*.gguf")}
+    assert names == {"Tiny-Q4_K_M.gguf", "Tiny-EAGLE3-Q8_0.gguf"}
+    assert app.results[0].name == "Tiny-Q4_K_M.gguf"
+
+
+async def test_what_goes_wrong_is_said_and_esc_goes_back(hub: hubs.Hub) -> None:
+    app = Host(GetModel("nobody/nothing"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "no repository nobody/nothing" in detail(app))
+        await pilot.press("escape")
+        await pilot.pause()
+    assert app.results == [None]

@@ -10,12 +10,7 @@ from typing import Any
 from ds4chat.commands.arguments import Parser, UsageError
 from ds4chat.commands.fetching import GOES_ON, fetch_shown
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
-from ds4chat.models.download import (
-    FoundRepository,
-    repository,
-    search,
-    support_in,
-)
+from ds4chat.models.download import FoundRepository, repository, search, support_in
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import describe, kind_of

@@ -45,7 +45,6 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.models.naming import display_name
 from ds4chat.tui.aside import Aside, Check
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.watchdog import Watchdog
@@ -275,10 +274,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        command = self.load_command
-        if command is None:
-            return ""
-        return command.title if command.server else display_name(command.model)
+        return self.load_command.title if self.load_command is not None else ""
 
     def retune(self, tuning: Tuning) -> None:
         """Take up a tuning, a running reply from its next step on."""

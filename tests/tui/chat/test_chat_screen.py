@@ -178,7 +178,9 @@ async def test_a_change_in_the_panel_is_sent_and_kept_for_saving(opened: Open) -
 async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> None:
     """Also the depth that a pause left: the pause itself is not kept."""
     async with opened() as chat:
-        await chat.pilot.press("f8", "ctrl+t", "f3", "ctrl+s")
+        await chat.press("f8", "ctrl+t")
+        chat.screen.action_toggle_view()
+        chat.app.action_save()
         await chat.settle()
         saved = load({}, chat.app.config_path, {}).settings
         assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")

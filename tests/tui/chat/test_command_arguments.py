@@ -13,6 +13,7 @@ from ds4chat.engine.events import Load
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.help.screen import HelpScreen
+from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.settings.screen import SettingsScreen
 from ds4chat.tui.settings.theme_picker import ThemePicker
 
@@ -43,6 +44,11 @@ CASES: dict[str, Case] = {
     "view": Case("markdown", "pictures", "/view takes tokens or markdown"),
     "theme": Case("ds4-light", "ds4-lihgt", "There is no theme 'ds4-lihgt'. Did you mean ds4-light"),
     "export": Case("{out}", "{nowhere}", "nowhere"),
+    "edit": Case("1", "0", "0 is no number"),
+    "branch": Case("back", "sideways", "/branch takes back or forward"),
+    "copy": Case("1", "all", "all is no number"),
+    "drop": Case("0", "1", "/drop takes a number from 0 to 0"),
+    "preset": Case("mine", "yours", "There is no preset"),
 }
 """The commands whose argument can be wrong."""
 
@@ -52,6 +58,7 @@ FREE: dict[str, str] = {
     "system": "Be brief.",
     "explore": "nowhere.log",
     "get": "llama 3",
+    "find": "sea",
 }
 """Those that take any words; what is wrong with a log file is said by the explorer, which reads it."""
 
@@ -106,6 +113,11 @@ async def effect(chat: Chat, name: str, folder: Path) -> object:
         "view": chat.transcript.markdown,
         "theme": (app.theme, app.settings.theme),
         "export": (folder / "out.md").exists(),
+        "edit": chat.prompt,
+        "branch": any("There is no other version" in said for said in chat.said()),
+        "copy": "Copied reply 1." in chat.said(),
+        "drop": "The model gets the whole conversation again." in chat.shown(),
+        "preset": controller.tuning.depth,
     }[name]
 
 
@@ -127,6 +139,11 @@ async def effect(chat: Chat, name: str, folder: Path) -> object:
         ("view", True),
         ("theme", ("ds4-light", "ds4-light")),
         ("export", True),
+        ("edit", "Hi"),
+        ("branch", True),
+        ("copy", True),
+        ("drop", True),
+        ("preset", 3),
     ],
 )
 async def test_a_good_argument_is_used(name: str, expected: object, opened: Open, tmp_path: Path) -> None:
@@ -134,6 +151,9 @@ async def test_a_good_argument_is_used(name: str, expected: object, opened: Open
         await chat.type("Hi", "enter")
         if name == "undo":
             chat.screen.run_command("/temp 0.9")
+        if name == "preset":
+            chat.app.post_message(SettingsChanged(presets={"mine": {"mtp-draft": 3}}))
+            await chat.settle()
         argument = filled(CASES[name].good, tmp_path)
         assert await effect(chat, name, tmp_path) != expected
         await chat.type(f"/{name} {argument}", "escape", "enter")

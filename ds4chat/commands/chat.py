@@ -50,6 +50,13 @@ def parser(commands: str) -> Parser:
         version=f"ds4chat {__version__}",
         help="Show the version and leave.",
     )
+    made.put(
+        made.about,
+        "--continue",
+        dest="go_on",
+        action="store_true",
+        help="Open the chat with the conversation that was written to last. (-c is the context length.)",
+    )
     shot = made.add_argument_group("One shot")
     add_prompt(made, shot)
     made.put(
@@ -83,15 +90,19 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
     loaded = settings_of(given)
     shot = _shot(given)
     if shot is None:
-        return _chat(loaded)
+        return _chat(loaded, go_on=given.go_on)
+    if given.go_on:
+        raise UsageError("--continue opens the chat: leave the prompt out.")
     report(loaded, given.config)
     need_model(loaded)
     if own_process and not loaded.settings.server and (code := supervised()) is not None:
         return code
-    from ds4chat.commands.model_sampling import with_sampling_of_model
     from ds4chat.commands.oneshot import run as answer
 
-    loaded, _ = with_sampling_of_model(loaded)
+    if not loaded.settings.server:  # over a server, nothing that reads model files is imported
+        from ds4chat.commands.model_sampling import with_sampling_of_model
+
+        loaded, _ = with_sampling_of_model(loaded)
     return answer(loaded.settings, shot, loaded.sources)
 
 
@@ -128,7 +139,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
     return None
 
 
-def _chat(loaded: Loaded) -> int:
+def _chat(loaded: Loaded, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
     if not takes_escapes(sys.stdout):
@@ -138,7 +149,7 @@ def _chat(loaded: Loaded) -> int:
         )
     from ds4chat.tui.app import run
 
-    return run(loaded.settings, loaded)
+    return run(loaded.settings, loaded, go_on=go_on)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -73,11 +73,19 @@ class Checked:
             drafts = f"{self.stats.accepted} of {self.stats.judged} drafts accepted"
             tokens = self.stats.emitted
             end = " and its end" if r.compared > tokens else ""
-            return f"Equal: all {tokens} tokens{end} are those of plain decoding ({drafts})."
+            same = f"Equal: all {tokens} tokens{end} are those of plain decoding ({drafts})."
+            return f"{same} {self._speeds}".rstrip()
         return (
             f"Different: MTP wrote {r.spec_text!r} where plain decoding writes {r.plain_text!r}, "
             f"{r.gap:.4f} logits before the next best. {r.detail}"
         )
+
+    @property
+    def _speeds(self) -> str:
+        """Both speeds, where both were measured."""
+        rate = self.stats.decode_tokens_per_s
+        plain = self.replayed.plain_speed
+        return f"{plain} With MTP it was {rate:.1f} tok/s." if plain and rate else plain
 
     def as_json(self) -> dict[str, Any]:
         """One entry of the ``replies`` of the JSON."""
@@ -198,7 +206,7 @@ def check(
     replayed: list[Replayed] = []
 
     def take(event: Event) -> None:
-        if isinstance(event, (Step, Ended)):
+        if isinstance(event, (Step, Ended, Replayed)):
             stats.fold(event)
         if isinstance(event, Ended):
             ended.append(event)

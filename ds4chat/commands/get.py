@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
+from ds4chat.commands.fetching import GOES_ON, fetch_shown
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
-from ds4chat.models.download import (
-    FoundRepository,
-    Progress,
-    Report,
-    fetch,
-    repository,
-    resolve,
-    search,
-    support_in,
-)
+from ds4chat.models.download import FoundRepository, repository, search, support_in
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
 from ds4chat.models.repository import HubModel, Reference, choose, no_models, parse_reference
-from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
-
-GOES_ON = "Stopped. What came is kept: the same command goes on from there."
+from ds4chat.text import json_text, one_line
 
 
 def parser() -> Parser:
@@ -90,20 +79,13 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def fetch_named(text: str) -> Path:
-    """The file that ``-hf USER/REPO[:QUANT]`` names, fetched where the cache has none; progress on stderr.
-    Raises ModelFileError."""
-    found = resolve(parse_reference(text))
-    return found if isinstance(found, Path) else _fetch(found)
-
-
 def _get(reference: Reference, with_support: bool, json: bool) -> int:
     models = repository(reference.repo)
     if not reference.wanted and len(models) != 1:
         _show_models(reference.repo, models, json)
         return 0
     chosen = choose(models, reference)
-    path = _fetch(chosen, json=json)
+    path = fetch_shown(chosen, json=json)
     header = read_header(path)
     support: list[tuple[HubModel, str]] = []
     problem = ""
@@ -123,7 +105,7 @@ def _get(reference: Reference, with_support: bool, json: bool) -> int:
     paths = [path]
     for model, kind in support[:1]:
         if with_support or (not json and _agreed(model, kind)):
-            paths.append(_fetch(model, json=json))
+            paths.append(fetch_shown(model, json=json))
             print(json_text({"path": str(paths[-1]), "drafts": kind}) if json else paths[-1])
         elif not json:
             print(f"It drafts for it ({kind}): ds4chat get {model.reference}", file=sys.stderr)
@@ -201,26 +183,3 @@ def _print_json(path: Path, description: str, problem: str, support: list[tuple[
     offered = [{**as_json(model), "drafts": kind} for model, kind in support]
     row = {"path": str(path), "description": description, "problem": problem, "support": offered}
     print(json_text(row))
-
-
-def _fetch(model: HubModel, *, json: bool = False) -> Path:
-    """Fetch a model, saying how far it is: a JSON line each, or one line on stderr drawn anew."""
-    if json:
-        return fetch(model, _json_progress)
-    size = f" ({shown_size(model.size)})" if model.size is not None else ""
-    print(f"Fetching {one_line(model.name)}{size} from {model.repo}", file=sys.stderr)
-    if not takes_escapes(sys.stderr):
-        return fetch(model)
-    try:
-        return fetch(model, _drawn_on(sys.stderr))
-    finally:
-        redraw_line(sys.stderr)
-
-
-def _json_progress(progress: Progress) -> None:
-    row = {"done": progress.done, "total": progress.total, "speed": progress.speed, "left": progress.left}
-    print(json_text(row), flush=True)
-
-
-def _drawn_on(out: TextIO) -> Report:
-    return lambda progress: redraw_line(out, progress.words[: shutil.get_terminal_size().columns - 1])

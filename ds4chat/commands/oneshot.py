@@ -24,7 +24,7 @@ from ds4chat.engine.events import (
     Token,
     Tuning,
 )
-from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_demo
+from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import Stats
 from ds4chat.models.errors import ModelFileError
@@ -223,7 +223,14 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
 
 
 def _request(settings: Settings, shot: Shot, prompt: str) -> Generate:
-    return request_of(settings, prompt, raw=shot.raw, ignore_eos=shot.ignore_eos, baseline=True)
+    return request_of(
+        settings,
+        prompt,
+        raw=shot.raw,
+        ignore_eos=shot.ignore_eos,
+        baseline=True,
+        end_loops=ends_loops(settings),
+    )
 
 
 def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool:

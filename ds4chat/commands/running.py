@@ -88,7 +88,7 @@ def _name_fetched(given: Namespace) -> None:
     had, which was said then."""
     if any(given.settings.get(key) for key in ("model", "demo", "server")):
         raise UsageError("-hf, -m, --demo and --server each name the model: leave all but one out.")
-    from ds4chat.commands.get import GOES_ON, fetch_named
+    from ds4chat.commands.fetching import GOES_ON, fetch_named
     from ds4chat.models.errors import ModelFileError
 
     try:
@@ -131,6 +131,7 @@ def request_of(
     tuning: Tuning | None = None,
     max_tokens: int | None = None,
     baseline: bool = False,
+    end_loops: bool = False,
 ) -> Generate:
     """What the engine is asked: the prompt under the settings, but for ``tuning`` and ``max_tokens``."""
     from ds4chat.engine.events import Generate, Message
@@ -147,4 +148,5 @@ def request_of(
         ignore_eos=ignore_eos,
         keep_accepted=settings.mtp_keep_accepted,
         baseline=baseline,
+        end_loops=end_loops,
     )

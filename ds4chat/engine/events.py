@@ -315,6 +315,10 @@ class Generate:
     baseline: bool = False
     """Decode a plain step now and then, so that the speed can be held against plain decoding's
     (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
+    end_loops: bool = False
+    """End the reply where it has come to repeat itself (ds4chat.engine.loops); not with a server."""
+    trial: bool = False
+    """Part of a measurement, not of the conversation: a Replay goes on to mean the reply before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,6 +533,14 @@ class Replayed:
     detail: str
     plain_ms: float = 0.0
     """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
+
+    @property
+    def plain_speed(self) -> str:
+        """What plain decoding took, as a sentence; empty where that was not measured."""
+        if not self.plain_ms:
+            return ""
+        ms = self.plain_ms / self.compared
+        return f"Plain decoding took {ms:.1f} ms a token, {1000 / ms:.1f} tok/s."
 
 
 def uncompared(reply: int, why: str) -> Replayed:

@@ -55,6 +55,11 @@ def chosen_sampling(sources: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
+def ends_loops(settings: Settings) -> bool:
+    """Whether a reply that repeats itself ends."""
+    return settings.end_loops == "on" or (settings.end_loops == "demo" and settings.demo)
+
+
 def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
     """What to load; with ``demo``, the demo's files unless a support file is named. ``chosen``: sampling
     fields that hold for a server too, instead of its own defaults. Raises ModelFileError when the demo model

@@ -19,6 +19,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
+from ds4chat.engine.loops import LoopDetector
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
 
@@ -118,6 +119,7 @@ class Reply:
             opened_by=prompt.thinking,
             turns=not request.ignore_eos,
         )
+        self._loop = LoopDetector() if request.end_loops else None
         self._tuning = tuning
         self._sampler = self._make_sampler(tuning, seed, prompt.tokens)
         self._last_end: float | None = None
@@ -286,6 +288,12 @@ class Reply:
                     "The model began to write the user's next turn itself, so the reply ends here. If that "
                     "happens often, the model's file may name the wrong end token: look for a newer one."
                 )
+        elif self._loop is not None and self._loop.push(token):
+            self.finish = "stop"
+            self.detail = (
+                f"The reply repeats itself, the last {self._loop.period} tokens over and over, so it ends "
+                "here. Ask in other words, raise the temperature, or set end-loops to off."
+            )
         elif self.left == 0:
             self.finish = "length"
 

@@ -170,16 +170,17 @@ class Session:
         if self._auto_ran:
             self._costs.save()
             self._auto_ran = False
-        self._last = Finished(
-            request,
-            prompt,
-            tuple(reply.ids),
-            reply.end_token,
-            seed,
-            tuning,
-            reply.lossy,
-            reply.resampled,
-        )
+        if not request.trial:
+            self._last = Finished(
+                request,
+                prompt,
+                tuple(reply.ids),
+                reply.end_token,
+                seed,
+                tuning,
+                reply.lossy,
+                reply.resampled,
+            )
         emit(
             Ended(
                 reply=request.reply,

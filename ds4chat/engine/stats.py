@@ -7,6 +7,7 @@ from typing import Any
 
 from ds4chat.engine.baseline import PlainTime, plain_steps
 from ds4chat.engine.events import (
+    UNKNOWN_ID,
     Ended,
     Event,
     FinishReason,
@@ -17,6 +18,7 @@ from ds4chat.engine.events import (
     Revised,
     Step,
 )
+from ds4chat.engine.loops import LoopDetector
 
 OUTCOMES: tuple[Outcome, ...] = (
     "full",
@@ -70,6 +72,16 @@ class Stats:
     first_token_ms: float = 0.0
     context_used: int = 0
     finish_reason: FinishReason | None = None
+    loop_tokens: int = 0
+    """Emitted tokens that only repeat what stands before them (ds4chat.engine.loops)."""
+    loop_judged: int = 0
+    loop_accepted: int = 0
+    """Drafts judged and accepted for those: a loop is easy to draft, and tells nothing of other texts."""
+    loop_since: int | None = None
+    """Index of the first such token of the newest reply; None where there is none."""
+    _loop: LoopDetector = field(default_factory=LoopDetector)
+    _open_loop: list[Step] = field(default_factory=list)
+    """Those of the open steps that were counted as a loop's."""
     _open: list[Step] = field(default_factory=list)
     """Steps of the reply that has not ended: a server may tell only at the end what they were."""
     plain: PlainTime = field(default_factory=PlainTime)
@@ -106,6 +118,8 @@ class Stats:
         """Count a reply's steps anew."""
         for step in self._open:
             self._count(step, -1)
+        for step in self._open_loop:
+            self._count_loop(step, -1)
         self._open.clear()
         for step in event.steps:
             self._fold_step(step)
@@ -115,6 +129,7 @@ class Stats:
             self._open.clear()
         self._open.append(step)
         self._count(step, 1)
+        self._look_for_loop(step)
         self.context_used = step.context_used
         self.plain.add(
             index=step.index,
@@ -125,6 +140,46 @@ class Stats:
             draft_ms=step.ms.draft,
             is_pass=step.baseline,
         )
+
+    def _look_for_loop(self, step: Step) -> None:
+        if step.index == 0:
+            self._loop, self.loop_since = LoopDetector(), None
+            self._open_loop.clear()
+        known = self._loop.looping
+        for token in step.tokens:
+            self._loop.push(token.text if token.id == UNKNOWN_ID else token.id)
+        if not self._loop.looping:
+            return
+        if self.loop_since is None:
+            self.loop_since = self._loop.since
+        begin = len(self._loop)
+        for of_loop in [step] if known else reversed(self._open):
+            begin -= len(of_loop.tokens)
+            if begin < self._loop.since:
+                break
+            self._open_loop.append(of_loop)
+            self._count_loop(of_loop, 1)
+
+    def _count_loop(self, step: Step, times: int) -> None:
+        self.loop_tokens += times * len(step.tokens)
+        self.loop_judged += times * len(step.judged)
+        self.loop_accepted += times * step.accepted
+
+    @property
+    def repeating(self) -> bool:
+        """The newest reply repeats itself up to its end."""
+        return self._loop.looping
+
+    @property
+    def loop_acceptance(self) -> float | None:
+        """Acceptance where the text only repeats itself; None where it does not, or judged nothing there."""
+        return self.loop_accepted / self.loop_judged if self.loop_judged else None
+
+    @property
+    def acceptance_elsewhere(self) -> float | None:
+        """Acceptance of everything else; None where nothing else was judged."""
+        judged = self.judged - self.loop_judged
+        return (self.accepted - self.loop_accepted) / judged if judged > 0 else None
 
     def _count(self, step: Step, times: int) -> None:
         """Count a step, or with -1 take it out again."""
@@ -184,6 +239,11 @@ class Stats:
             "emitted": self.emitted,
             "acceptance": _rounded(self.acceptance),
             "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in self.by_position],
+            "looping": {
+                "tokens": self.loop_tokens,
+                "judged": self.loop_judged,
+                "accepted": self.loop_accepted,
+            },
             "mean_accepted": _rounded(self.mean_accepted),
             "tokens_per_step": _rounded(self.tokens_per_step),
             "outcomes": dict(self.outcomes),

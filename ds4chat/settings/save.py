@@ -16,7 +16,7 @@ import tomlkit
 from ds4chat.files import write_whole
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
-from ds4chat.settings.schema import GROUPS, OPTIONS, Option, Settings
+from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.toml_lines import statements
 from ds4chat.settings.validate import SettingError, check, range_of
 
@@ -94,6 +94,14 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
             f"The settings were not saved to {path}: {reason}. The file is as it was; make its folder "
             "writable, or choose another file with --config FILE."
         ) from None
+
+
+def save_preset(name: str, values: Mapping[str, Any], path: Path) -> None:
+    """Write one preset to ``path``; every other setting stays as the file has it. Raises SaveError."""
+    before = read_file(Path(os.path.realpath(path))).values
+    kept = {BY_KEY[key].attribute: value for key, value in before.items()}
+    presets = {**before.get("presets", {}), name: dict(values)}
+    save(replace(Settings(), **{**kept, "presets": presets}), path)
 
 
 def edited(text: str, settings: Settings, before: Mapping[str, Any]) -> str:

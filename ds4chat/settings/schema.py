@@ -434,6 +434,15 @@ class Settings:
         live=True,
         off_flags=("--nothink",),
     )
+    end_loops: str = option(
+        "demo",
+        "choice",
+        "context",
+        "End a reply that repeats itself: always, never, or with the demo's small model alone. Not with a "
+        "server.",
+        choices=("demo", "on", "off"),
+        live=True,
+    )
     keep_states: bool = option(
         True,
         "bool",

@@ -61,6 +61,15 @@ class Conversations:
             ).fetchall()
             return self._conversations(connection, rows)
 
+    def latest(self) -> int | None:
+        """The conversation that was written to last; None where there is none that is not deleted."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT id FROM conversations WHERE deleted_ms IS NULL "
+                "ORDER BY updated_ms DESC, id DESC LIMIT 1"
+            ).fetchone()
+            return int(row[0]) if row else None
+
     def get(self, conversation: int) -> Conversation:
         """One conversation, deleted or not."""
         with self._database.read() as connection:
@@ -117,6 +126,18 @@ class Conversations:
                 (message,),
             )
             return [row[0] for row in rows]
+
+    def versions(self, conversation: int) -> dict[int, tuple[int, ...]]:
+        """Of each message that is not alone in its place, all that are there, oldest first. Its place is
+        below the nearest prompt or reply: a system message between them is no turn."""
+        above: dict[int | None, int | None] = {None: None}
+        places: dict[int | None, list[int]] = {}
+        for node in self.tree(conversation):
+            parent = above.get(node.parent)
+            above[node.id] = parent if node.role == "system" else node.id
+            if node.role != "system":
+                places.setdefault(parent, []).append(node.id)
+        return {id_: tuple(found) for found in places.values() if len(found) > 1 for id_ in found}
 
     def models(self) -> list[ModelIdentity]:
         """The models that answered, the one used last first."""

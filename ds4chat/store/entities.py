@@ -170,9 +170,12 @@ def time_of_day(ms: int) -> int:
 
 
 def title_of(prompt: str) -> str:
-    """A title made from a conversation's first prompt."""
+    """A title made from a conversation's first prompt: as many of its words as fit."""
     line = " ".join(prompt.split())
-    return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+    if len(line) <= TITLE_LENGTH:
+        return line
+    # One word that is longer than a title is cut; of others none is.
+    return f"{line[:TITLE_LENGTH].rpartition(' ')[0] or line[: TITLE_LENGTH - 1]}…"
 
 
 def _file_facts(path: str) -> tuple[int, int]:

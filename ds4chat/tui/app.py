@@ -25,8 +25,8 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ds4chat.engine.events import Load, ModelInfo
-from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
+from ds4chat.engine.events import Load, ModelInfo, Tuning
+from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
@@ -37,7 +37,7 @@ from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
-from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.controller import Chat, Engine, last_request
 from ds4chat.tui.conversation import Recorder
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
@@ -46,6 +46,7 @@ from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
     CommandChosen,
+    CommandRequested,
     ConversationRead,
     DemoChosen,
     ModelChosen,
@@ -108,6 +109,8 @@ class ChatApp(App[int]):
         """The settings that each load was asked for with."""
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
+        self.first_conversation: int | None = None
+        """The store's number of the conversation to begin with; None: a new one."""
         self.parting = ""
         """What is to be said when the screen is gone: a sentence of what could not be kept."""
         self._owns_process = False
@@ -132,10 +135,11 @@ class ChatApp(App[int]):
             think=settings.think,
             max_tokens=settings.predict,
             keep_accepted=settings.mtp_keep_accepted,
+            end_loops=lambda: ends_loops(self.settings),
         )
         self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
-        self._commands = ChatCommands(self.chat_screen, self.load)
+        self._commands = ChatCommands(self.chat_screen, self.load, lambda: self._settings.presets)
 
     def on_key(self, event: events.Key) -> None:
         """A letter typed right after the key that opened a field goes into the field. It was sent to what had
@@ -181,6 +185,8 @@ class ChatApp(App[int]):
         self._show_problems([*self._problems, *self._key_problems()])
         self._catch_signals()
         drain_after_the_terminal(self._driver)
+        if self.first_conversation is not None:
+            self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.load)
@@ -347,10 +353,19 @@ class ChatApp(App[int]):
         self.notify(f"Saved to {event.path}.", markup=False)
 
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
-        """A named preset is written at once, with the settings as they are."""
+        """A named preset is written at once, and nothing else of the settings."""
+        from ds4chat.settings.save import SaveError, save_preset
+
         presets = {**self._settings.presets, event.name: event.values}
         self._settings = replace(self._settings, presets=presets)
-        self._save()
+        try:
+            save_preset(event.name, event.values, self.config_path)
+        except (SaveError, paths.FolderError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._from_sources = replace(self._from_sources, presets=presets)
+        self._sources["presets"] = "file"
+        self.notify(f"Saved the preset {event.name} to {self.config_path}.", markup=False)
 
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
@@ -369,6 +384,10 @@ class ChatApp(App[int]):
     def on_command_chosen(self, event: CommandChosen) -> None:
         """The palette's choice."""
         self._commands.choose(event.name)
+
+    def on_command_requested(self, event: CommandRequested) -> None:
+        """A click, or a key of a panel."""
+        self.chat_screen.run_command(event.text)
 
     # -- screens
 
@@ -401,10 +420,14 @@ class ChatApp(App[int]):
             self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
 
     def _history_closed(self, chosen: Chosen | None) -> None:
-        self._read_conversation(chosen)
+        if chosen is None:
+            self._read_conversation(None)
+        else:
+            self._read_conversation(chosen.conversation, chosen.message, chosen.at)
 
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
-    def _read_conversation(self, chosen: Chosen | None) -> None:
+    def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
+        """Read a conversation, or (None) what became of the one on the screen."""
         from ds4chat.store import StoreError
 
         recorder = self.chat.recorder
@@ -413,13 +436,11 @@ class ChatApp(App[int]):
         found = None
         try:
             if self.chat.reply is None:
-                key = chosen.conversation if chosen else None
                 found = recorder.after_history(self.chat.conversation, key, self.chat.next_number)
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
-            at = (chosen.message, chosen.at) if chosen else (None, 0)
-            self.post_message(ConversationRead(found, *at))
+            self.post_message(ConversationRead(found, message, at))
 
     def on_conversation_read(self, event: ConversationRead) -> None:
         """Go on with a stored conversation, unless a reply was begun meanwhile."""
@@ -463,6 +484,24 @@ class ChatApp(App[int]):
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
+
+    def action_compare(self, argument: str = "") -> None:
+        """Answer the last prompt by turns under two settings."""
+        from ds4chat.tui.compare.comparison import Comparison
+        from ds4chat.tui.compare.screen import CompareScreen
+        from ds4chat.tui.compare.sides import sides_of
+
+        request, loaded = last_request(self.chat), self.chat.loaded
+        if request is None or loaded is None or self.chat.state != "ready":
+            raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
+        sides = sides_of(argument, self.chat.tuning, self.settings.presets, loaded)
+        comparison = Comparison(request, *sides)
+        self.chat.begin(comparison)
+        self.push_screen(CompareScreen(comparison, self.chat_screen.stop_reply), self._keep_compared)
+
+    def _keep_compared(self, tuning: Tuning | None) -> None:
+        if tuning is not None:
+            self.chat_screen.retune(tuning)
 
     def action_explore(self, source: str = "") -> None:
         """The judged drafts of this conversation, of a stored one (its number), or of a log file."""
@@ -509,8 +548,18 @@ class ChatApp(App[int]):
         self._leave_in_time(self.return_code or 0)
 
 
-def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorder | None = None) -> int:
-    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems."""
+def run(
+    settings: Settings,
+    loaded: LoadedSettings | None = None,
+    store: Recorder | None = None,
+    *,
+    go_on: bool = False,
+) -> int:
+    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems. ``go_on``:
+    with the conversation that was written to last."""
+    from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
+    from ds4chat.tui.recorder import StoreRecorder
+
     problems: list[str] = []
     config_path: Path | None = None
     sources: Mapping[str, Origin] = {}
@@ -518,10 +567,16 @@ def run(settings: Settings, loaded: LoadedSettings | None = None, store: Recorde
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources
     if store is None:
-        from ds4chat.store import FILE_NAME, open_or_in_memory
-
         store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    latest: int | None = None
+    if go_on and isinstance(store, StoreRecorder):
+        try:
+            latest = store.store.conversations.latest()
+            problems += [] if latest else ["There is no conversation to continue, so this is a new one."]
+        except StoreError as error:
+            problems.append(str(error))
     app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)
+    app.first_conversation = latest
     try:
         code = app.run()
     finally:

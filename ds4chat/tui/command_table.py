@@ -39,10 +39,24 @@ COMMANDS: tuple[Command, ...] = (
     Command("new", "Begin a new conversation", aliases=("clear",)),
     Command("history", "Stored conversations: find, read, export, go on with one", action="app.history"),
     Command("retry", "Answer the last prompt anew", aliases=("regenerate",), action="chat.retry"),
+    Command("continue", "Go on with a reply that was cut or stopped", action="chat.go_on"),
+    Command(
+        "edit",
+        "Edit a prompt in its place: the last one, or the N-th from the last",
+        "[N]",
+    ),
+    Command(
+        "branch",
+        "Show the version before of a reply or a prompt, or the one after",
+        "[back|forward]",
+        action="chat.other_version",
+    ),
     Command(
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
-    Command("stop", "Stop the reply and keep what came, or a check or a load", action="chat.back"),
+    Command(
+        "stop", "Stop the reply and keep what came, or a check, a comparison or a load", action="chat.back"
+    ),
     Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
     Command("get", "Get a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
@@ -63,13 +77,27 @@ COMMANDS: tuple[Command, ...] = (
     Command("margin", "Accept drafts from this probability ratio on; 1 is exact", "[0..1]"),
     Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
     Command("temp", "Temperature; 0 takes the likeliest token", "[F]"),
+    Command("preset", "Take the values of a preset; alone, list them", "[NAME]"),
     Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
+    Command("try", "Send one of three prompts that show what the demo's drafts do", "[1|2|3]"),
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
     Command("think", "Let the model think first"),
     Command("nothink", "Have the model answer at once"),
     Command("read", "Put a text file into the prompt; @FILE in it does the same", "FILE", completes="file"),
     Command("ctx", "Context used; with a number, load again with that length", "[TOKENS]"),
+    Command(
+        "drop",
+        "Leave the oldest N prompts and their replies out of what the model gets; 0 sends all again",
+        "N",
+    ),
+    Command("editor", "Write the prompt in $EDITOR", action="chat.editor"),
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
+    Command(
+        "compare",
+        "The last prompt under two settings by turns: plain, now, a depth, a preset, margin=0.8; one against "
+        "plain",
+        "[A] [B]",
+    ),
     Command(
         "explore",
         "Judged drafts of this conversation, of a log file, or of a stored conversation",
@@ -77,7 +105,13 @@ COMMANDS: tuple[Command, ...] = (
         completes="file",
         action="app.explore",
     ),
-    Command("copy", "Copy the last reply as it was written"),
+    Command(
+        "copy",
+        "Copy the last reply as it was written, the N-th from the last, or a code block",
+        "[N|code [N]]",
+        action="chat.pick",
+    ),
+    Command("find", "Find words in the conversation", "[WORDS]", action="chat.find"),
     Command(
         "view",
         "Finished replies as tokens or as Markdown",
@@ -90,7 +124,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("theme", "Choose the colours; with a name, take that theme", "[NAME]", completes="theme"),
     Command("settings", "All settings; with words, those that mention them", "[WORDS]"),
     Command("save", "Save the settings as they are now", action="app.save"),
-    Command("export", "Write the conversation to a file (.md, .json or .jsonl)", "FILE", completes="file"),
+    Command(
+        "export",
+        "Write the conversation to a file (.md, .json or .jsonl); without one, a name is proposed",
+        "[FILE]",
+        completes="file",
+    ),
     Command("log", "The log of the engine and of ds4chat", action="app.log"),
     Command("about", "Versions, places, licences"),
     Command("quit", "Leave", aliases=("exit", "q"), action="app.quit"),

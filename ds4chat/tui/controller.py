@@ -3,7 +3,7 @@
 The states of the engine as the chat sees it:
 
     none -> loading -> ready -> saving -> reading -> writing -> ready ...
-                         \\---> checking -> ready
+                         \\---> checking or comparing -> ready
                  \\-> failed            (nothing is loaded, or the load was stopped; another may be asked for)
     any  -> died                        (the process is gone; a new load starts another)
 
@@ -37,7 +37,6 @@ from ds4chat.engine.events import (
     ModelInfo,
     Notice,
     Prefill,
-    Replay,
     Replayed,
     Retune,
     Revised,
@@ -46,7 +45,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.stats import Stats
-from ds4chat.models.naming import display_name
+from ds4chat.tui.aside import Aside, Check
 from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
 from ds4chat.tui.watchdog import Watchdog
 
@@ -54,10 +53,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EngineState = Literal[
-    "none", "loading", "ready", "saving", "reading", "writing", "checking", "stopping", "failed", "died"
+    "none",
+    "loading",
+    "ready",
+    "saving",
+    "reading",
+    "writing",
+    "checking",
+    "comparing",
+    "stopping",
+    "failed",
+    "died",
 ]
 """saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
-decoded again and compared."""
+decoded again and compared. comparing: a prompt is answered under two settings."""
 
 LOCK_SECONDS = 1.0
 """How long a method waits for another thread that is in one: longer only where that one hangs."""
@@ -170,14 +179,14 @@ class Chat:
         think: bool = True,
         max_tokens: int = -1,
         keep_accepted: bool = True,
+        end_loops: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.engine = engine
         self.recorder = recorder
         self.tuning = tuning
-        self.think = think
-        self.max_tokens = max_tokens
-        self.keep_accepted = keep_accepted
+        self.think, self.max_tokens = think, max_tokens
+        self.keep_accepted, self.end_loops = keep_accepted, end_loops
         self.conversation = Conversation(system=system)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
@@ -199,8 +208,8 @@ class Chat:
         self.warning = ""
         """Sentences about an engine that is silent or does not stop, and what the user can do."""
         self._watchdog = Watchdog(clock)
-        self._checked: int | None = None
-        """Number of the reply that is being checked."""
+        self._aside: Aside | None = None
+        """The check or comparison that runs."""
         self._stopped_at: float | None = None
         self._pending_load = False
         self._in_force: Load | None = None
@@ -222,8 +231,8 @@ class Chat:
 
     @property
     def working(self) -> bool:
-        """A reply or a check runs."""
-        return self.reply is not None or self._checked is not None
+        """A reply, a check or a comparison runs."""
+        return self.reply is not None or self._aside is not None
 
     def load(self, command: Load) -> None:
         """Load models, in the place of what is loaded. A running reply, check or load is stopped first."""
@@ -265,10 +274,7 @@ class Chat:
         """Name of the model that is loaded or being loaded."""
         if self.loaded is not None:
             return self.loaded.target.title
-        command = self.load_command
-        if command is None:
-            return ""
-        return command.title if command.server else display_name(command.model)
+        return self.load_command.title if self.load_command is not None else ""
 
     def retune(self, tuning: Tuning) -> None:
         """Take up a tuning, a running reply from its next step on."""
@@ -297,6 +303,14 @@ class Chat:
         self._request()
         return True
 
+    def go_on(self) -> bool:
+        """Go on with the newest reply; False where it is not cut in its answer, or the engine not ready."""
+        last = self.conversation.last_reply
+        able = self.state == "ready" and last is not None and last.can_go_on
+        if able:
+            self._request(last)
+        return able
+
     def set_system(self, text: str) -> None:
         """Ask under this system prompt from now on; empty: under none."""
         self.conversation.system = text
@@ -304,9 +318,7 @@ class Chat:
 
     def undo(self) -> str | None:
         """Take back the newest prompt and its reply; the prompt's text, or None where there is none."""
-        if self.reply is not None:
-            return None
-        text = self.conversation.drop_exchange()
+        text = None if self.reply is not None else self.conversation.drop_exchange()
         if text is not None:
             self.recorder.went_back(self.conversation)
         return text
@@ -328,19 +340,17 @@ class Chat:
         return next(self._numbers)
 
     def stop(self) -> bool:
-        """Stop the running reply and keep what came, or a check, or a load; False where none runs. Asked
-        again after KILL_AFTER seconds, it ends an engine that does not answer."""
+        """Stop the running reply and keep what came, a check, a comparison or a load; False where none runs.
+        Asked again after KILL_AFTER seconds, it ends an engine that does not answer."""
         if not self.working:
             return self._stop_load()
         if self._stopped_at is None:
             self._stopped_at = self._clock()
-            if self._checked is not None:
-                self.engine.send(Cancel(self._checked))
-            elif self.reply is not None and self._unasked is None:
-                self.engine.send(Cancel(self.reply.number))
-            elif self.reply is not None:
+            if self.reply is not None and self._unasked is not None:
                 self._unasked = None
                 self._own.append(self.reply.own_end("cancelled"))
+            elif running := self.reply or self._aside:
+                self.engine.send(Cancel(running.number))
             self.state = "stopping"
             self._changed = True
         elif self._clock() - self._stopped_at >= KILL_AFTER:
@@ -379,25 +389,37 @@ class Chat:
     def replay(self) -> Reply | None:
         """Have the newest reply decoded again without speculation; None where that cannot be."""
         reply = self.conversation.last_reply
-        if self.state != "ready" or reply is None or not reply.tokens:
-            return None
-        self._checked = reply.number
-        self._stopped_at = None
-        self.state = "checking"
-        self.progress = Progress()
-        self._changed = True
+        return reply if reply and reply.tokens and self.begin(Check(reply.number)) else None
+
+    def begin(self, aside: Aside) -> bool:
+        """Have the engine do something else than answer; False while it is not ready."""
+        if self.state != "ready":
+            return False
+        self._aside, self._stopped_at = aside, None
+        self.state, self.progress, self._changed = aside.state, Progress(), True
         self._watchdog.expect("reading")
-        self.engine.send(Replay(reply.number))
-        return reply
+        self.engine.send(aside.next_command(self.next_number))
+        return True
+
+    def _aside_answered(self, aside: Aside) -> None:
+        self.state, self._changed = "ready", True
+        if self._stopped_at is not None:
+            aside.stop()
+        if not aside.over:
+            self.begin(aside)
+            return
+        self._aside = self._stopped_at = None
+        if not self._load_pending():
+            self._next()
 
     def _ask(self, text: str) -> None:
         self.conversation.turns.append(UserTurn(text))
         self._request()
 
-    def _request(self) -> None:
-        """Ask for a reply to the conversation as it stands."""
+    def _request(self, before: Reply | None = None) -> None:
+        """Ask for a reply to the conversation as it stands, or for more of the one ``before``."""
+        reply = Reply(self.next_number(), self.model_name, before=before)
         self._unasked = self.conversation.messages()
-        reply = Reply(self.next_number(), self.model_name)
         reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0
         self.conversation.turns.append(reply)
         self.recorder.started(self.conversation, reply)
@@ -417,18 +439,9 @@ class Chat:
         self._changed = True
         self.state = "reading"
         self._watchdog.expect("reading")
-        self.engine.send(
-            Generate(
-                reply=reply.number,
-                messages=messages,
-                tuning=self.tuning,
-                max_tokens=self.max_tokens,
-                think=self.think,
-                keep_accepted=self.keep_accepted,
-                conversation=self.recorder.number_on_disk(self.conversation),
-                baseline=True,
-            )
-        )
+        number = self.recorder.number_on_disk(self.conversation)
+        request = request_of(self, messages)
+        self.engine.send(replace(request, reply=reply.number, conversation=number, baseline=True))
 
     def _next(self) -> None:
         if self.state == "ready" and self.queue:
@@ -439,8 +452,7 @@ class Chat:
     @one_thread_at_a_time
     def frame(self) -> Frame:
         """Take everything in that the engine sent since the last call."""
-        frame = Frame(engine=self._changed)
-        self._changed = False
+        frame = Frame()
         recorded: list[Step | Prefill] = []
         own, self._own = self._own, []
         for event in [*own, *self.engine.drain()]:
@@ -451,10 +463,12 @@ class Chat:
             else:
                 self._flush(recorded)
                 self._other(event, frame)
+            if self._aside is not None and self._aside.take(event):
+                self._aside_answered(self._aside)
         self._flush(recorded)
         warning = self._warn()
-        frame.engine |= warning != self.warning
-        self.warning = warning
+        frame.engine |= self._changed or warning != self.warning
+        self.warning, self._changed = warning, False
         frame.started, self._started = self._started, []
         frame.notices += self.recorder.news()
         self._ask_when_kept()
@@ -468,7 +482,10 @@ class Chat:
         complaint = self._watchdog.complaint
         if not complaint or self._stopped_at is not None:
             return ""
-        what = "load" if self.state == "loading" else "check" if self.reply is None else "reply"
+        if self.state == "loading":
+            what = "load"
+        else:
+            what = "reply" if self.reply else "comparison" if self.state == "comparing" else "check"
         return f"{complaint} Wait, or press Esc to stop the {what}{AGAIN if what != 'load' else '.'}"
 
     def _flush(self, recorded: list[Step | Prefill]) -> None:
@@ -477,12 +494,12 @@ class Chat:
         recorded.clear()
 
     def _step(self, step: Step, frame: Frame, recorded: list[Step | Prefill]) -> None:
+        self._watchdog.sign("writing", step.ms.total / 1000)
         if self.reply is None or step.reply != self.reply.number:
             return
         if self.state == "reading":
             self.state = "writing"
             frame.engine = True
-        self._watchdog.sign("writing", step.ms.total / 1000)
         self.reply.take(step)
         self.session.fold(step)
         frame.steps.append(step)
@@ -490,7 +507,8 @@ class Chat:
         recorded.append(step)
 
     def _prefill(self, event: Prefill, frame: Frame, recorded: list[Step | Prefill]) -> None:
-        if event.reply != (self.reply.number if self.reply is not None else self._checked):
+        running = self.reply or self._aside
+        if running is None or event.reply != running.number:
             return
         self._watchdog.sign("reading")
         self.progress = Progress("reading", done=event.done, total=event.total)
@@ -582,11 +600,6 @@ class Chat:
             reply.stats.fold(replayed)
             self.recorder.checked(reply)
             frame.grown = reply
-        if replayed.reply == self._checked:
-            self._checked = self._stopped_at = None
-            self.state, frame.engine = "ready", True
-            if not self._load_pending():
-                self._next()
 
     def _ended(self, ended: Ended, frame: Frame) -> None:
         reply = self.reply
@@ -596,10 +609,8 @@ class Chat:
         reply.end(ended)
         self.session.fold(ended)
         self.recorder.ended(reply, ended)
-        frame.grown = frame.ended = reply
-        frame.engine = True
-        self.reply = None
-        self._stopped_at = None
+        frame.grown, frame.ended, frame.engine = reply, reply, True
+        self.reply = self._stopped_at = None
         self.state = "ready"
         if not self._load_pending() and not by_user:
             self._next()
@@ -619,7 +630,9 @@ class Chat:
         self.loaded = None
         self.trouble = died.message
         self._unasked = None
-        self._checked = self._stopped_at = None
+        if self._aside is not None:
+            self._aside.stop()
+        self._aside = self._stopped_at = None
         if self.reply is not None:
             self.reply.crash(died)
             self.recorder.ended(self.reply, died)
@@ -628,7 +641,28 @@ class Chat:
         self._load_pending()
 
     def _fail(self, sentence: str) -> None:
-        self.state = "failed"
-        self.loaded = None
-        self.trouble = sentence
-        self._changed = True
+        self.state, self.loaded, self.trouble, self._changed = "failed", None, sentence, True
+
+
+def request_of(chat: Chat, messages: tuple[Message, ...]) -> Generate:
+    """The messages as a request under the chat's settings, without a number."""
+    return Generate(
+        reply=0,
+        messages=messages,
+        tuning=chat.tuning,
+        max_tokens=chat.max_tokens,
+        think=chat.think,
+        keep_accepted=chat.keep_accepted,
+        end_loops=chat.end_loops(),
+    )
+
+
+def last_request(chat: Chat) -> Generate | None:
+    """The newest prompt as a request, with the draws of its reply; None without one."""
+    messages = chat.conversation.messages_to_last_prompt()
+    if not messages:
+        return None
+    reply = chat.conversation.last_reply
+    seed = reply.ended.seed if reply is not None and reply.ended is not None else chat.tuning.seed
+    request = request_of(chat, messages)
+    return replace(request, tuning=replace(chat.tuning, seed=max(0, seed)))

@@ -7,8 +7,8 @@ the order in which it happens.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -42,6 +42,8 @@ class UserTurn:
     text: str
     key: int | None = None
     """The recorder's number for it."""
+    versions: tuple[int, ...] = ()
+    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Reply:
     thinking_tokens: int = 0
     key: int | None = None
     """The recorder's number for it."""
+    versions: tuple[int, ...] = ()
+    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
+    before: Reply | None = None
+    """The reply, cut or stopped, that this one goes on with."""
     _first: list[int] = field(default_factory=list)
     """Index in ``tokens`` of each step's first token."""
 
@@ -88,6 +94,11 @@ class Reply:
     def running(self) -> bool:
         """More may come."""
         return self.state in RUNNING
+
+    @property
+    def can_go_on(self) -> bool:
+        """It was cut or stopped after its answer began."""
+        return not self.running and self.state != "complete" and bool(self.answer.strip())
 
     @property
     def text(self) -> str:
@@ -100,6 +111,11 @@ class Reply:
         if not self.thinking_tokens:
             return "".join(t.text for t in self.tokens) + self.tail
         return "".join(t.text for t in self.tokens if not t.thinking).lstrip("\n") + self.tail
+
+    @property
+    def whole_answer(self) -> str:
+        """The answer with that of the replies that it goes on with before it."""
+        return (self.before.whole_answer if self.before else "") + self.answer
 
     @property
     def thinking(self) -> str:
@@ -203,18 +219,50 @@ class Conversation:
     title: str = ""
     key: int | None = None
     """The recorder's number for it."""
+    dropped: int = 0
+    """How many of the oldest prompts, with their replies, the engine is not asked with."""
 
     def messages(self) -> tuple[Message, ...]:
-        """What the engine is asked with: all turns so far. A reply without an answer is left out, and so is a
-        prompt at which the engine died, which would end it again and again; only a retry asks it anew."""
+        """What the engine is asked with: all turns so far, a reply and what goes on with it as one. A reply
+        without an answer is left out, and so is a prompt at which the engine died, which would end it again
+        and again; only a retry asks it anew."""
         found = [Message("system", self.system)] if self.system.strip() else []
-        for turn, after in zip(self.turns, [*self.turns[1:], None]):
+        prompts = 0
+        for turn in self._standing():
+            prompts += isinstance(turn, UserTurn)
+            if prompts <= self.dropped:
+                continue
             if isinstance(turn, UserTurn):
-                if not (isinstance(after, Reply) and after.state == "crashed"):
-                    found.append(Message("user", turn.text))
-            elif turn.answer and turn.state != "crashed":
-                found.append(Message("assistant", turn.answer, turn.thinking))
+                found.append(Message("user", turn.text))
+            elif turn.answer:
+                content, thinking = turn.answer, turn.thinking
+                if turn.before is not None and found and found[-1].role == "assistant":
+                    begun = found.pop()
+                    content, thinking = begun.content + content, begun.thinking + thinking
+                found.append(Message("assistant", content, thinking))
         return tuple(found)
+
+    def messages_to_last_prompt(self) -> tuple[Message, ...]:
+        """What the newest prompt was asked with; empty without one."""
+        prompts = [i for i, turn in enumerate(self.turns) if isinstance(turn, UserTurn)]
+        if not prompts:
+            return ()
+        return replace(self, turns=self.turns[: prompts[-1] + 1]).messages()
+
+    def _standing(self) -> list[Turn]:
+        """The turns without replies that crashed and their prompts. One that was gone on with stands."""
+        found: list[Turn] = []
+        after: Turn | None = None
+        died = False
+        for turn in reversed(self.turns):
+            if isinstance(turn, Reply):
+                gone_on = isinstance(after, Reply) and after.before is turn
+                died = turn.state == "crashed" and (died or not gone_on)
+            if not died:
+                found.append(turn)
+            died = died and isinstance(turn, Reply)
+            after = turn
+        return found[::-1]
 
     @property
     def last_reply(self) -> Reply | None:
@@ -233,14 +281,19 @@ class Conversation:
 
     def drop_exchange(self) -> str | None:
         """Take the newest prompt and its reply off the end; the prompt's text, or None without one."""
-        self.drop_reply()
+        while self.turns and isinstance(self.turns[-1], Reply):
+            self.turns.pop()
         last = self.turns.pop() if self.turns else None
         return last.text if isinstance(last, UserTurn) else None
 
+    def cut_before(self, turn: Turn) -> None:
+        """Take this turn and all after it off the end; nothing where it is not here."""
+        del self.turns[next((i for i, t in enumerate(self.turns) if t is turn), len(self.turns)) :]
+
 
 class Recorder(Protocol):
-    """Keeps conversations as they happen. Nothing here but ``export`` may raise, and nothing but ``export``
-    and ``close`` waits for a disk: a store in trouble says so itself."""
+    """Keeps conversations as they happen. Nothing here but ``versions``, ``switched`` and ``export`` may
+    raise, and nothing but those and ``close`` waits for a disk: a store in trouble says so itself."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
         """A reply is asked for; the turn before it may be new. The engine is not asked before ``kept``."""
@@ -281,6 +334,16 @@ class Recorder(Protocol):
 
     def recent_models(self) -> list[str]:
         """Paths of the targets loaded lately, the latest first."""
+
+    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
+        """Of each message that is not alone in its place of the conversation's tree, all that are there,
+        oldest first. It may wait. Raises StoreError."""
+
+    def switched(
+        self, conversation: Conversation, message: int, number: Callable[[], int]
+    ) -> Conversation | None:
+        """The conversation on the path through this message; None where that cannot be. ``number`` gives
+        the next reply's number. It may wait. Raises StoreError."""
 
     def export(self, conversation: Conversation, path: Path) -> None:
         """Write the conversation to a new file, in the form of its ending. It may wait. Raises StoreError,

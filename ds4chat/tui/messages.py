@@ -96,3 +96,11 @@ class CommandChosen(Message):
 
     name: str
     """The command's name, without its slash."""
+
+
+@dataclass
+class CommandRequested(Message):
+    """The user asked for a slash command elsewhere than in the prompt, such as by a click."""
+
+    text: str
+    """The command as it would be typed, slash included."""

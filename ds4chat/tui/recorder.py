@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from time import monotonic
+from types import MappingProxyType
 from typing import TypeVar
 
 from ds4chat.engine.events import Ended, EngineDied, Load, Loaded, ModelInfo, Notice, Prefill, Revised, Step
@@ -20,7 +21,7 @@ from ds4chat.store.database import PATIENCE_MS
 from ds4chat.store.recording import INTERVAL, ReplyRecorder, Request
 from ds4chat.store.writer import Ticket, Writer
 from ds4chat.text import one_line
-from ds4chat.tui.conversation import Conversation, Reply, UserTurn
+from ds4chat.tui.conversation import Conversation, Reply, ReplyState, Turn, UserTurn
 from ds4chat.tui.export import export_unsaved
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
@@ -237,6 +238,26 @@ class StoreRecorder:
         moved = shown != keys and None not in keys
         return self.opened(current.key, number) if moved else None
 
+    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
+        """Of each message that is not alone in its place of the tree, all that are there, oldest first. It
+        may wait. Raises StoreError."""
+        self.settle(LAST_WAIT)
+        return {} if conversation.key is None else self.store.conversations.versions(conversation.key)
+
+    def switched(
+        self, conversation: Conversation, message: int, number: Callable[[], int]
+    ) -> Conversation | None:
+        """The conversation on the path through this message, which is the one shown from now on; None where
+        it is not in the store. It may wait. Raises StoreError."""
+        self.settle(LAST_WAIT)
+        if conversation.key is None:
+            return None
+        self.store.conversations.switch(message)
+        known = {turn.key: turn for turn in conversation.turns if turn.key is not None}
+        found = read_conversation(self.store, conversation.key, number, known)
+        found.dropped = conversation.dropped
+        return found
+
     def export(self, conversation: Conversation, path: Path) -> None:
         """Write the conversation to a new file in the form of its ending, with all its branches where it is
         in the store. It may wait: not for the thread of the screen. Raises StoreError."""
@@ -334,6 +355,16 @@ class NullRecorder:
         """None."""
         return []
 
+    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
+        """None: what is taken off the screen is gone."""
+        return {}
+
+    def switched(
+        self, conversation: Conversation, message: int, number: Callable[[], int]
+    ) -> Conversation | None:
+        """There is one path alone."""
+        return None
+
     def export(self, conversation: Conversation, path: Path) -> None:
         """Write what is on the screen."""
         export_unsaved(conversation, path, {})
@@ -347,17 +378,27 @@ class NullRecorder:
         return ""
 
 
-def read_conversation(store: Store, key: int, number: Callable[[], int]) -> Conversation:
-    """The path shown of a stored conversation. Raises StoreError."""
+def read_conversation(
+    store: Store, key: int, number: Callable[[], int], known: Mapping[int, Turn] = MappingProxyType({})
+) -> Conversation:
+    """The path shown of a stored conversation. ``known``: turns that were read already, by their number in
+    the store. Raises StoreError."""
     found = Conversation(title=store.conversations.get(key).title, key=key)
+    versions = store.conversations.versions(key)
     for message in store.conversations.path(key):
         if message.role == "system":
             # The last one is in force.
             found.system = message.text
-        elif message.role == "user":
-            found.turns.append(UserTurn(message.text, message.id))
-        else:
-            found.turns.append(_reply(store, message, number()))
+            continue
+        turn = known.get(message.id)
+        if turn is None and message.role == "user":
+            turn = UserTurn(message.text, message.id)
+        elif turn is None:
+            turn = _reply(store, message, number())
+            last = found.turns[-1] if found.turns else None
+            turn.before = last if isinstance(last, Reply) and last.can_go_on else None
+        turn.versions = versions.get(message.id, ())
+        found.turns.append(turn)
     return found
 
 
@@ -382,7 +423,8 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
     if end is not None:
         reply.end(end)
     else:
-        reply.state = "stopped" if message.state in ("stopped", "complete") else "crashed"
+        states: dict[str, ReplyState] = {"stopped": "stopped", "complete": "complete"}
+        reply.state = states.get(message.state, "crashed")
     reply.tail, reply.thinking_tail = tail, thinking_tail
     reply.trouble = trouble
     if message.state == "streaming":

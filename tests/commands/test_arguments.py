@@ -100,6 +100,7 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         (["--parallel", "2"], "--parallel goes with --prompts-file FILE."),
         (["--json"], "--json goes with a prompt: give one with -p."),
         (["--ignore-eos"], "--ignore-eos goes with a prompt: give one with -p."),
+        (["--continue", "-p", "a"], "--continue opens the chat: leave the prompt out."),
         (
             ["-p", "a", "--prompt-file", "f"],
             "-p and --prompt-file both give the prompt: leave one of them out.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from ds4chat.engine.events import (
     Notice,
     Phases,
     ProtocolError,
+    Replayed,
     Step,
     Token,
     Tuning,
@@ -90,3 +93,9 @@ def test_the_mode_follows_from_strict_and_margin() -> None:
     assert Tuning().mode == "exact"
     assert Tuning(margin=0.3).mode == "approximate"
     assert Tuning(margin=0.3, strict=True).mode == "strict"
+
+
+def test_a_check_that_timed_plain_decoding_says_how_fast_it_was() -> None:
+    timed = Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, "", plain_ms=440.0)
+    assert timed.plain_speed == "Plain decoding took 20.0 ms a token, 50.0 tok/s."
+    assert replace(timed, plain_ms=0.0).plain_speed == ""

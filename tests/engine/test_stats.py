@@ -118,6 +118,7 @@ def test_json_has_the_documented_keys() -> None:
         "emitted",
         "acceptance",
         "by_position",
+        "looping",
         "mean_accepted",
         "tokens_per_step",
         "outcomes",

@@ -22,7 +22,7 @@ REGIONS: dict[str, Callable[[int], float]] = {
 }
 """Share of right drafts by the token of the reply."""
 GOOD = ("0.70", "0.85", "0.95", "mix")
-FIXED = (1, 2, 3, 4, 6, 8, 10, 12)
+FIXED = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)

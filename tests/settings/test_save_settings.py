@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4chat.settings.load import load, parse
-from ds4chat.settings.save import SaveError, document, edited, save
+from ds4chat.settings.save import SaveError, document, edited, save, save_preset
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import check
 
@@ -243,3 +243,18 @@ def test_any_change_of_any_file_is_what_is_loaded_afterwards(data: st.DataObject
     assert read.problems == []
     back = dataclasses.replace(Settings(), **{k.replace("-", "_"): v for k, v in read.values.items()})
     assert back == second
+
+
+def test_a_preset_is_saved_alone(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    text = "# mine\ntemp = 0.25\n\n[presets.old]\ntemp = 1.0\n"
+    file.write_text(text)
+    save_preset("fast", {"mtp-draft": 4, "mtp-margin": 0.5}, file)
+    written = file.read_text()
+    assert written.startswith(text.rstrip("\n"))
+    assert tomllib.loads(written) == {
+        "temp": 0.25,
+        "presets": {"old": {"temp": 1.0}, "fast": {"mtp-draft": 4, "mtp-margin": 0.5}},
+    }
+    save_preset("first", {"temp": 0.5}, tmp_path / "new.toml")
+    assert tomllib.loads((tmp_path / "new.toml").read_text()) == {"presets": {"first": {"temp": 0.5}}}

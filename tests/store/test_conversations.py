@@ -278,3 +278,36 @@ def test_the_unsent_text_and_the_models_used_are_kept(store: Store) -> None:
         ("/m/5.gguf", "embedded", True),
         (f"/m/{MOST_MODELS + 2}.gguf", "", False),
     ]
+
+
+def test_versions_stand_in_one_place_whatever_system_prompt_is_between(store: Store) -> None:
+    talk = store.conversations
+    key = talk.create()
+    asked = talk.add(key, None, "user", "Why?")
+    first = talk.add(key, asked, "assistant", "First.")
+    below = talk.under_system(key, asked, "Be brief.")
+    second = talk.add(key, below, "assistant", "Second.")
+    edited = talk.edit(asked, "How?")
+    assert talk.versions(key) == {
+        first: (first, second),
+        second: (first, second),
+        asked: (asked, edited),
+        edited: (asked, edited),
+    }
+
+
+def test_a_long_title_ends_with_a_whole_word(store: Store) -> None:
+    key = store.conversations.create()
+    store.conversations.add(key, None, "user", "word " * 40)
+    title = store.conversations.get(key).title
+    assert title == f"{' '.join(['word'] * ((TITLE_LENGTH + 1) // 5))}…" and len(title) <= TITLE_LENGTH
+
+
+def test_the_latest_conversation_is_the_one_written_to_last(store: Store) -> None:
+    talk = store.conversations
+    assert talk.latest() is None
+    first, second, third = talk.create(), talk.create(), talk.create()
+    talk.pin(first)
+    assert talk.latest() == third
+    talk.delete(third)
+    assert talk.latest() == second

@@ -12,6 +12,7 @@ from kits.chat_stage import Chat, Open
 
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp
+from ds4chat.tui.conversation import Recorder
 
 
 @pytest.fixture
@@ -29,11 +30,12 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
         answer: bool = True,
         load: object = None,
         notices: bool = False,
+        store: Recorder | None = None,
         **settings: object,
     ) -> AsyncIterator[Chat]:
         engine = ReplayEngine(answer=answer, load=load)  # type: ignore[arg-type]
         chosen = Settings(**{"model": "/models/tiny.gguf", "mtp_draft": 2, **settings})  # type: ignore[arg-type]
-        app = ChatApp(chosen, engine)
+        app = ChatApp(chosen, engine, store)
         async with app.run_test(size=size, notifications=notices) as pilot:
             await pilot.pause()
             chat = Chat(app, pilot, engine)

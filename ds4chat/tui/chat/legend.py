@@ -11,6 +11,7 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
+from ds4chat.tui.messages import CommandRequested
 
 ORIGINS: tuple[Span, ...] = (
     ("accepted", "accepted"),
@@ -67,6 +68,11 @@ class Legend(LinesView):
 
     def on_resize(self) -> None:
         self._draw_line()
+
+    def on_click(self, event: events.Click) -> None:
+        """The hint does what it says, and a look is explained."""
+        event.stop()
+        self.post_message(CommandRequested("/help"))
 
     def _draw_line(self) -> None:
         two, approximate, unknown, markdown, hint = self._shown

@@ -10,21 +10,24 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 from textual.timer import Timer
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
+from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.outbox import Outbox
+from ds4chat.tui.chat.piece_bar import PieceBar
+from ds4chat.tui.chat.reading import ReadingScreen
 from ds4chat.tui.chat.status_line import STATES, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
-from ds4chat.tui.chat.welcome import Welcome
+from ds4chat.tui.chat.welcome import STARTERS, Welcome
 from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
+from ds4chat.tui.conversation import UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import APART, Pace
@@ -33,22 +36,16 @@ from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
 from ds4chat.tui.panels import PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
+from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
+from ds4chat.tui.transcript.focus import show_turn
 
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two status lines of a running reply: faster figures cannot be read."""
-QUIT_SECONDS = 2.0
 HINT = "F1 help"
-BUSY: dict[str, str] = {
-    "loading": "A model is loading: Esc stops that.",
-    "none": "No model is loaded: /model chooses one.",
-    **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
-    "checking": "A reply is being checked: Esc stops that.",
-    "stopping": "The reply is being stopped.",
-}
 ENDS: dict[tuple[str, int], str] = {
     ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
     ("depth", 1): "auto is the end: F7 goes back",
@@ -77,7 +74,7 @@ class Host(Protocol):
         """A load was stopped or failed: the settings are again those of the model that a reload loads."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(ReadingScreen):
     """Transcript, prompt, status line, and the panels beside or over them."""
 
     DEFAULT_CSS = style_sheet(__package__, "screen.tcss")
@@ -90,18 +87,16 @@ class ChatScreen(Screen[None]):
             id="chat.back",
             priority=True,
         ),
-        Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
         Binding("f2", "toggle_panels", "Panels", id="chat.panels"),
         Binding("f3", "toggle_view", "Tokens or Markdown", id="chat.view"),
         Binding("f4", "toggle_cursor", "Token cursor", id="chat.cursor"),
-        Binding("f5", "retry", "Answer again, or load the model again", id="chat.retry"),
         Binding(
             "f6", "toggle_colours", "All origins, or accepted and fallback", id="chat.colours", priority=True
         ),
         Binding("f7", "step('depth', -1)", "Draft one token less", id="chat.shallower", priority=True),
         Binding("f8", "step('depth', 1)", "Draft one token more", id="chat.deeper"),
-        Binding("f9,ctrl+f", "step('margin', -1)", "Loosen the margin", id="chat.looser"),
-        Binding("f10,ctrl+g", "step('margin', 1)", "Tighten the margin", id="chat.tighter"),
+        Binding("f9", "step('margin', -1)", "Loosen the margin", id="chat.looser"),
+        Binding("f10", "step('margin', 1)", "Tighten the margin", id="chat.tighter"),
         Binding("ctrl+t", "step('pause', 1)", "Pause or resume speculation", id="chat.mtp"),
         Binding("ctrl+r", "undo_tuning", "Undo the last change of a setting", id="chat.undo_tuning"),
         Binding("ctrl+o", "toggle_thinking", "Open or fold the thinking", id="chat.thinking"),
@@ -118,6 +113,9 @@ class ChatScreen(Screen[None]):
         self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
+        self.find_bar = FindBar(id="find")
+        self.piece_bar = PieceBar(id="piece")
+        self.piece_bar.display = False
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
@@ -125,7 +123,6 @@ class ChatScreen(Screen[None]):
         self._first_run = FirstRun(id="first-run")
         self._timer: Timer | None = None
         self._pace = Pace()
-        self._quit_asked_at = float("-inf")
         self._looks: set[str] = set()
         """Looks of tokens that are explained once one of them was seen."""
         self._status_at = 0.0
@@ -139,6 +136,8 @@ class ChatScreen(Screen[None]):
                 yield self.transcript
                 yield self._card
                 yield self._banner
+                yield self.find_bar
+                yield self.piece_bar
                 yield self.legend_row
                 yield self.prompt
             yield self.dock_view
@@ -181,7 +180,8 @@ class ChatScreen(Screen[None]):
         if frame.failed:
             self._host.load_stopped()
         for replayed in frame.replayed:
-            self.transcript.add_note(replayed.detail, "warning" if replayed.equal is False else "info")
+            told = f"{replayed.detail} {replayed.plain_speed}".rstrip()
+            self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message, markup=False)
@@ -224,6 +224,8 @@ class ChatScreen(Screen[None]):
             self._looks |= frame.looks
             self.show_legend()
         self.dock_view.show_frame(frame, self.chat.session)
+        if frame.ended is not None:
+            self.reply_ended(frame.ended)
 
     def show_status(self) -> None:
         """Draw the status line."""
@@ -252,8 +254,13 @@ class ChatScreen(Screen[None]):
         first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
         self._first_run.display = self.transcript.is_empty and first_run
         self._welcome.display = self.transcript.is_empty and not first_run
+        self._welcome.offer_starters(self._host.settings.demo)
         self.transcript.display = not self.transcript.is_empty
         self.show_legend()
+
+    def action_try_starter(self, number: int) -> None:
+        """Send a prompt of the welcome, as if it had been typed."""
+        self.post_message(PromptSubmitted(STARTERS[number - 1][0]))
 
     def show_legend(self) -> None:
         """Draw the legend."""
@@ -293,7 +300,7 @@ class ChatScreen(Screen[None]):
             self.run_command(text, typed=True)
             return
         self.prompt.taken(text)
-        self._outbox.put(text)
+        self._outbox.put(text, self.leave_editing())
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
         """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
@@ -304,8 +311,13 @@ class ChatScreen(Screen[None]):
         self.draw_frame()
         self.show_status()
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, place: UserTurn | None) -> None:
+        if place is not None and not self.cut_before(place):
+            self.prompt.put_back([text])
+            return
         self.chat.submit(text.strip("\n"))
+        if place is not None:
+            self.show_conversation()
         self.show_queue()
         self.show_status()
         self.draw_frame()
@@ -338,7 +350,7 @@ class ChatScreen(Screen[None]):
 
     def on_key(self, event: events.Key) -> None:
         """What is typed reaches the prompt wherever the focus is, except a key that a control there takes."""
-        taken = isinstance(self.focused, Control) and event.key in self.active_bindings
+        taken = isinstance(self.focused, Control | PanelTitle) and event.key in self.active_bindings
         if event.is_printable and not taken:
             event.stop()
             self.set_focus(self.prompt.text_field)
@@ -377,19 +389,6 @@ class ChatScreen(Screen[None]):
         event.stop()
         if self._first_run.display:
             self.run_command("/model demo")
-
-    def action_retry(self) -> None:
-        """Answer the last prompt anew; without a loaded model, load it again."""
-        chat = self.chat
-        if chat.state in ("died", "failed"):
-            chat.reload()
-        elif chat.retry():
-            self.show_conversation()
-            if chat.conversation.key is not None:
-                self.legend_row.say("Earlier replies are kept: Ctrl+B, b")
-        else:
-            self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
-        self.draw_frame()
 
     # -- tuning
 
@@ -502,7 +501,7 @@ class ChatScreen(Screen[None]):
         """Bring a stored message into sight and mark it, in a reply at character ``at`` of its text."""
         for turn in self.chat.conversation.turns:
             if turn.key == message:
-                self.transcript.show_turn(turn, at)
+                show_turn(self.transcript, turn, at)
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
@@ -514,7 +513,7 @@ class ChatScreen(Screen[None]):
 
     def action_back(self) -> None:
         """Close what is open, from the innermost on; then stop the reply."""
-        if self.prompt.close_menu():
+        if self.prompt.close_menu() or self.leave_reading():
             return
         if self.transcript.cursor is not None:
             self._leave_cursor()
@@ -523,18 +522,3 @@ class ChatScreen(Screen[None]):
         elif not self.stop_reply():
             self.clear_selection()
             self.prompt.text_field.focus()
-
-    def action_interrupt(self) -> None:
-        """Copy a selection; else stop the reply; else quit, when pressed twice."""
-        selected = self.prompt.text_field.selected_text or self.get_selected_text()
-        if selected:
-            self.app.copy_to_clipboard(selected)
-            self.clear_selection()
-            self.notify("Copied.")
-        elif self.chat.working:
-            self.stop_reply()
-        elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
-            self.app.exit()
-        else:
-            self._quit_asked_at = monotonic()
-            self.legend_row.say("Ctrl+C again leaves")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ds4chat.engine import events
+from ds4chat.engine.from_settings import changed
 from ds4chat.files import open_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
@@ -15,11 +17,14 @@ from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
+from ds4chat.store.entities import title_of
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
+from ds4chat.tui.conversation import Conversation, UserTurn
 from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
+from ds4chat.tui.transcript.pieces import from_last
 
 T = TypeVar("T")
 
@@ -37,9 +42,13 @@ class ChatCommands:
     ``action_NAME``, given what follows if anything does.
     """
 
-    def __init__(self, screen: ChatScreen, load: Load) -> None:
+    def __init__(
+        self, screen: ChatScreen, load: Load, presets: Callable[[], Mapping[str, Mapping[str, Any]]]
+    ) -> None:
+        """``presets``: the named presets as they are now, tables of option keys by name."""
         self._screen = screen
         self._load = load
+        self._presets = presets
 
     def run(self, text: str) -> bool:
         """Do what the line says; False when it cannot be done, which was then said."""
@@ -79,6 +88,18 @@ class ChatCommands:
     def do_retry(self, argument: str) -> None:
         self._screen.action_retry()
 
+    def do_continue(self, argument: str) -> None:
+        self._screen.action_go_on()
+
+    def do_edit(self, argument: str) -> None:
+        self._screen.action_edit(whole_number(argument))
+
+    def do_branch(self, argument: str) -> None:
+        ways = {"": -1, "back": -1, "forward": 1}
+        if argument not in ways:
+            raise CommandError("/branch takes back or forward.")
+        self._screen.action_version(ways[argument])
+
     def do_undo(self, argument: str) -> None:
         if argument == "tuning":
             self._screen.action_undo_tuning()
@@ -93,7 +114,7 @@ class ChatCommands:
 
     def do_stop(self, argument: str) -> None:
         if not self._screen.stop_reply():
-            raise CommandError("No reply or check is running, and no model is loading.")
+            raise CommandError("No reply, check or comparison is running, and no model is loading.")
 
     def do_system(self, argument: str) -> None:
         chat = self._screen.chat
@@ -105,6 +126,11 @@ class ChatCommands:
             said += "\nIt holds from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
+
+    def do_try(self, argument: str) -> None:
+        if argument not in ("", "1", "2", "3"):
+            raise CommandError("/try takes 1, 2 or 3.")
+        self._screen.action_try_starter(int(argument or 1))
 
     def do_think(self, argument: str) -> None:
         self._set_thinking(True)
@@ -132,11 +158,19 @@ class ChatCommands:
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def do_copy(self, argument: str) -> None:
-        reply = self._screen.chat.conversation.last_reply
-        if reply is None or not reply.tokens:
-            raise CommandError("There is no reply to copy.")
-        self._screen.app.copy_to_clipboard(reply.answer)
-        self._screen.notify("Copied the last reply.")
+        code = argument == "code" or argument.startswith("code ")
+        number = whole_number(argument.removeprefix("code").strip() if code else argument)
+        turns = self._screen.chat.conversation.turns
+        piece = from_last(turns, number, code=code)
+        if piece is None and from_last(turns, 1, code=code) is None:
+            raise CommandError(f"There is no {'code block' if code else 'reply'} to copy.")
+        if piece is None:
+            raise CommandError(f"There are fewer {'code blocks' if code else 'replies'}. 1 is the last.")
+        self._screen.copy_piece(piece)
+
+    def do_find(self, argument: str) -> None:
+        self._screen.find_bar.field.value = argument
+        self._screen.action_find()
 
     def do_unqueue(self, argument: str) -> None:
         self._screen.chat.queue.clear()
@@ -144,12 +178,50 @@ class ChatCommands:
 
     def do_export(self, argument: str) -> None:
         chat, screen = self._screen.chat, self._screen
-        conversation, path = chat.conversation, user_path(argument)
+        conversation = chat.conversation
+        if not argument:
+            if not conversation.turns:
+                raise CommandError("There is no conversation to write yet.")
+            screen.prompt.text_field.put(f"/export {proposed_name(conversation)}")
+            screen.prompt.text_field.focus()
+            return
+        path = user_path(argument)
         self._aside(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
-            lambda _: screen.notify(f"Written to {path}.", markup=False),
+            lambda _: screen.notify(f"Written to {path.absolute()}.", markup=False),
         )
+
+    def do_editor(self, argument: str) -> None:
+        self._screen.action_editor()
+
+    def do_drop(self, argument: str) -> None:
+        number = int(argument) if argument.isascii() and argument.isdigit() else -1
+        prompts = sum(isinstance(turn, UserTurn) for turn in self._screen.chat.conversation.turns)
+        if not 0 <= number < max(1, prompts):
+            raise CommandError(
+                f"/drop takes a number from 0 to {max(0, prompts - 1)}: how many are left out."
+            )
+        self._screen.chat.conversation.dropped = number
+        one = "The oldest prompt and its reply are" if number == 1 else f"The oldest {number} prompts are"
+        self._screen.transcript.add_note(
+            f"{one} left out of what the model gets from the next prompt on; they stay here. /drop 0 sends "
+            "all again."
+            if number
+            else "The model gets the whole conversation again."
+        )
+
+    def do_preset(self, argument: str) -> None:
+        presets = self._presets()
+        if not presets:
+            raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
+        if not argument:
+            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.", markup=False)
+            return
+        if argument not in presets:
+            raise CommandError(f"There is no preset {argument}. There is: {', '.join(sorted(presets))}.")
+        self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
+        self._say_tuning()
 
     def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives.
@@ -237,8 +309,13 @@ class ChatCommands:
             self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
         tuning = self._screen.chat.tuning
         bound = depth_bound(tuning, self._screen.chat.loaded) if raw and key == "mtp-draft" else ""
+        self._say_tuning(bound)
+
+    def _say_tuning(self, instead: str = "") -> None:
+        tuning = self._screen.chat.tuning
         self._screen.legend_row.say(
-            bound or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
+            instead
+            or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
         )
 
     def do_ctx(self, argument: str) -> None:
@@ -263,6 +340,20 @@ class ChatCommands:
 
     def do_quit(self, argument: str) -> None:
         self._screen.app.exit()
+
+
+def whole_number(argument: str) -> int:
+    """A number counted from the last, which is 1 and what no argument means. Raises CommandError."""
+    if argument and not (argument.isascii() and argument.isdigit() and int(argument) > 0):
+        raise CommandError(f"{argument} is no number: 1 is the last, 2 the one before.")
+    return int(argument or 1)
+
+
+def proposed_name(conversation: Conversation) -> str:
+    """A file name made of the words of a conversation's title or first prompt."""
+    first = next((turn.text for turn in conversation.turns if isinstance(turn, UserTurn)), "")
+    words = re.findall(r"\w+", conversation.title or title_of(first))
+    return f"{'-'.join(words).lower()[:60].strip('-') or 'conversation'}.md"
 
 
 def _check_model(path: Path, name: str) -> None:

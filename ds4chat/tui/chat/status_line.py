@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
+from textual import events
 
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import Chat, EngineState, Progress
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
+from ds4chat.tui.messages import CommandRequested
 from ds4chat.tui.panels.acceptance import speedup_role
 
 STATES: dict[EngineState, tuple[str, str]] = {
@@ -23,6 +25,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "reading": ("◐ reading", "mark"),
     "writing": ("▶ writing", "mark"),
     "checking": ("◐ checking", "mark"),
+    "comparing": ("◐ comparing", "mark"),
     "stopping": ("■ stopping", "warning"),
     "failed": ("✕ not loaded", "bad"),
     "died": ("✕ engine died", "bad"),
@@ -65,6 +68,17 @@ def status_lines(status: Status, width: int) -> list[Line]:
     elif strict:
         lines += _rows(f"Strict mode: {strict}.", inner, "muted")
     return lines
+
+
+def command_at(status: Status, width: int, column: int) -> str:
+    """The slash command of what stands at a column of the line of figures; empty for none."""
+    inner = max(10, width - 2)
+    at = 1
+    for part in _fitting(_parts(status, inner), inner):
+        if at <= column < at + part.width:
+            return part.command
+        at += part.width + 2
+    return ""
 
 
 def _rows(text: str, width: int, role: str) -> list[Line]:
@@ -115,6 +129,8 @@ class _Part(NamedTuple):
     rank: int
     """0 always shows; of the others the highest gives way first."""
     spans: list[Span]
+    command: str = ""
+    """The slash command that a click on it runs."""
 
     @property
     def width(self) -> int:
@@ -129,13 +145,16 @@ def _parts(status: Status, width: int) -> list[_Part]:
         filled, rest = rate_bar(progress.fraction, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
         parts.append(_Part(2, [(progress.stage, "muted")]))
-        parts.append(_Part(1, [("Esc stops", "muted")]))
-    elif status.state in ("reading", "checking") and progress.total:
+        parts.append(_Part(1, [("Esc stops", "muted")], "/stop"))
+    elif status.state in ("reading", "checking", "comparing") and progress.total:
         filled, rest = rate_bar(progress.done / progress.total, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
+    if status.state == "writing" and status.stats.repeating:
+        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")]))
     if status.model:
-        parts.append(_Part(6, [(_short(status.model, 28 if width < VERY_WIDE else 44), "strong")]))
+        name = _short(status.model, 28 if width < VERY_WIDE else 44)
+        parts.append(_Part(6, [(name, "strong")], "/model"))
     if status.queued:
         parts.append(_Part(2, [(f"{status.queued} queued", "mark")]))
     return parts if status.loaded is None else parts + _figures(status, status.loaded)
@@ -146,13 +165,13 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     if loaded.server is not None:
         parts = [_Part(0, [_served(loaded)])]
     elif loaded.drafter is None or tuning.depth == 0:
-        parts = [_Part(0, [("MTP off", "warning")])]
+        parts = [_Part(0, [("MTP off", "warning")], "/mtp on")]
     else:
         probe = " probe" if tuning.probe else ""
         most, depth = loaded.drafter.max_depth, tuning.depth
         beyond = f" of {depth} asked" if isinstance(depth, int) and depth > most else ""
         shown = f"{most if beyond else depth}{probe}"
-        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")])]
+        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")], "/mtp off")]
         if beyond:
             parts[0].spans.append((beyond, "warning"))
     if loaded.server is None:
@@ -163,10 +182,11 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         told = " plain at load" if plain.at_load else " plain"
         parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
     if stats.acceptance is not None:
-        parts.append(_Part(4, [(whole_percent(stats.acceptance), "strong"), (" accepted", "muted")]))
+        rate = whole_percent(stats.acceptance)
+        parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
     full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used
     used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
-    parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")]))
+    parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
     return parts
 
 
@@ -213,6 +233,13 @@ class StatusLine(LinesView):
         """Show this."""
         self._status = status
         self.set_lines(status_lines(status, self.size.width or 80))
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        if self._status is not None and event.y == 0:
+            command = command_at(self._status, self.size.width or 80, event.x)
+            if command:
+                self.post_message(CommandRequested(command))
 
     def show_chat(self, chat: Chat, stats: Stats) -> None:
         """Show how the chat is doing; ``stats`` are the running reply's, or the last one's."""

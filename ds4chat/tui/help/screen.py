@@ -1,4 +1,4 @@
-"""The help screen: every key that works now, read from the bindings themselves, and the slash commands."""
+"""The help screen: what the words mean, the keys that work now, read from their bindings, and commands."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from ds4chat.tui.glossary import LEGEND, find, introduction_lines, term_lines
 from ds4chat.tui.kit.key_names import spelled
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
@@ -139,6 +140,20 @@ def help_lines(
     return lines or [((f"Nothing here mentions {wanted!r}.", "muted"),)]
 
 
+def page_lines(
+    rows: Sequence[KeyRow], commands: Sequence[tuple[str, str]], wanted: str, width: int
+) -> list[Line]:
+    """The whole screen: what MTP is or what the words mean, then keys and commands."""
+    keys = help_lines(rows, commands, wanted, width)
+    if not wanted.strip():
+        return [*introduction_lines(width), *keys]
+    terms = term_lines(find(wanted), width)
+    if not terms:
+        return keys
+    nothing = len(keys) == 1 and keys == help_lines([], [], wanted, width)
+    return [(("Words", "strong"),), *terms, *([] if nothing else [BLANK, *keys])]
+
+
 def _column(texts: Iterable[str], width: int) -> int:
     """Width of the column that holds most of the texts; a few long ones stand on lines of their own."""
     widths = sorted(map(cell_len, texts))
@@ -165,6 +180,12 @@ def _entry(left: str, column: int, does: str, action_id: str, width: int) -> lis
     return lines
 
 
+class HelpLines(LinesView):
+    """Lines in which the looks of tokens stand, too."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{name}" for name, _ in LEGEND}
+
+
 class HelpScreen(Sheet[None]):
     """Keys and commands, with a field that filters them."""
 
@@ -181,11 +202,14 @@ class HelpScreen(Sheet[None]):
         self._rows = list(rows)
         self._commands = list(commands)
         self._wanted = wanted
-        self._view = LinesView(id="help-lines")
+        self._view = HelpLines(id="help-lines")
 
     def compose_sheet(self) -> ComposeResult:
         yield Input(
-            self._wanted, placeholder="filter keys and commands", id="help-filter", select_on_focus=False
+            self._wanted,
+            placeholder="filter words, keys and commands",
+            id="help-filter",
+            select_on_focus=False,
         )
         with VerticalScroll(can_focus=True):
             yield self._view
@@ -205,7 +229,7 @@ class HelpScreen(Sheet[None]):
     def _show_lines(self) -> None:
         width = self.query_one(VerticalScroll).scrollable_content_region.width or self.size.width - 4
         wanted = self.query_one(Input).value
-        self._view.set_lines(help_lines(self._rows, self._commands, wanted, width))
+        self._view.set_lines(page_lines(self._rows, self._commands, wanted, width))
 
     def on_key(self, event: Any) -> None:
         """The arrow and page keys scroll while the filter has the focus."""

@@ -104,13 +104,14 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
 def changes(before: Tuning, now: Tuning) -> str:
     """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does."""
     return ", ".join(
-        f"{option.short} {_shown(old, option)}→{_shown(new, option)}"
+        f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
         for option in TUNING
         if (old := getattr(before, option.tuning)) != (new := getattr(now, option.tuning))
     )
 
 
-def _shown(value: Any, option: Option) -> str:
+def shown_value(value: Any, option: Option) -> str:
+    """A value of an option as the charts write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     places = option.slider.places if option.slider else 0

@@ -54,7 +54,7 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
         count(None if untold and not value else value, 8)
         for value in (stats.drafted, stats.accepted, stats.judged)
     )
-    return [
+    lines = [
         pair("drafted", drafted, "accepted", accepted),
         pair("judged", judged, "rate", f" {percent(stats.acceptance)}"),
         pair(
@@ -62,6 +62,10 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
         ),
         pair("lossy", count(stats.lossy, 8), "session", f" {percent(session.acceptance)}"),
     ]
+    if stats.loop_judged:
+        apart = percent(stats.loop_acceptance), percent(stats.acceptance_elsewhere)
+        lines.append(pair("in loops", f" {apart[0]}", "elsewhere", f" {apart[1]}"))
+    return lines
 
 
 def outcome_lines(stats: Stats) -> list[Line]:

@@ -14,6 +14,7 @@ from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
+from textual.widget import Widget
 
 from ds4chat.engine.events import UNKNOWN_ID, Judged, Loaded, Step
 from ds4chat.engine.stats import Stats
@@ -291,6 +292,9 @@ class ConfidencePanel(Panel):
         self._head = LinesView(id="confidence-head")
         self.log_view = ConfidenceLog(capacity)
         self._pending: deque[Row] = deque(maxlen=capacity)
+
+    def words_at(self, widget: Widget, row: int) -> str:
+        return super().words_at(*((self._head, 0) if widget is self.log_view else (widget, row)))
 
     def compose_body(self) -> ComposeResult:
         yield self._head

@@ -14,7 +14,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ds4chat.tui.kit.lines import style_sheet
+from ds4chat.tui.glossary import explain
+from ds4chat.tui.kit.lines import LinesView, style_sheet
+from ds4chat.tui.kit.slider import Control
+from ds4chat.tui.messages import CommandRequested
 
 
 class PanelTitle(Widget, can_focus=True):
@@ -79,6 +82,9 @@ class Panel(Vertical):
     """Base of the panels. A subclass composes its body in ``compose_body``."""
 
     DEFAULT_CSS = style_sheet(__package__, "panel.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "explain", "What the words mean", id="panel.explain")
+    ]
     NAME: ClassVar[str]
     """Its name in the setting ``panels``."""
     TITLE: ClassVar[str]
@@ -96,6 +102,27 @@ class Panel(Vertical):
         self.body = Vertical(classes="panel-body")
         self.compact = False
         """Little room: charts are lower and there are no empty lines. The dock sets it."""
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """What the word under the pointer means shows beside it. Controls say what they do themselves."""
+        widget, region = self.screen.get_widget_at(event.screen_x, event.screen_y)
+        text = self.words_at(widget, event.screen_y - region.y)
+        if text:
+            widget.tooltip = explain(self.TITLE, text, event.screen_x - region.x) or None
+
+    def words_at(self, widget: Widget, row: int) -> str:
+        """The row of a widget in which the words stand that name what the pointer is on; empty for none."""
+        return (
+            "".join(text for text, _ in widget.lines[row])
+            if isinstance(widget, LinesView) and row < len(widget.lines)
+            else ""
+        )
+
+    def action_explain(self) -> None:
+        """Show what the words of the panel mean, or that of the control which has the focus."""
+        focused = self.screen.focused
+        word = focused.name if isinstance(focused, Control) and focused.name else self.TITLE
+        self.post_message(CommandRequested(f"/help {word}"))
 
     def compose(self) -> ComposeResult:
         yield self.title_bar

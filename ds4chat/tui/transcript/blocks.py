@@ -6,8 +6,9 @@ where a renderer chose one. Every row begins with a gutter of GUTTER cells, whic
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from rich.style import Style
@@ -17,10 +18,11 @@ from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
+from ds4chat.tui.transcript.page import Page, Row, Source
+from ds4chat.tui.transcript.pieces import code_blocks
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
 
 Span = tuple[str, str | Style]
-Row = tuple[Span, ...]
 
 GUTTER = 3
 MARGIN = 1
@@ -38,14 +40,38 @@ FOLD_TO = 8
 
 
 class Hit(NamedTuple):
-    """What a place in a block is: a token, a fold to open or close, or nothing."""
+    """What a place in a block is: a token, a fold to open or close, a way to another version, or nothing."""
 
     what: str
-    """"token", "fold" or ""."""
+    """"token", "fold", "version" or ""."""
     token: int = -1
+    by: int = 0
+    """To an older version (-1) or a newer one (1)."""
 
 
 NOTHING = Hit("")
+
+
+class Spot(NamedTuple):
+    """A stretch of a block's text."""
+
+    start: int
+    stop: int
+    thinking: bool = False
+
+
+Place = tuple[int, int]
+
+
+def found_in(text: str, pattern: re.Pattern[str], *, thinking: bool = False) -> list[Spot]:
+    """Where a pattern is found in a text."""
+    return [Spot(*match.span(), thinking) for match in pattern.finditer(text)]
+
+
+def place_in(flow: Flow, spot: Spot, above: int) -> tuple[Place, Place]:
+    """Row and column of both ends of a stretch of a flow that begins at row ``above``."""
+    first, last = flow.row_of(spot.start), flow.row_of(max(spot.start, spot.stop - 1))
+    return (above + first, spot.start - flow.row(first)[0]), (above + last, spot.stop - flow.row(last)[0])
 
 
 class Block:
@@ -69,6 +95,14 @@ class Block:
         """The next row continues this one's line."""
         return False
 
+    def margin(self, index: int) -> int:
+        """Characters at the left of a row's text that are drawn beside it and are no part of it."""
+        return 0
+
+    def source(self, index: int) -> Source | None:
+        """What was written, of which a part that is shown otherwise begins at this row."""
+        return None
+
     def hit(self, index: int, column: int) -> Hit:
         """What stands at a row and a character of its text, the gutter left out."""
         return NOTHING
@@ -76,6 +110,37 @@ class Block:
     def toggle(self) -> bool:
         """Open or close what is folded in it; False where nothing is."""
         return False
+
+    def measure(self) -> None:
+        """Take in what changed around the text, such as how many versions there are."""
+
+    # -- finding
+
+    def find(self, pattern: re.Pattern[str]) -> list[Spot]:
+        """Where a pattern is found, in order; what is folded counts too."""
+        return []
+
+    def open_at(self, spot: Spot) -> bool:
+        """Unfold what hides a spot; False where nothing does."""
+        return False
+
+    def place_of(self, spot: Spot) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Row and column of a spot's first character, and those of its end; the gutter is left out."""
+        raise NotImplementedError
+
+
+def versions_text(turn: Turn) -> str:
+    """Which version of a turn is shown, of how many; empty where it is the only one."""
+    if turn.key is None or turn.key not in turn.versions:
+        return ""
+    return f"‹ {turn.versions.index(turn.key) + 1}/{len(turn.versions)} ›"
+
+
+def versions_hit(shown: str, column: int) -> Hit:
+    """What a column of that text is: the left half goes to an older version, the right to a newer."""
+    if not 0 <= column < len(shown):
+        return NOTHING
+    return Hit("version", by=-1 if column < len(shown) / 2 else 1)
 
 
 def text_width(width: int) -> int:
@@ -93,19 +158,20 @@ class UserBlock(Block):
         self._flow = Flow(text_width(width))
         self._flow.append_all([(turn.text, 0)])
         self._folded = self._flow.height > FOLD_FROM
-        self._measure()
+        self.measure()
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
         self.version += 1
         rows = max(1, self._flow.height)
         self._shown = FOLD_TO if self._folded and rows > FOLD_FROM else rows
         self._hidden = rows - self._shown
         self._foldable = rows > FOLD_FROM
-        self.height = self._shown + self._foldable + 1
+        self._versions = versions_text(self.turn)
+        self.height = self._shown + self._foldable + bool(self._versions) + 1
 
     def resize(self, width: int) -> None:
         self._flow.resize(text_width(width))
-        self._measure()
+        self.measure()
 
     def row(self, index: int) -> Row:
         if index < self._shown:
@@ -114,19 +180,32 @@ class UserBlock(Block):
         if index == self._shown and self._foldable:
             more = f"▸ {self._hidden} more lines" if self._folded else "▾ fold"
             return self.BAR, (more, "fold")
+        if index == self._shown + self._foldable and self._versions:
+            return self.BAR, (self._versions, "fold")
         return ()
 
     def joins(self, index: int) -> bool:
         return index < self._shown - 1 and self._flow.continues(index)
 
+    def find(self, pattern: re.Pattern[str]) -> list[Spot]:
+        return found_in(self._flow.text, pattern)
+
+    def open_at(self, spot: Spot) -> bool:
+        return self._flow.row_of(spot.start) >= self._shown and self.toggle()
+
+    def place_of(self, spot: Spot) -> tuple[Place, Place]:
+        return place_in(self._flow, spot, 0)
+
     def hit(self, index: int, column: int) -> Hit:
-        return Hit("fold") if self._foldable and index == self._shown else NOTHING
+        if self._foldable and index == self._shown:
+            return Hit("fold")
+        return versions_hit(self._versions, column) if index == self._shown + self._foldable else NOTHING
 
     def toggle(self) -> bool:
         if not self._foldable:
             return False
         self._folded = not self._folded
-        self._measure()
+        self.measure()
         return True
 
 
@@ -155,8 +234,7 @@ class NoteBlock(Block):
         return ("·  " if index == 0 else "   ", self._role), (self._lines[index], self._role)
 
 
-Rendered = Sequence[Row]
-Renderer = Callable[[str, int], Rendered]
+Renderer = Callable[[str, int], Page]
 """Markdown text and a width in cells -> rows without gutter."""
 
 
@@ -169,8 +247,10 @@ class ReplyBlock(Block):
         self._two = two_colours
         self.thinking_open = False
         self.markdown = False
-        self._rendered: Rendered | None = None
+        self._rendered: Page | None = None
         self._footer: list[Row] = []
+        self._versions = ""
+        """The footer's last row, where there are other versions."""
         self._header: Row = ()
         self.take_anew()
 
@@ -298,7 +378,11 @@ class ReplyBlock(Block):
         return 1 + self._has_thought + (self._thought.height if self.thinking_open else 0)
 
     def _body_rows(self) -> int:
-        return len(self._rendered) if self._rendered is not None else self._flow.height
+        return len(self._rendered.rows) if self._rendered is not None else self._flow.height
+
+    def measure(self) -> None:
+        self._measure()
+        self.version += 1
 
     def _measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
@@ -313,6 +397,8 @@ class ReplyBlock(Block):
             at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
             rows.append((("   ", ""), (at[:room], "mark")))
         rows += [(("   ", ""), *line) for line in summary_lines(self.reply, room)]
+        self._versions = versions_text(self.reply)
+        rows += [(("   ", ""), (self._versions, "fold"))] if self._versions else []
         return rows
 
     def row(self, index: int) -> Row:
@@ -329,7 +415,7 @@ class ReplyBlock(Block):
         index -= top
         if index < self._body_rows():
             if self._rendered is not None:
-                return ("   ", ""), *self._rendered[index]
+                return ("   ", ""), *self._rendered.rows[index]
             return self._gutter(index), *self._token_spans(self._flow, index)
         index -= self._body_rows()
         return self._footer[index] if index < len(self._footer) else ()
@@ -355,11 +441,49 @@ class ReplyBlock(Block):
         top = self._top_rows()
         if 2 <= index < top:
             return self._thought.continues(index - 2)
-        if self._rendered is None and top <= index < top + self._body_rows() - 1:
-            return self._flow.continues(index - top)
-        return False
+        if self._rendered is not None:
+            return index - top in self._rendered.joined
+        return top <= index < top + self._body_rows() - 1 and self._flow.continues(index - top)
+
+    def find(self, pattern: re.Pattern[str]) -> list[Spot]:
+        text = self._rendered.text if self._rendered is not None else self._flow.text
+        return [*found_in(self._thought.text, pattern, thinking=True), *found_in(text, pattern)]
+
+    def open_at(self, spot: Spot) -> bool:
+        return spot.thinking and not self.thinking_open and self.toggle()
+
+    def place_of(self, spot: Spot) -> tuple[Place, Place]:
+        if spot.thinking:
+            return place_in(self._thought, spot, 2)
+        top = self._top_rows()
+        if self._rendered is None:
+            return place_in(self._flow, spot, top)
+        first, last = self._rendered.place(spot.start), self._rendered.place(spot.stop)
+        return (top + first[0], first[1]), (top + last[0], last[1])
+
+    def margin(self, index: int) -> int:
+        return self._rendered.margins.get(index - self._top_rows(), 0) if self._rendered is not None else 0
+
+    def source(self, index: int) -> Source | None:
+        top = self._top_rows()
+        found = self._rendered.sources.get(index - top) if self._rendered is not None else None
+        return None if found is None else Source(top + found.stop, found.text)
 
     # -- places
+
+    def code_rows(self, code: int) -> tuple[int, int] | None:
+        """First and last row of a code block, counted from 0; None where it is not shown as one."""
+        top = self._top_rows()
+        if self._rendered is not None:
+            found = self._rendered.codes[code : code + 1]
+            return (top + found[0][0], top + found[0][1]) if found else None
+        block = code_blocks(self.reply.answer)[code]
+        # Newlines before the first character are not shown.
+        answer = self.reply.answer
+        above = len(answer) - len(answer.lstrip("\n"))
+        return top + self._flow.line_row(block.first - above), top + self._flow.line_row(
+            block.stop - above
+        ) - 1
 
     def hit(self, index: int, column: int) -> Hit:
         top = self._top_rows()
@@ -369,7 +493,8 @@ class ReplyBlock(Block):
             return self._token_hit(self._thought, self._thought_tokens, index - 2, column)
         if self._rendered is None and top <= index < top + self._body_rows():
             return self._token_hit(self._flow, self._answer_tokens, index - top, column)
-        return NOTHING
+        last = top + self._body_rows() + len(self._footer) - 1
+        return versions_hit(self._versions, column) if index == last else NOTHING
 
     def _token_hit(self, flow: Flow, owners: list[int], row: int, column: int) -> Hit:
         start, end = flow.row(row)

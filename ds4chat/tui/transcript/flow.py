@@ -7,7 +7,7 @@ line; appending never changes a row before the last, so only that one is wrapped
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -224,6 +224,10 @@ class Flow:
         while row > 0 and self._row_from[row] > column and self._row_line[row - 1] == line:
             row -= 1
         return row
+
+    def line_row(self, line: int) -> int:
+        """The first row of a line, counted from 0; the row after the last one for lines beyond."""
+        return bisect_left(self._row_line, max(0, line))
 
     # -- wrapping
 

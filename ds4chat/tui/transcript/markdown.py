@@ -6,11 +6,14 @@ model's answer never makes the terminal fetch or open anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
 from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String  # type: ignore[import-untyped]
+from rich.cells import chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Heading, HorizontalRule, Markdown, MarkdownElement
 from rich.rule import Rule
@@ -21,9 +24,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from ds4chat.tui.transcript.flow import Flow
-
-if TYPE_CHECKING:
-    from ds4chat.tui.transcript.blocks import Row
+from ds4chat.tui.transcript.page import Page, Source
 
 LONGEST = 400_000
 """Characters. A longer answer is shown as plain text: rendering it would hold the screen up."""
@@ -83,8 +84,14 @@ class _Rule(HorizontalRule):
         yield Rule(style=console.get_style("markdown.hr", default="none"), characters="─")
 
 
+CODE = "code"
+"""Key of a style's meta data: what a row of code is, one of the next three."""
+BEGIN, LINE, MORE = "begin", "line", "more"
+"""The first row of a block; that of another line; one that goes on with the line of the row above."""
+
+
 class _CodeBlock(CodeBlock):
-    """Code on its own ground, with a bar at the left; long lines fold."""
+    """Code on its own ground, with a bar at the left; long lines fold, wherever they reach the edge."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ground = console.get_style("markdown.code_block", default="none")
@@ -93,12 +100,22 @@ class _CodeBlock(CodeBlock):
         syntax = Syntax(code, self.lexer_name, theme=self.theme)
         text = syntax.highlight(code)
         text.rstrip()
-        text.overflow = "fold"
-        inner = options.update(width=max(1, options.max_width - 2))
-        for line in console.render_lines(text, inner, style=ground, pad=True):
-            yield Segment("▏ ", bar + Style(bgcolor=ground.bgcolor))
-            yield from line
-            yield Segment.line()
+        width = max(1, options.max_width - 2)
+        inner = options.update(width=width)
+        kind = BEGIN
+        for whole in text.split("\n", allow_blank=True):
+            cut, ends = 0, []
+            for piece in chop_cells(whole.plain, width)[:-1]:
+                cut += len(piece)
+                ends.append(cut)
+            for number, part in enumerate(whole.divide(ends)):
+                part.no_wrap, part.end = True, ""
+                yield Segment(
+                    "▏ ", bar + Style(bgcolor=ground.bgcolor, meta={CODE: MORE if number else kind})
+                )
+                yield from console.render_lines(part, inner, style=ground, pad=True)[0]
+                yield Segment.line()
+            kind = LINE
 
 
 class _Answer(Markdown):
@@ -110,20 +127,42 @@ class _Answer(Markdown):
         "code_block": _CodeBlock,
     }
 
-    def __init__(self, text: str, theme: Any) -> None:
+    def __init__(self, tokens: list[Token], theme: Any) -> None:
         super().__init__("", code_theme=theme, hyperlinks=False)
-        parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-        self.markup = text
-        self.parsed = parser.parse(text)
+        self.parsed = tokens
 
 
-def markdown_rows(text: str, width: int, styles: Mapping[str, Style]) -> Sequence[Row]:
+def parsed(text: str) -> list[Token]:
+    """A model's Markdown as tokens: CommonMark with tables, and mathematics left as it is written."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+    parser.inline.ruler.before("escape", "math", _math)
+    return parser.parse(text)
+
+
+def _math(state: StateInline, silent: bool) -> bool:
+    r"""Keep ``\(...\)`` and ``\[...\]`` whole, and the spaces ``\,`` ``\;`` ``\:`` ``\!`` outside of them."""
+    mark = state.src[state.pos : state.pos + 2]
+    close = {r"\(": r"\)", r"\[": r"\]"}.get(mark)
+    if close is not None:
+        found = state.src.find(close, state.pos + 2, state.posMax)
+        stop = found + 2 if found >= 0 else state.pos + 2
+    elif mark in (r"\)", r"\]", r"\,", r"\;", r"\:", r"\!"):
+        stop = state.pos + 2
+    else:
+        return False
+    if not silent:
+        state.pending += state.src[state.pos : stop]
+    state.pos = stop
+    return True
+
+
+def markdown_page(text: str, width: int, styles: Mapping[str, Style]) -> Page:
     """The rows of a Markdown text, ``width`` cells wide at most. ``styles`` has a style for each of MD_ROLES.
 
     ``text`` must have passed ds4chat.text.drawn. What cannot be rendered comes back as plain wrapped text.
     """
     if len(text) > LONGEST or width < 4:
-        return _plain_rows(text, width)
+        return _plain_page(text, width)
     code = {key: styles[role] for key, role in CODE_STYLES.items()}
     theme = ANSISyntaxTheme({(): styles["code-block"], **code})
     named = {f"markdown.{name}": styles[role] for name, role in STYLES.items()}
@@ -136,17 +175,64 @@ def markdown_rows(text: str, width: int, styles: Mapping[str, Style]) -> Sequenc
         theme=Theme(named, inherit=True),
         _environ={},
     )
+    page = Page()
+    written = text.split("\n")
     try:
-        lines = console.render_lines(_Answer(text, theme), console.options, pad=False)
+        for tokens in _groups(parsed(text)):
+            lines = console.render_lines(_Answer(tokens, theme), console.options, pad=False)
+            first = len(page.rows)
+            for line in lines:
+                _add_row(page, line)
+            if tokens[0].map:
+                start, stop = tokens[0].map
+                page.sources[first] = Source(len(page.rows), "\n".join(written[start:stop]).rstrip("\n"))
+            if tokens[0].type != "hr":
+                page.rows.append(())
     except Exception:  # noqa: BLE001  the text is a model's: whatever it breaks in the renderer, it is shown
-        return _plain_rows(text, width)
-    rows = [tuple((s.text, s.style or Style.null()) for s in line if not s.control) for line in lines]
-    while rows and not "".join(text for text, _ in rows[-1]).strip():
-        rows.pop()
-    return rows
+        return _plain_page(text, width)
+    while page.rows and not "".join(text for text, _ in page.rows[-1]).strip():
+        page.rows.pop()
+    return page
 
 
-def _plain_rows(text: str, width: int) -> Sequence[Row]:
+def _groups(tokens: list[Token]) -> Iterator[list[Token]]:
+    """The tokens of each block that stands in no other."""
+    group: list[Token] = []
+    depth = 0
+    for token in tokens:
+        group.append(token)
+        depth += token.nesting
+        if depth == 0:
+            yield group
+            group = []
+
+
+def _add_row(page: Page, line: list[Segment]) -> None:
+    """Append a row, and note what of it is code."""
+    at = len(page.rows)
+    row: list[tuple[str, str | Style]] = []
+    seen = 0
+    for segment in line:
+        if segment.control:
+            continue
+        style = segment.style or Style.null()
+        seen += len(segment.text)
+        if kind := style.meta.get(CODE):
+            page.margins[at] = seen
+            if kind == BEGIN:
+                page.codes.append((at, at))
+            else:
+                page.codes[-1] = page.codes[-1][0], at
+                page.joined |= {at - 1} if kind == MORE else set()
+            style = style.clear_meta_and_links()
+        row.append((segment.text, style))
+    page.rows.append(tuple(row))
+
+
+def _plain_page(text: str, width: int) -> Page:
     flow = Flow(width)
     flow.append_all([(text, 0)])
-    return [((flow.row_text(i), "plain"),) for i in range(flow.height)]
+    return Page(
+        [((flow.row_text(i), "plain"),) for i in range(flow.height)],
+        joined={i for i in range(flow.height - 1) if flow.continues(i)},
+    )

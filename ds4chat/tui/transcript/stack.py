@@ -81,20 +81,35 @@ class Stack:
         return max(0, sum(len(text) for text, _ in self._blocks[index].row(row)) - GUTTER)
 
     def selected(self, selection: Selection) -> str:
-        """The text of a selection: gutters left out, wrapped lines put together again."""
+        """The text of a selection: what is drawn beside it left out, wrapped lines put together again, and
+        what is rendered and selected whole as it was written."""
         if not self._blocks:
             return ""
         first = selection.start.y if selection.start is not None else 0
         last = min(self.height - 1, selection.end.y if selection.end is not None else self.height - 1)
         parts: list[str] = []
+        done = first
         for y in range(first, last + 1):
             span = selection.get_span(y)
-            if span is None:
+            if span is None or y < done:
                 continue
             index, row = self.at(y)
             block = self._blocks[index]
             text = "".join(text for text, _ in block.row(row))
             start, end = span
-            piece = text[max(GUTTER, start) : len(text) if end < 0 else max(GUTTER, end)]
+            source = block.source(row)
+            if source is not None and start <= GUTTER and self._reaches(selection, y + source.stop - row - 1):
+                parts.append(source.text + "\n")
+                done = y + source.stop - row
+                continue
+            left = GUTTER + block.margin(row)
+            piece = text[max(left, start) : len(text) if end < 0 else max(left, end)]
             parts.append(piece if block.joins(row) and y < last else piece.rstrip() + "\n")
         return "".join(parts).removesuffix("\n")
+
+    def _reaches(self, selection: Selection, y: int) -> bool:
+        """The selection goes as far as the end of the text of a row."""
+        span = selection.get_span(y)
+        index, row = self.at(y)
+        text = "".join(text for text, _ in self._blocks[index].row(row)).rstrip()
+        return span is not None and (span[1] < 0 or span[1] >= len(text))

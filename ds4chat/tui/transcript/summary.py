@@ -7,6 +7,7 @@ import textwrap
 from ds4chat.engine.events import limit_words
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.figures import whole_percent
+from ds4chat.tui.transcript.slower import why_slower
 
 Span = tuple[str, str]
 
@@ -31,17 +32,19 @@ def header_spans(reply: Reply, width: int) -> tuple[Span, ...]:
 
 
 def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
-    """One line of figures for a reply that is over, and the sentence that says why it is cut, if it is."""
+    """One line of figures for a reply that is over, and the sentences that say why it is cut, if it is, and
+    why drafts made it slower, if they did."""
     parts: list[Span] = []
     ending = ENDINGS.get(reply.state, "")
     if reply.state == "limited" and reply.ended is not None:
         ending = limit_words(reply.ended.finish_reason, any_text=bool(reply.tokens))
     if ending:
         parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
-    count = len(reply.tokens)
+    count, stats = len(reply.tokens), reply.stats
     if count:
         parts.append((f"{count:,} token{'s' if count != 1 else ''}", "note"))
-    stats = reply.stats
+    if stats.loop_since is not None:
+        parts.append((f"repeats itself from token {stats.loop_since + 1:,}", "warning"))
     if stats.decode_tokens_per_s:
         parts.append((f"{stats.decode_tokens_per_s:.1f} tok/s", "note"))
     if stats.plain.speedup:
@@ -55,8 +58,9 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
         parts.append(("no text", "note"))
     lines = [_fit(parts, width)]
     # Why the engine died stands in the banner while it matters.
-    if reply.trouble and reply.state != "crashed":
-        lines += [((piece, "note"),) for piece in textwrap.wrap(reply.trouble, max(8, width))]
+    trouble = reply.trouble if reply.state != "crashed" else ""
+    for sentence in (trouble, why_slower(reply.steps, stats.plain)):
+        lines += [((piece, "note"),) for piece in textwrap.wrap(sentence, max(8, width))]
     return lines
 
 

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
-from textual.geometry import Offset, Region, Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -24,8 +24,9 @@ from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.scrolling import set_virtual_size
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
-from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, Row, UserBlock
+from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
+from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.stack import Stack
 
 ROLES = (
@@ -105,6 +106,14 @@ class Transcript(ScrollView, can_focus=True):
     class CursorLeft(Message):
         """The token cursor is gone."""
 
+    class VersionWanted(Message):
+        """Another version of a turn was asked for by a click."""
+
+        def __init__(self, turn: Turn, by: int) -> None:
+            super().__init__()
+            self.turn = turn
+            self.by = by
+
     def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._stack = Stack()
@@ -159,23 +168,13 @@ class Transcript(ScrollView, can_focus=True):
         """This turn is in the transcript."""
         return any(block.turn is turn for block in reversed(list(self._stack)))
 
-    def show_turn(self, turn: Turn, at: int) -> None:
-        """Bring a turn into sight and mark it: in a reply, pick the token at character ``at`` of its text;
-        else select all that the turn shows."""
-        if isinstance(turn, Reply) and (token := turn.token_at(at)) is not None:
-            place = turn.place(token)
-            if place is not None:
-                self.post_message(TokenPicked(turn.number, place.step.index, place.index))
-                return
-        index = next((i for i, block in enumerate(self._stack) if block.turn is turn), None)
-        if index is None:
-            return
-        top = self._stack.top(index)
-        self.scroll_to(y=top, animate=False, immediate=True)
-        # The last row of a block is empty.
-        last = max(top, top + self._stack[index].height - 2)
-        end = GUTTER + self._stack.text_length(index, last - top)
-        self.screen.selections = {self: Selection(Offset(GUTTER, top), Offset(end, last))}
+    def measure(self) -> None:
+        """Draw anew what stands around the turns' texts: the versions that there are."""
+        anchor = self._anchor()
+        for block in self._stack:
+            block.measure()
+        self._settle(0)
+        self._return_to(anchor)
 
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):
@@ -243,7 +242,7 @@ class Transcript(ScrollView, can_focus=True):
             if self._following:
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
-            self._render_in_sight()
+            self.render_in_sight()
         y = self.scroll_offset.y
         top = max(0, self._stack.top(first) + row - y)
         bottom = min(self.size.height, max(before, self._stack.height) - y)
@@ -267,7 +266,12 @@ class Transcript(ScrollView, can_focus=True):
         y = self._stack.top(index) + min(row, self._stack[index].height - 1)
         self.scroll_to(y=y, animate=False, immediate=True)
 
-    def _render_in_sight(self) -> None:
+    def settle_block(self, block: Block) -> None:
+        """Take over the height of a block that was opened or folded."""
+        self._settle(self._stack.index(block))
+        self.refresh()
+
+    def render_in_sight(self) -> None:
         """Render the Markdown of the blocks in sight and a little beyond; keep what is in sight in its place.
 
         A block that was never in sight keeps the height of its tokens until then.
@@ -285,11 +289,11 @@ class Transcript(ScrollView, can_focus=True):
         ]
         if not waiting:
             return
-        from ds4chat.tui.transcript.markdown import markdown_rows
+        from ds4chat.tui.transcript.markdown import markdown_page
 
         styles = {role: self._styles[f"md-{role}"] for role in MD_ROLES}
         for _, block in waiting:
-            block.render_with(lambda text, width: markdown_rows(text, width, styles))
+            block.render_with(lambda text, width: markdown_page(text, width, styles))
         self._settle(waiting[0][0])
         self._return_to(anchor)
 
@@ -320,7 +324,7 @@ class Transcript(ScrollView, can_focus=True):
         elif new_value < old_value:
             self._set_following(False)
         if self._markdown and round(new_value) != round(old_value):
-            self.call_after_refresh(self._render_in_sight)
+            self.call_after_refresh(self.render_in_sight)
 
     def _set_following(self, following: bool) -> None:
         if following != self._following:
@@ -450,6 +454,8 @@ class Transcript(ScrollView, can_focus=True):
             self._toggle(block)
         elif hit.what == "token" and isinstance(block, ReplyBlock):
             self._move(Cursor(block, hit.token))
+        elif hit.what == "version" and block.turn is not None:
+            self.post_message(self.VersionWanted(block.turn, hit.by))
 
     # -- selection
 

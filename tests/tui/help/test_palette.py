@@ -46,9 +46,10 @@ async def test_every_command_and_every_key_without_one_is_there_once(opened: Ope
 
 def test_the_key_that_a_command_names_is_an_action() -> None:
     from ds4chat.tui.app import ChatApp
+    from ds4chat.tui.chat.reading import ReadingScreen
     from ds4chat.tui.chat.screen import ChatScreen
 
-    known = {b.id for owner in (ChatApp, ChatScreen) for b in vars(owner)["BINDINGS"]}
+    known = {b.id for owner in (ChatApp, ChatScreen, ReadingScreen) for b in vars(owner)["BINDINGS"]}
     assert {command.action for command in COMMANDS if command.action} <= known
 
 
@@ -69,9 +70,9 @@ async def test_a_name_that_begins_so_comes_before_words_that_have_it(words: str,
 async def test_a_command_that_needs_more_begins_in_the_prompt_and_the_draft_is_kept(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("half a thought")
-        await open_palette(chat, "/export FILE")
+        await open_palette(chat, "/set KEY VALUE")
         await choose(chat)
-        assert chat.prompt == "/export "
+        assert chat.prompt == "/set "
         assert chat.app.focused is chat.screen.prompt.text_field
         await chat.press("ctrl+u")
         await chat.press("up")

@@ -13,9 +13,10 @@ from textual.selection import Selection
 
 from ds4chat.engine.events import EngineDied, Origin, Tuning
 from ds4chat.tui.conversation import Reply, UserTurn
-from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, Row, UserBlock
+from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
-from ds4chat.tui.transcript.markdown import markdown_rows
+from ds4chat.tui.transcript.markdown import markdown_page
+from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.stack import Stack
 from ds4chat.tui.transcript.view import MD_ROLES, overlay
 
@@ -209,7 +210,7 @@ STYLES = dict.fromkeys(MD_ROLES, Style())
 
 
 def markdown(text: str, width: int = 40) -> list[str]:
-    return [text_of(row).rstrip() for row in markdown_rows(text, width, STYLES)]
+    return [text_of(row).rstrip() for row in markdown_page(text, width, STYLES).rows]
 
 
 def test_markdown_shows_headings_lists_code_and_addresses() -> None:
@@ -226,7 +227,7 @@ def test_html_in_markdown_is_shown_not_lost() -> None:
 
 
 def test_no_style_of_rendered_markdown_is_a_link() -> None:
-    rows = markdown_rows("[a](http://x.y) ![i](http://x.y/i.png) <http://auto.link>", 60, STYLES)
+    rows = markdown_page("[a](http://x.y) ![i](http://x.y/i.png) <http://auto.link>", 60, STYLES).rows
     assert all(style.link is None for row in rows for _, style in row if isinstance(style, Style))
 
 
@@ -234,5 +235,76 @@ def test_no_style_of_rendered_markdown_is_a_link() -> None:
     "text", ["> " * 200 + "deep", "- " * 200 + "deep", "|a|\n|-|\n" * 50, "`" * 999, "\\" * 99]
 )
 def test_odd_markdown_is_rows_of_the_width(text: str) -> None:
-    for row in markdown_rows(text, 20, STYLES):
+    for row in markdown_page(text, 20, STYLES).rows:
         assert cell_len(text_of(row)) <= 20
+
+
+WIDE_CODE = "x = [" + ", ".join(str(number) for number in range(40)) + "]"
+ANSWER = f"Some **bold** words.\n\n```python\n{WIDE_CODE}\nif x:\n    y = 1\n```\n\nThe end."
+
+
+def rendered(text: str, width: int = 44) -> ReplyBlock:
+    block = ReplyBlock(reply_of((text, "plain")), width)
+    block.show_markdown(True)
+    block.render_with(lambda answer, cells: markdown_page(answer, cells, STYLES))
+    return block
+
+
+def test_wide_code_goes_on_in_the_next_row_and_is_copied_as_one_line() -> None:
+    block = rendered(ANSWER)
+    stack = Stack([block])
+    first, last = block.code_rows(0) or (0, 0)
+    rows = rows_of(block)[first : last + 1]
+    assert all(cell_len(row) <= 44 for row in rows)
+    assert (
+        "".join(row[GUTTER + 2 :].rstrip(" ") for row in rows)
+        .replace(" ", "")
+        .startswith(WIDE_CODE.replace(" ", ""))
+    )
+    # A part of the block: its code without the bar, whatever the rows.
+    assert stack.selected(Selection(Offset(GUTTER, first), Offset(44, last - 1))) == f"{WIDE_CODE}\nif x:"
+
+
+def test_rendered_markdown_is_copied_as_it_was_written() -> None:
+    block = rendered(ANSWER)
+    stack = Stack([block])
+    body = Selection(Offset(GUTTER, 1), Offset(44, (block.code_rows(0) or (0, 0))[1] + 2))
+    assert stack.selected(body) == ANSWER
+    # A part of a line is what is shown of it.
+    assert stack.selected(Selection(Offset(GUTTER + 5, 1), Offset(GUTTER + 9, 1))) == "bold"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"Take \(a_1 * b_2 * c\) twice.",
+        r"Then \[x^2 + \frac{a}{b}\] holds.",
+        r"A space \, and \; in the open, and \) alone.",
+        r"An open \(a, b",
+    ],
+)
+def test_mathematics_is_left_as_the_model_wrote_it(text: str) -> None:
+    assert markdown(text, 80) == [text]
+
+
+def test_markdown_escapes_still_hold() -> None:
+    assert markdown(r"\*not emphasis\* and \# no heading") == ["*not emphasis* and # no heading"]
+
+
+def test_code_is_found_in_tokens_and_in_markdown() -> None:
+    tokens = ReplyBlock(reply_of((f"\n{ANSWER}", "plain")), 200)
+    for block in (tokens, rendered(ANSWER, 200)):
+        first, last = block.code_rows(0) or (0, 0)
+        shown = "\n".join(rows_of(block)[first : last + 1])
+        assert WIDE_CODE in shown and "y = 1" in shown
+        assert "bold" not in shown and "The end" not in shown
+
+
+def test_a_prompt_is_found_where_it_is_folded() -> None:
+    import re
+
+    block = UserBlock(UserTurn("\n".join(f"line {number}" for number in range(40))), 80)
+    (spot,) = block.find(re.compile("line 37"))
+    assert block.open_at(spot)
+    (row, column), end = block.place_of(spot)
+    assert rows_of(block)[row][GUTTER + column : GUTTER + end[1]] == "line 37"

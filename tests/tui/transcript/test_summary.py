@@ -11,7 +11,7 @@ from ds4chat.tui.transcript.summary import summary_lines
 
 
 def first_words(reply: Reply) -> str:
-    return summary_lines(reply, None, 200)[0][0][0]
+    return summary_lines(reply, 200)[0][0][0]
 
 
 @pytest.mark.parametrize(

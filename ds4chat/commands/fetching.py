@@ -1,0 +1,46 @@
+"""Fetching a model of the Hugging Face hub for a command, with its progress on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from ds4chat.models.download import Progress, Report, fetch, resolve
+from ds4chat.models.errors import shown_size
+from ds4chat.models.repository import HubModel, parse_reference
+from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
+
+GOES_ON = "Stopped. What came is kept: the same command goes on from there."
+
+
+def fetch_named(text: str) -> Path:
+    """The file that ``-hf USER/REPO[:QUANT]`` names, fetched where the cache has none; progress on stderr.
+    Raises ModelFileError."""
+    found = resolve(parse_reference(text))
+    return found if isinstance(found, Path) else fetch_shown(found)
+
+
+def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
+    """Fetch a model, saying how far it is: a JSON line each, or one line on stderr drawn anew. Raises
+    ModelFileError."""
+    if json:
+        return fetch(model, _json_progress)
+    size = f" ({shown_size(model.size)})" if model.size is not None else ""
+    print(f"Fetching {one_line(model.name)}{size} from {model.repo}", file=sys.stderr)
+    if not takes_escapes(sys.stderr):
+        return fetch(model)
+    try:
+        return fetch(model, _drawn_on(sys.stderr))
+    finally:
+        redraw_line(sys.stderr)
+
+
+def _json_progress(progress: Progress) -> None:
+    row = {"done": progress.done, "total": progress.total, "speed": progress.speed, "left": progress.left}
+    print(json_text(row), flush=True)
+
+
+def _drawn_on(out: TextIO) -> Report:
+    return lambda progress: redraw_line(out, progress.words[: shutil.get_terminal_size().columns - 1])

@@ -1,0 +1,426 @@
+"""The part of the chat screen that has to do with what was written: its versions, edits, going on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import ClassVar
+
+from textual import on
+from textual.app import SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+
+from ds4chat.store import StoreError
+from ds4chat.tui.chat.find_bar import FindBar
+from ds4chat.tui.chat.legend import LegendRow
+from ds4chat.tui.chat.piece_bar import PieceBar
+from ds4chat.tui.controller import Chat
+from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
+from ds4chat.tui.prompt import PromptArea
+from ds4chat.tui.transcript import Transcript
+from ds4chat.tui.transcript.find import Finder
+from ds4chat.tui.transcript.focus import bring_turn, focus_piece, turns_in_sight
+from ds4chat.tui.transcript.pieces import Piece, pieces
+
+QUIT_SECONDS = 2.0
+BUSY: dict[str, str] = {
+    "loading": "A model is loading: Esc stops that.",
+    "none": "No model is loaded: /model chooses one.",
+    **dict.fromkeys(("saving", "reading", "writing"), "A reply is running: Esc stops it."),
+    "checking": "A reply is being checked: Esc stops that.",
+    "comparing": "A comparison is running: Esc stops it.",
+    "stopping": "The reply is being stopped.",
+}
+NEARLY_FULL = 0.8
+"""Share of the context from which it is said that it fills."""
+NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
+
+
+class ReadingScreen(Screen[None]):
+    """A screen that holds the transcript and the prompt."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "Copy, stop, or quit", id="chat.interrupt", priority=True),
+        Binding("f5", "retry", "Answer again, or load the model again", id="chat.retry"),
+        Binding("shift+f5,f17", "other_version", "The other reply to the prompt", id="chat.other_version"),
+        Binding("ctrl+g", "go_on", "Go on with a reply that was cut or stopped", id="chat.go_on"),
+        Binding("shift+f2,f14", "editor", "Write the prompt in $EDITOR", id="chat.editor"),
+        Binding("ctrl+n", "pick", "Step through replies, code blocks and prompts", id="chat.pick"),
+        Binding("ctrl+f", "find", "Find in the conversation", id="chat.find", priority=True),
+    ]
+    chat: Chat
+    legend_row: LegendRow
+    transcript: Transcript
+    prompt: PromptArea
+    find_bar: FindBar
+    piece_bar: PieceBar
+    _editing: UserTurn | None = None
+    """The earlier prompt that what stands in the prompt is to be asked in the place of."""
+    _quit_asked_at = float("-inf")
+    _context_told = False
+    """It was said that the context is nearly full, and it still is."""
+    _finder: Finder | None = None
+    _place = 0
+    """Index of the place shown among the finder's."""
+    _pieces: Sequence[Piece] = ()
+    _picked = 0
+    """Index of the piece that is picked."""
+
+    class VersionsCounted(Message):
+        """The store was asked which turns have other versions."""
+
+        def __init__(self, conversation: Conversation, found: Mapping[int, tuple[int, ...]]) -> None:
+            super().__init__()
+            self.conversation = conversation
+            self.found = found
+
+    class VersionRead(Message):
+        """The path through another version came from the store; ``key`` is that version's number."""
+
+        def __init__(self, conversation: Conversation, key: int) -> None:
+            super().__init__()
+            self.conversation = conversation
+            self.key = key
+
+    def draw_frame(self) -> None:
+        """Take in what the engine sent, and draw it."""
+        raise NotImplementedError
+
+    def stop_reply(self) -> bool:
+        """Stop what runs; False where nothing does."""
+        raise NotImplementedError
+
+    def show_conversation(self) -> None:
+        """Draw the conversation anew."""
+        raise NotImplementedError
+
+    def busy_with(self) -> str:
+        """Why nothing can be changed in the conversation now, as a sentence; empty where it can."""
+        return BUSY[self.chat.state] if self.chat.working else ""
+
+    # -- answering again and going on
+
+    def action_retry(self) -> None:
+        """Answer the last prompt anew; without a loaded model, load it again."""
+        chat = self.chat
+        if chat.state in ("died", "failed"):
+            chat.reload()
+        elif chat.retry():
+            self.show_conversation()
+            if chat.conversation.key is not None:
+                self.legend_row.say("the other reply is kept: Shift+F5 shows it")
+        else:
+            self.notify(BUSY.get(chat.state, "There is nothing to answer yet."))
+        self.draw_frame()
+
+    def action_go_on(self) -> None:
+        """Go on with the newest reply, which was cut or stopped."""
+        if not self.chat.go_on():
+            self.notify(
+                BUSY.get(self.chat.state, "There is no answer that was cut or stopped: F5 answers again.")
+            )
+        self.draw_frame()
+
+    def reply_ended(self, reply: Reply) -> None:
+        """Say what can be done with it, and learn which versions there are."""
+        if reply.can_go_on and reply.state in ("stopped", "limited"):
+            self.legend_row.say("Ctrl+G or /continue goes on")
+        self.count_versions()
+        self._warn_of_context(reply)
+
+    def _warn_of_context(self, reply: Reply) -> None:
+        """Say once, as the context fills, what can be done before it is full."""
+        room = self.chat.loaded.n_ctx if self.chat.loaded else 0
+        used = reply.stats.context_used
+        full = bool(room) and used >= NEARLY_FULL * room
+        if full and not self._context_told:
+            self.transcript.add_note(
+                f"The context holds {used:,} of {room:,} tokens and fills. /ctx {2 * room} loads the model "
+                "again with more; /drop N leaves the oldest N prompts and their replies out.",
+                "warning",
+            )
+        self._context_told = full
+
+    # -- versions
+
+    def count_versions(self) -> None:
+        """Ask the store which turns have other versions."""
+        conversation = self.chat.conversation
+
+        def read() -> None:
+            try:
+                found = self.chat.recorder.versions(conversation)
+            except StoreError:
+                return  # the recorder tells of a store in trouble itself
+            self.post_message(self.VersionsCounted(conversation, found))
+
+        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
+
+    @on(VersionsCounted)
+    def versions_counted(self, event: VersionsCounted) -> None:
+        """Show how many there are."""
+        event.stop()
+        changed = False
+        for turn in event.conversation.turns:
+            found = event.found.get(turn.key or 0, ())
+            changed |= turn.versions != found
+            turn.versions = found
+        if changed and event.conversation is self.chat.conversation:
+            self.transcript.measure()
+
+    def action_other_version(self) -> None:
+        """Show the version before of the turn that has one; from the oldest on, the newest."""
+        turn = self._with_versions()
+        if turn is not None:
+            self.show_version(turn, -1 if turn.versions[:1] != (turn.key,) else len(turn.versions) - 1)
+
+    def action_version(self, by: int) -> None:
+        """Show the version before or after."""
+        turn = self._with_versions()
+        if turn is not None:
+            self.show_version(turn, by)
+
+    def _with_versions(self) -> Turn | None:
+        """The lowest turn in sight that has other versions, or else the newest."""
+        turns = [*self.chat.conversation.turns, *turns_in_sight(self.transcript)]
+        found = next((turn for turn in reversed(turns) if turn.versions), None)
+        if found is None:
+            none = (
+                "There is no other version: F5 answers again, /edit asks another prompt, beside the old one."
+            )
+            self.notify(self.busy_with() or none)
+        return found
+
+    @on(Transcript.VersionWanted)
+    def version_clicked(self, event: Transcript.VersionWanted) -> None:
+        """The marks under a turn do what they say."""
+        event.stop()
+        self.show_version(event.turn, event.by)
+
+    def show_version(self, turn: Turn, by: int) -> None:
+        """Go to the path through the version ``by`` places after a turn's."""
+        if busy := self.busy_with():
+            self.notify(busy)
+            return
+        at = turn.versions.index(turn.key) + by if turn.key in turn.versions else -1
+        if not 0 <= at < len(turn.versions):
+            self.legend_row.say("that is the oldest version" if by < 0 else "that is the newest version")
+            return
+        conversation, wanted = self.chat.conversation, turn.versions[at]
+
+        def read() -> None:
+            try:
+                found = self.chat.recorder.switched(conversation, wanted, self.chat.next_number)
+            except StoreError as error:
+                self.notify(str(error), severity="error")
+                return
+            if found is None:
+                self.notify(NOT_KEPT)
+            else:
+                self.post_message(self.VersionRead(found, wanted))
+
+        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
+
+    @on(VersionRead)
+    def version_read(self, event: VersionRead) -> None:
+        """Show that path, unless a reply was begun meanwhile."""
+        event.stop()
+        if self.chat.resume(event.conversation):
+            self.leave_editing()
+            self.show_conversation()
+            self.piece_bar.display = False
+            turn = next((turn for turn in event.conversation.turns if turn.key == event.key), None)
+            if turn is not None:
+                self.call_after_refresh(bring_turn, self.transcript, turn)
+
+    # -- editing
+
+    def action_editor(self) -> None:
+        """Write the prompt in the user's own editor; the chat waits for that."""
+        from ds4chat.tui.chat.editor import EditorError, edited
+
+        try:
+            with self.app.suspend():
+                text = edited(self.prompt.text)
+        except (EditorError, SuspendNotSupported) as error:
+            self.notify(str(error) or "This terminal cannot be given to an editor.", severity="warning")
+            return
+        self.prompt.text_field.put(text)
+        self.prompt.text_field.focus()
+
+    def action_edit(self, back: int = 1) -> None:
+        """Edit a prompt in its place: the ``back``-th from the last."""
+        prompts = [turn for turn in self.chat.conversation.turns if isinstance(turn, UserTurn)]
+        if busy := self.busy_with():
+            self.notify(busy)
+        elif not 0 < back <= len(prompts):
+            self.notify("There is no such prompt in this conversation.")
+        else:
+            self.edit(prompts[-back])
+
+    def edit(self, turn: UserTurn) -> None:
+        """Put a prompt's text into the prompt, to be asked in its place."""
+        self.leave_editing()
+        field = self.prompt.text_field
+        self.prompt.taken(self.prompt.text)
+        field.put(turn.text)
+        field.border_title = "an earlier prompt · Enter asks it in its place · Esc leaves it"
+        field.focus()
+        self._editing = turn
+        bring_turn(self.transcript, turn)
+
+    def leave_editing(self) -> UserTurn | None:
+        """Edit no longer; the turn that was edited."""
+        turn, self._editing = self._editing, None
+        self.prompt.text_field.border_title = None
+        return turn
+
+    def cut_before(self, turn: UserTurn) -> bool:
+        """Take a prompt and what follows it off the path shown, for another one in its place; False, and
+        why, where that cannot be."""
+        chat = self.chat
+        if busy := self.busy_with():
+            self.notify(busy)
+        elif not any(shown is turn for shown in chat.conversation.turns):
+            self.notify("The prompt that you edit is no longer in this conversation.")
+        else:
+            chat.conversation.cut_before(turn)
+            chat.recorder.went_back(chat.conversation)
+            return True
+        return False
+
+    # -- pieces
+
+    def action_pick(self) -> None:
+        """Pick the newest piece of the conversation, to step on from there."""
+        self._pieces = pieces(self.chat.conversation.turns)
+        if not self._pieces:
+            self.notify("There is nothing to copy yet.")
+            return
+        self._picked = len(self._pieces) - 1
+        self.piece_bar.display = True
+        self.piece_bar.focus()
+        self._show_piece()
+
+    def _show_piece(self) -> None:
+        piece = self._pieces[self._picked]
+        prompt, versions = isinstance(piece.turn, UserTurn), bool(piece.turn.versions)
+        self.piece_bar.show(piece.what, prompt=prompt, versions=versions)
+        focus_piece(self.transcript, piece)
+
+    @on(PieceBar.Stepped)
+    def piece_stepped(self, event: PieceBar.Stepped) -> None:
+        """Pick another piece."""
+        event.stop()
+        self._picked = min(max(0, self._picked + event.by), len(self._pieces) - 1)
+        self._show_piece()
+
+    @on(PieceBar.Exchanged)
+    def piece_exchanged(self, event: PieceBar.Exchanged) -> None:
+        """Show another version of what is picked."""
+        event.stop()
+        self.show_version(self._pieces[self._picked].turn, event.by)
+
+    @on(PieceBar.Copied)
+    def piece_copied(self, event: PieceBar.Copied) -> None:
+        """Copy what is picked."""
+        event.stop()
+        self.copy_piece(self._pieces[self._picked])
+        self.leave_reading()
+
+    @on(PieceBar.Edited)
+    def piece_edited(self, event: PieceBar.Edited) -> None:
+        """Edit the prompt that is picked."""
+        event.stop()
+        turn = self._pieces[self._picked].turn
+        if not isinstance(turn, UserTurn):
+            self.notify("Only prompts can be edited.")
+        elif busy := self.busy_with():
+            self.notify(busy)
+        else:
+            self.edit(turn)
+
+    @on(PieceBar.Left)
+    def piece_left(self, event: PieceBar.Left) -> None:
+        """Nothing is picked any more."""
+        event.stop()
+        self.piece_bar.display = False
+        self.clear_selection()
+
+    def copy_piece(self, piece: Piece) -> None:
+        """Copy a piece as it was written."""
+        self.app.copy_to_clipboard(piece.text)
+        self.notify(f"Copied {piece.what}.", markup=False)
+
+    # -- finding
+
+    def action_find(self) -> None:
+        """Find words in the conversation."""
+        self.find_bar.display = True
+        self.find_bar.field.focus()
+        self.find_bar.field.select_all()
+        self._find(self.find_bar.field.value)
+
+    @on(FindBar.Wanted)
+    def find_wanted(self, event: FindBar.Wanted) -> None:
+        """Go to the nearest place of the words."""
+        event.stop()
+        if self.find_bar.display:
+            self._find(event.words)
+
+    def _find(self, words: str) -> None:
+        self._finder = Finder(self.transcript, words)
+        self._place = self._finder.nearest()
+        self._show_place()
+
+    @on(FindBar.Moved)
+    def find_moved(self, event: FindBar.Moved) -> None:
+        """Go to the place before or after, round the ends; of what the conversation now holds."""
+        event.stop()
+        self._finder = Finder(self.transcript, self.find_bar.field.value)
+        if self._finder.places:
+            self._place = (self._place + event.by) % len(self._finder.places)
+        self._show_place()
+
+    def _show_place(self) -> None:
+        finder = self._finder
+        if finder is None or not finder.places:
+            self.clear_selection()
+            self.find_bar.say("not found" if self.find_bar.field.value.strip() else "")
+            return
+        finder.show(self._place)
+        self.find_bar.say(f"{self._place + 1} of {len(finder.places)} · ↑ ↓ move · Esc closes")
+
+    # -- leaving
+
+    def leave_reading(self) -> bool:
+        """Leave what was begun here; False where nothing was."""
+        if self.find_bar.display or self.piece_bar.display:
+            # What was found stays selected, to be copied.
+            self.find_bar.display = self.piece_bar.display = False
+            self._finder = None
+            self.prompt.text_field.focus()
+            return True
+        if self._editing is None:
+            return False
+        self.leave_editing()
+        self.prompt.taken(self.prompt.text)
+        self.prompt.text_field.put("")
+        return True
+
+    def action_interrupt(self) -> None:
+        """Copy a selection; else stop the reply; else quit, when pressed twice."""
+        selected = self.prompt.text_field.selected_text or self.get_selected_text()
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.clear_selection()
+            self.notify("Copied.")
+        elif self.chat.working:
+            self.stop_reply()
+        elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
+            self.app.exit()
+        else:
+            self._quit_asked_at = monotonic()
+            self.legend_row.say("Ctrl+C again leaves")

@@ -1,0 +1,107 @@
+"""The comparison while it runs and when it is over: a row a setting, and the key that keeps one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.cells import set_cell_size
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from ds4chat.engine.events import Tuning
+from ds4chat.tui.compare.comparison import ORDER, Comparison, Side
+from ds4chat.tui.kit.figures import decimal, percent, ratio
+from ds4chat.tui.kit.lines import LinesView
+from ds4chat.tui.kit.row_list import RowList
+from ds4chat.tui.kit.sheet import Sheet, StyleSheets
+
+DRAW_SECONDS = 0.2
+FIGURES_WIDTH = 45
+HEAD = f"{'tok/s':>9}{'ms/token':>10}{'accepted':>10}{'tok/step':>9}{'×':>6} "
+
+
+def head_line(width: int) -> str:
+    """The names over the columns."""
+    return f"{'setting':<{max(0, width - FIGURES_WIDTH)}}{HEAD}"
+
+
+def side_line(side: Side, speedup: float | None, width: int) -> str:
+    """A setting's row: its name, speed, time a token, acceptance, tokens a step, and how many times as fast
+    as the first one it is."""
+    figures = (
+        f"{decimal(side.tokens_per_s, 9)}{decimal(side.ms_a_token, 10)}"
+        f"{percent(side.stats.acceptance):>10}{decimal(side.stats.tokens_per_step, 9, 2)}"
+        f" {ratio(speedup)}"
+    )
+    return set_cell_size(side.label, max(0, width - FIGURES_WIDTH)) + figures
+
+
+class CompareScreen(Sheet[Tuning | None]):
+    """Dismissed with the setting to keep, or None. ``stop`` ends what runs."""
+
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
+    TITLE_TEXT = "The last prompt under two settings"
+    AUTO_FOCUS = "#compare-rows"
+    HINT = "[b]↑ ↓[/b] choose   [b]Enter[/b] keeps this one   [b]Esc[/b] stops, then closes"
+
+    def __init__(self, comparison: Comparison, stop: Callable[[], object]) -> None:
+        super().__init__()
+        self.comparison = comparison
+        self._stop = stop
+        self._head = LinesView(id="compare-head")
+        self._rows = RowList(id="compare-rows")
+        self._verdict = Static(id="compare-verdict", markup=False)
+
+    def compose_sheet(self) -> ComposeResult:
+        yield self._head
+        yield self._rows
+        yield self._verdict
+
+    def on_mount(self) -> None:
+        self.set_interval(DRAW_SECONDS, self.draw)
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Show what came so far."""
+        comparison = self.comparison
+        self._head.set_lines([((head_line(self._rows.size.width), "muted"),)])
+        speedups = (1.0 if comparison.speedup else None, comparison.speedup)
+        sides = comparison.sides
+
+        def row(index: int, width: int) -> list[Text]:
+            return [Text(side_line(sides[index], speedups[index], width))]
+
+        self._rows.show(len(sides), row, current=self._rows.current or 0)
+        self._verdict.update(f"{self.state}\n{comparison.trouble or comparison.verdict}")
+
+    @property
+    def state(self) -> str:
+        """How far it is."""
+        comparison = self.comparison
+        if comparison.stopped:
+            return "Stopped: the figures are of what came."
+        if comparison.over:
+            return "They answered by turns."
+        return f"Answer {comparison.done + 1} of {len(ORDER)}, by turns …"
+
+    @on(RowList.Chosen)
+    def chosen(self, event: RowList.Chosen) -> None:
+        """Keep the current one."""
+        event.stop()
+        self._end()
+        self.dismiss(self.comparison.sides[self._rows.current or 0].tuning)
+
+    def action_close(self) -> None:
+        """Stop; then close."""
+        if not self._end():
+            self.dismiss(None)
+
+    def _end(self) -> bool:
+        """Stop what runs; False where nothing does."""
+        running = not self.comparison.over
+        if running:
+            self._stop()
+        return running

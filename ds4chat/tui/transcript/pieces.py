@@ -1,0 +1,85 @@
+"""What of a conversation is copied as one: prompts, replies and the code blocks in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ds4chat.tui.conversation import Reply, Turn, UserTurn
+
+
+class Code(NamedTuple):
+    """A code block of a Markdown text."""
+
+    language: str
+    """As the fence names it; empty where it does not."""
+    text: str
+    """Without the fence."""
+    first: int
+    """Number of its first line in the text, the fence included, from 0 on."""
+    stop: int
+    """Number of the line after its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something that is copied as one."""
+
+    turn: Turn
+    what: str
+    """What it is, in a few words."""
+    text: str
+    """As it was written."""
+    code: int | None = None
+    """Index among the turn's code blocks; None for the whole turn."""
+
+
+def code_blocks(text: str) -> list[Code]:
+    """The code blocks of a Markdown text, in order, those in lists and quotes included."""
+    from ds4chat.tui.transcript.markdown import parsed
+
+    return [
+        Code(
+            token.info.split()[0] if token.info.split() else "", token.content.removesuffix("\n"), *token.map
+        )
+        for token in parsed(text)
+        if token.type in ("fence", "code_block") and token.map
+    ]
+
+
+def pieces(turns: Sequence[Turn]) -> list[Piece]:
+    """Every piece of a conversation, in order, a reply after its code blocks."""
+    found: list[Piece] = []
+    prompts = replies = 0
+    for turn in turns:
+        if isinstance(turn, UserTurn):
+            prompts += 1
+            found.append(Piece(turn, f"prompt {prompts}", turn.text))
+        elif turn.answer:
+            replies += 1
+            blocks = code_blocks(turn.answer)
+            for index, code in enumerate(blocks):
+                which = f"code block {index + 1} of {len(blocks)} in reply {replies}"
+                what = f"{which} ({code.language})" if code.language else which
+                found.append(Piece(turn, what, code.text, index))
+            found.append(Piece(turn, f"reply {replies}", turn.answer))
+    return found
+
+
+def from_last(turns: Sequence[Turn], number: int, *, code: bool) -> Piece | None:
+    """The ``number``-th reply or code block, counted from the last, which is 1; None where there is none. A
+    reply that goes on with another is one with it."""
+    gone_on = {id(turn.before) for turn in turns if isinstance(turn, Reply) and turn.before is not None}
+    found = [
+        piece
+        for piece in pieces(turns)
+        if (piece.code is not None if code else piece.code is None and isinstance(piece.turn, Reply))
+        and (code or id(piece.turn) not in gone_on)
+    ]
+    if not 0 < number <= len(found):
+        return None
+    piece = found[-number]
+    if code or not isinstance(piece.turn, Reply):
+        return piece
+    return Piece(piece.turn, piece.what, piece.turn.whole_answer)

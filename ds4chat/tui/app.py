@@ -183,8 +183,9 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        self._catch_signals()
-        drain_after_the_terminal(self._driver)
+        if self._owns_process:
+            self._catch_signals()
+            drain_after_the_terminal(self._driver)
         if self.first_conversation is not None:
             self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo or self.settings.server:
@@ -337,7 +338,8 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        gc.freeze()
+        if self._owns_process:
+            gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: take over what may change while the chat runs."""

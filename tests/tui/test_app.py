@@ -32,7 +32,7 @@ assert gc.get_freeze_count() == 0, "what garbage collection passes over"
 def test_an_app_that_does_not_own_the_process_leaves_nothing_in_it() -> None:
     """Its memory, its threads and its signal handlers go with it; only ``run`` takes the process over. In a
     process of its own, in which no other test has left anything."""
-    tests = str(Path(__file__).parents[1])
+    folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env={

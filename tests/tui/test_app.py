@@ -35,10 +35,7 @@ def test_an_app_that_does_not_own_the_process_leaves_nothing_in_it() -> None:
     folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH")))),
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
         check=False,

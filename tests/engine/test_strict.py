@@ -40,6 +40,7 @@ def test_500_tokens_equal_one_token_greedy_decoding(
     path.unlink()
 
 
+@pytest.mark.slow
 def test_where_batches_are_not_exact_verification_is_one_token_at_a_time() -> None:
     """Without the strict load settings batches differ; strict tuning then decodes row by row, and says so
     through the counters: no rejected draft is ever in the cache."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +15,17 @@ from kits.mounts import mounted
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def folder() -> Iterator[Path]:
+    """A folder with a short name, whatever the system's folder for temporary files is called: the name stands
+    in sentences that are read off a screen."""
+    with tempfile.TemporaryDirectory(prefix="ds4-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
     """Where the chat keeps its files."""
-    return tmp_path / "home"
+    return folder / "home"
 
 
 @pytest.fixture
@@ -34,8 +43,8 @@ def victim(tiny_dir: Path) -> Iterator[Callable[..., Victim]]:
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def mount(folder: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a file system of its own for a test, with options such as ``size=1m`` or ``ro``."""
     with ExitStack() as stack:
         numbers = itertools.count()
-        yield lambda options: stack.enter_context(mounted(tmp_path / f"disk{next(numbers)}", options))
+        yield lambda options: stack.enter_context(mounted(folder / f"disk{next(numbers)}", options))

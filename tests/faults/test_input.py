@@ -173,9 +173,8 @@ async def test_a_prompt_longer_than_the_context_is_a_sentence_and_can_be_taken_b
 
 
 def test_a_broken_settings_file_and_an_unknown_theme_are_told_and_left_alone(
-    victim: Callable[..., Victim], tmp_path: Path
+    victim: Callable[..., Victim], home: Path
 ) -> None:
-    home = tmp_path / "home"
     home.mkdir()
     config = home / "config.toml"
     config.write_text('theme = "nope"\nmtp-drift = 3\nmtp-margin = 7\n')
@@ -189,8 +188,8 @@ def test_a_broken_settings_file_and_an_unknown_theme_are_told_and_left_alone(
     assert config.read_text() == before
 
 
-def test_a_screen_that_is_very_small_still_chats(victim: Callable[..., Victim], tmp_path: Path) -> None:
-    chat = victim(tmp_path / "home", columns=24, rows=8)
+def test_a_screen_that_is_very_small_still_chats(victim: Callable[..., Victim], home: Path) -> None:
+    chat = victim(home, columns=24, rows=8)
     chat.until("ready")
     chat.type(f"{SHORT}\r")
     chat.until("all done")

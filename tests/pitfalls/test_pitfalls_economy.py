@@ -172,21 +172,16 @@ def reference() -> Iterator[tuple[list[int], list[int], int]]:
         yield prompt, text, hits(bench, prompt, text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_reference_pair_drafts_well(reference: tuple[list[int], list[int], int]) -> None:
     """Pitfall 25: a comparison of hits means something only where there are many."""
     assert reference[2] > POSITIONS * 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "cache",
-    [
-        pytest.param(name, marks=[] if name == "q8_0 on" else pytest.mark.slow)
-        for name in CACHES
-        if name != "f16 on"
-    ],
-)
+@pytest.mark.parametrize("cache", [name for name in CACHES if name != "f16 on"])
 def test_cache_types_and_flash_attention_keep_the_acceptance(
     reference: tuple[list[int], list[int], int], cache: str
 ) -> None:

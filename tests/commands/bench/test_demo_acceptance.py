@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from kits.engine import Answer, opened
 
 from ds4chat.engine.events import Load, Message
@@ -24,6 +25,7 @@ SECOND = (0.58, 0.88)
 TOKENS_PER_PASS = (2.60, 3.70)
 
 
+@pytest.mark.slow
 def test_acceptance_by_position_and_tokens_per_pass_are_those_of_the_trained_pair() -> None:
     every = Answer()
     with opened(Load(str(demo_model()), str(demo_support()), ctx=1024, threads=1)) as bench:

@@ -10,7 +10,7 @@ import tiny
 from kits.looks import looks
 from kits.panel_stage import LOADED, OFF, Stage, step
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Ended, Step, Tuning
@@ -144,7 +144,9 @@ def test_settings(same, size, theme) -> None:
         sources = {"model": "command line", "mtp-draft": "file"}
         pilot.app.push_screen(SettingsScreen(settings, Path("config.toml"), sources))
         await drawn(pilot)
-        await pilot.press(*["down"] * 5, "enter", *"20")
+        options = pilot.app.screen.query_one(OptionList)
+        options.highlighted = options.get_option_index("mtp-draft")
+        await pilot.press("enter", *"20")
 
     assert same(scene, size, theme)
 

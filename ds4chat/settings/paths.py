@@ -89,11 +89,6 @@ def made(path: Path) -> Path:
     return path
 
 
-def config_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of the settings file and the user's themes, made if missing. Raises FolderError."""
-    return made(folder("config", environ))
-
-
 def data_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Folder of the conversations, made if missing. Raises FolderError."""
     return made(folder("data", environ))

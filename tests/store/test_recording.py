@@ -200,7 +200,7 @@ def test_replies_follow_each_other_and_share_the_system_message() -> None:
     keep(edited, ended())
     roles = [(m.role, m.text) for m in store.conversations.path(first.conversation, second.message)]
     assert roles == [("system", "S"), ("user", "one"), ("assistant", ""), ("user", "two"), ("assistant", "")]
-    assert store.conversations.siblings(first.prompt) == [first.prompt, edited.prompt]
+    assert store.conversations.versions(first.conversation)[first.prompt] == (first.prompt, edited.prompt)
 
 
 def test_nothing_is_lost_while_another_process_holds_the_lock(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ Names are values of ``general.architecture``. Sources: src/llama-arch.cpp (recur
 diffusion), src/models/*.cpp (graphs with LLM_GRAPH_TYPE_DECODER_MTP; graphs that fill t_layer_inp).
 
 All but NOT_RUN were run as tiny models on a CPU (tests/zoo): plain decoding; NextN inside the target and as a
-support file at depths 1, 2, 4 and 8, with the counters worked out beforehand; EAGLE-3 likewise; conversations
-with cancelled and retried turns on random weights; strict mode.
+support file at depths 1, 2, 4 and 8, with the counters worked out beforehand; EAGLE-3 likewise. Conversations
+with cancelled and retried turns, and strict mode, were run on the targets of NextN.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def test_a_log_gives_the_rows_that_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda path: None, "{} cannot be read: No such file or directory."),
-        (lambda path: path.mkdir(), "{} cannot be read: Is a directory."),
+        (lambda path: None, "{} cannot be read: No such file or directory. Give a log file."),
+        (lambda path: path.mkdir(), "{} cannot be read: Is a directory. Give a log file."),
         (
             lambda path: path.write_bytes(b"\xff\x00 nothing of ours\n"),
             "{} has no judged drafts. ds4chat writes them to stderr with --mtp-conf-log; --mtp-timing adds "

@@ -45,7 +45,7 @@ def test_the_path_leads_from_the_first_message_to_the_active_leaf(store: Store) 
 
 
 def test_an_edit_is_a_branch_beside_the_old_message(store: Store) -> None:
-    conversation, first, _ = exchange(store, "one", "1")
+    conversation, *_ = exchange(store, "one", "1")
     _, second, answer = exchange(store, "two", "2", conversation)
     edited = store.conversations.edit(second, "zwei")
     assert texts(store, conversation) == ["one", "1", "zwei"]

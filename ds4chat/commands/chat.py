@@ -100,6 +100,7 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
     from ds4chat.commands.oneshot import run as answer
 
     if not loaded.settings.server:  # over a server, nothing that reads model files is imported
+        import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
         from ds4chat.commands.model_sampling import with_sampling_of_model
 
         loaded, _ = with_sampling_of_model(loaded)

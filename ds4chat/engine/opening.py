@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
 from ds4chat.engine.drafters.base import Drafter

@@ -11,6 +11,7 @@ again until it loads. Then the tensors are filled in one of three styles:
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -55,7 +56,10 @@ def build(
     if not path.exists():
         kind = species.ALL[name]
         changed = {} if part != "trunk" else _without_nextn(kind)
-        save(path, kind, part_of(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
+        # Another test process may look for the same file: it is there whole or not at all.
+        made = path.with_suffix(f".{os.getpid()}.gguf")
+        save(made, kind, part_of(fill(kind, _shapes(name, folder), style, wrong_every), part), **changed)
+        made.replace(path)
     return path
 
 
@@ -75,7 +79,7 @@ def tensors_of(name: str, folder: Path, style: Style = "chain", wrong_every: int
 @cache
 def _shapes(name: str, folder: Path) -> Shapes:
     folder.mkdir(parents=True, exist_ok=True)
-    return grow(species.ALL[name], folder / f"{name}-growing.gguf")
+    return grow(species.ALL[name], folder / f"{name}-growing-{os.getpid()}.gguf")
 
 
 def grow(kind: Species, path: Path) -> Shapes:

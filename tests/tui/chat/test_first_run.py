@@ -11,6 +11,7 @@ from kits.chat_stage import Open
 from ds4chat.engine.events import Load
 from ds4chat.models import demo
 from ds4chat.models.demo import demo_model, demo_support
+from ds4chat.settings.schema import Settings
 
 
 def loads(chat) -> list[Load]:
@@ -18,7 +19,7 @@ def loads(chat) -> list[Load]:
 
 
 async def test_enter_on_the_card_takes_the_demo_in_its_depth(opened: Open) -> None:
-    async with opened(size=(120, 30), model="", mtp_draft=1) as chat:
+    async with opened(size=(120, 30), model="", mtp_draft=Settings().mtp_draft) as chat:
         assert "takes the demo, SmolLM2 135M Instruct" in chat.shown()
         assert "/get WORDS" in chat.shown()
         await chat.press("enter")

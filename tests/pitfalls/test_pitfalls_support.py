@@ -66,7 +66,6 @@ def test_another_vocabulary_is_refused_and_the_target_answers_alone(
     [
         ("llama", "gemma4-assistant", "drafts for gemma4"),
         ("llama", "deepseek4-support", "made for the architecture deepseek4"),
-        ("deepseek4", "eagle3", "reads the inputs of the target's layers 0, 2, 3"),
         ("deepseek4", "deepseek4-ds4", "convert-mtp"),
         ("gemma4-assistant", "", "Give the whole model with -m"),
         ("eagle3", "", "Give the whole model with -m"),

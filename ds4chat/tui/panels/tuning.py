@@ -19,7 +19,7 @@ from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by, is_default
-from ds4chat.tui.panels.panel import Panel
+from ds4chat.tui.panels.panel import Panel, PanelTitle
 
 UNDO_DEPTH = 50
 
@@ -55,6 +55,10 @@ class TuningPanel(Panel):
             self.name = name
             self.values = values
             """Option keys and values, as a preset's table has them."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The letters are the controls' keys: typed on the panel's title, they reach the prompt."""
+        return action not in ("undo", "save_preset") or not isinstance(self.app.focused, PanelTitle)
 
     def __init__(self) -> None:
         super().__init__()

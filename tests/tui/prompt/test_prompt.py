@@ -116,7 +116,7 @@ async def test_the_prompt_grows_to_a_third_of_the_screen(running: Running) -> No
 
 @pytest.mark.parametrize(
     ("slowly", "at_once", "sent"),
-    [("/draft ", "17", "/draft 17"), ("", "/expor", ""), ("/", "stop", "/stop")],
+    [("/draft ", "17", "/draft 17"), ("", "/rea", ""), ("", "/expor", "/export "), ("/", "stop", "/stop")],
 )
 async def test_enter_right_after_the_last_letter_takes_no_completion_of_less_text(
     running: Running, slowly: str, at_once: str, sent: str
@@ -130,7 +130,7 @@ async def test_enter_right_after_the_last_letter_takes_no_completion_of_less_tex
     field.post_message(events.Key("enter", None))
     await pilot.pause()
     assert "".join(app.sent) == sent
-    assert field.text == ("" if sent else "/export "), "what is begun is written out"
+    assert field.text == ("" if sent else "/read "), "what is begun is written out"
 
 
 async def test_a_long_paste_is_one_mark_taken_away_by_one_backspace(running: Running) -> None:

@@ -176,7 +176,7 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
             parts[0].spans.append((beyond, "warning"))
     if loaded.server is None:
         parts.append(_Part(0, [_mode(tuning)]))
-    parts.append(_Part(1, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
+    parts.append(_Part(2, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
     plain = stats.plain
     if plain.speedup is not None:
         told = " plain at load" if plain.at_load else " plain"
@@ -186,7 +186,7 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
     full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used
     used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
-    parts.append(_Part(1 if full else 5, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
+    parts.append(_Part(1, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
     return parts
 
 

@@ -1,7 +1,7 @@
 """Files that a user names, opened so that nothing hangs, and files that are written whole or not at all.
 
 A pipe or a device is refused, and a disk or a mount that does not answer is given up. This module imports
-nothing of ours, so that every part may use it.
+nothing else of ds4chat, so that every part may use it.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def add_prompt(parser: Parser, group: Any) -> None:
 
 
 def add_hub_model(parser: Parser) -> None:
-    """``-hf``, which names a model of the Hugging Face hub in the place of -m."""
+    """``-hf``, which names a model of the Hugging Face hub instead of -m."""
     parser.put(
         parser.about,
         "-hf",

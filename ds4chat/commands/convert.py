@@ -23,7 +23,7 @@ def parser() -> Parser:
         description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
         "the layout that llama.cpp takes. No value changes.",
     )
-    made.put(made.about, "--force", action="store_true", help="Put OUT in the place of a file of that name.")
+    made.put(made.about, "--force", action="store_true", help="Replace OUT where it exists.")
     return made
 
 

@@ -44,9 +44,7 @@ def parser() -> Parser:
     made.put(group, "--limit", metavar="N", help="list, search: at most N of them.")
     made.put(group, "--format", choices=("md", "json", "jsonl"), help="export: what to write.")
     made.put(group, "-o", "--output", metavar="FILE", help="export: where to, instead of stdout.")
-    made.put(
-        group, "--force", action="store_true", help="export: put FILE in the place of one that is there."
-    )
+    made.put(group, "--force", action="store_true", help="export: replace FILE where it exists.")
     return made
 
 

@@ -84,7 +84,7 @@ def settings_of(given: Namespace) -> Loaded:
 
 
 def _name_fetched(given: Namespace) -> None:
-    """Put the file that -hf means in the place of -m's. Raises UsageError, and SystemExit where it cannot be
+    """Use the file that -hf means as -m's. Raises UsageError, and SystemExit where it cannot be
     had, which was said then."""
     if any(given.settings.get(key) for key in ("model", "demo", "server")):
         raise UsageError("-hf, -m, --demo and --server each name the model: leave all but one out.")

@@ -23,7 +23,7 @@ from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
-"""Where an emitted token comes from: a verified draft, the target's token in the place of a rejected
+"""Where an emitted token comes from: a verified draft, the target's token instead of a rejected
 draft, the target's token after a fully accepted draft, or a step in which no draft was judged. unknown: a
 server did not tell."""
 
@@ -252,7 +252,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a target and its drafter, in the place of whatever is loaded; or go to a server instead."""
+    """Load a target and its drafter instead of whatever is loaded; or go to a server instead."""
 
     model: str
     """Path of the target GGUF; empty for a server."""

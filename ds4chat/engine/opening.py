@@ -72,7 +72,7 @@ COPIES_SHARE = 0.05
 def open_session(
     load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
 ) -> tuple[Session, Loaded]:
-    """A ready session for ``load`` and what is to be said of it. Raises LoadError.
+    """A ready session for ``load`` and its Loaded event. Raises LoadError.
 
     forgiving: a support file that does not fit leaves speculation off, with its reason, instead of raising.
     resuming: conversations go on from states on disk, where ``load`` allows that.

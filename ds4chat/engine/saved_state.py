@@ -1,7 +1,7 @@
 """A conversation's KV state on disk, so that it goes on after a restart without being read again.
 
 What is restored is what was saved, byte for byte, under the same model, drafter, library and cache: a file of
-anything else, or one that is not whole, is left alone, and the prompt is decoded as ever.
+anything else, or one that is not whole, is left alone, and the prompt is decoded as usual.
 
 A file is: MAGIC, the length of a JSON object (four bytes, big-endian), that object, then the parts whose
 lengths it names one after the other (tokens, target, drafter's cache, drafter's features), and a BLAKE2b

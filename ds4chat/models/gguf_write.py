@@ -127,7 +127,7 @@ def _check_place(out: Path, total: int, force: bool) -> None:
         if out.is_dir():
             raise ModelFileError(f"{name} is a folder. Give the name of the file to write.")
         if out.exists() and not out.is_file():
-            # The rename at the end would put a file in the place of a device, such as /dev/null.
+            # The rename at the end would replace a device by a file, such as /dev/null.
             raise ModelFileError(f"{name} is not a regular file. Give the name of the file to write.")
         if out.exists() and not force:
             raise _exists(out)

@@ -126,7 +126,7 @@ def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = 
         meant = [model for model in meant if not model.may_draft] or meant
     if len(meant) != 1:
         said = "names several of them" if meant else "names none of them"
-        asked = f"{shortened(reference.wanted)} {said}" if reference.wanted else "It is to be said which"
+        asked = f"{shortened(reference.wanted)} {said}" if reference.wanted else "Say which"
         raise HubError(
             f"{reference.repo} holds {_listed(meant or models)}. {asked}: give {reference.repo}:FILE.gguf."
         )

@@ -63,7 +63,7 @@ DRAFTER = "server"
 
 
 def open_server(address: ServerAddress, emit: Emit) -> tuple[RemoteSession, Loaded]:
-    """A ready session over the server at ``address``, and what is to be said of it. Raises LoadError."""
+    """A ready session over the server at ``address``, and its Loaded event. Raises LoadError."""
     try:
         endpoint = Endpoint(Address(address.url, address.key_file, address.key_env, address.ca_file))
         dialect, about = _recognised_when_ready(endpoint, address.model, emit)

@@ -234,7 +234,7 @@ def _anchored(option: Option, value: Any, folder: Path) -> Any:
 
 def _syntax_problem(message: str, text: str) -> Problem:
     what = _AT_END.sub("", _AT_LINE.sub("", message))
-    hint = "text goes between quotes" if what == "Invalid value" else "mend it there"
+    hint = "text goes between quotes" if what == "Invalid value" else "fix it there"
     place = _AT_LINE.search(message)
     if place:
         return Problem(f"This is not TOML: {what} at column {place[2]}; {hint}.", int(place[1]))

@@ -20,7 +20,7 @@ LARGEST_INT = 2**31 - 1
 """llama.cpp counts tokens, layers and threads in 32 bits with a sign."""
 
 NO_FILE = ("none",)
-"""What stands for no file where an option takes a word in the place of one, as /mtp does in the chat."""
+"""What stands for no file where an option takes a word instead of one, as /mtp does in the chat."""
 ELSEWHERE = {
     "on": "without one, --mtp alone drafts with the block inside the target",
     "off": "none loads no drafter",

@@ -90,7 +90,7 @@ def no_conversation(number: int) -> StoreError:
 
 
 def _has_no_room(path: Path | None) -> bool:
-    """Where its index file does not fit, SQLite reports an input/output error in the place of a full disk."""
+    """Where its index file does not fit, SQLite reports an input/output error instead of a full disk."""
     try:
         return path is not None and shutil.disk_usage(path.parent).free < _ROOM
     except OSError:

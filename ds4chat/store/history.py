@@ -63,7 +63,7 @@ class History:
             return str(typed_row(row, (str,))[0]) if row else ""
 
     def keep_draft(self, text: str) -> None:
-        """Keep an unsent text for the next session, in the place of the last one."""
+        """Keep an unsent text for the next session, replacing the last one."""
         with self._database.write() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)",

@@ -1,4 +1,4 @@
-"""The application: themes, keys, screens and the way out. What is chatted about is the chat screen's."""
+"""The application: themes, keys, screens and shutdown. What is chatted about is the chat screen's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
 MOST_PROBLEMS = 5
 """Problems that are shown at the start; more would cover the screen."""
 LEAVE_SECONDS = 3.0
-"""How long the way out may take after a signal."""
+"""Seconds that leaving may take after a signal."""
 
 
 class ChatApp(App[int]):
@@ -112,7 +112,7 @@ class ChatApp(App[int]):
         self.first_conversation: int | None = None
         """The store's number of the conversation to begin with; None: a new one."""
         self.parting = ""
-        """What is to be said when the screen is gone: a sentence of what could not be kept."""
+        """Printed when the screen is gone: a sentence of what could not be kept."""
         self._owns_process = False
         self._by_force: threading.Timer | None = None
         self._left = False
@@ -227,7 +227,7 @@ class ChatApp(App[int]):
             self._by_force.start()
 
     def _leave_by_force(self, code: int) -> None:
-        """The way out hangs, as it can when the terminal went away under a write, a disk does not answer or
+        """Leaving hangs, as it can when the terminal went away under a write, a disk does not answer or
         the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
         gone."""
         if self._left:
@@ -528,7 +528,7 @@ class ChatApp(App[int]):
         places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
         self.push_screen(AboutScreen(places))
 
-    # -- the way out
+    # -- leaving
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy through the terminal, and through the system's own tool where there is one."""

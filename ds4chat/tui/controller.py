@@ -235,7 +235,7 @@ class Chat:
         return self.reply is not None or self._aside is not None
 
     def load(self, command: Load) -> None:
-        """Load models, in the place of what is loaded. A running reply, check or load is stopped first."""
+        """Load models instead of what is loaded. A running reply, check or load is stopped first."""
         self.load_command = command
         self._changed = True
         if self.working and self.state not in ("died", "failed"):

@@ -37,7 +37,7 @@ takes less, and then the engine is asked at once."""
 SILENCE = 10.0
 """Seconds after which a write that neither ends nor fails is said: longer than the patience with a lock."""
 LAST_WAIT = PATIENCE_MS / 1000 + 1.0
-"""Seconds that the way out waits for what is left: as long as one attempt takes."""
+"""Seconds that leaving waits for what is left: as long as one attempt takes."""
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from ds4chat.models.gguf_write import text_value, write_gguf
 WRITERS: dict[str, Callable[[Path], None]] = {
     "settings": lambda path: write_whole(path, [b"new"], overwrite=True),
     "an export": lambda path: write_whole(path, [b"new"]),
-    "an export in the place of another": lambda path: write_whole(path, [b"new"], overwrite=True),
+    "an export instead of another": lambda path: write_whole(path, [b"new"], overwrite=True),
     "a model": lambda path: write_gguf(
         path, [text_value("a", "b")], [], lambda done, total: None, force=False
     ),

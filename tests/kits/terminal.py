@@ -28,7 +28,7 @@ class Terminal:
     def __init__(
         self, *args: str | Path, columns: int = 100, rows: int = 32, script: str = "", **env: str
     ) -> None:
-        """``script``: Python code that is run in the place of ds4chat's command."""
+        """``script``: Python code that is run instead of ds4chat's command."""
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""

@@ -151,7 +151,7 @@ def test_a_bad_key_has_its_default_and_the_good_ones_their_values(tmp_path: Path
             "not TOML: Invalid value at column 13; text goes between quotes.",
         ),
         (b'temp = 1\nsystem-prompt = "open\n', 2, "not TOML"),
-        (b"temp = 1\n\n[keys", 3, "at its end; mend it there."),
+        (b"temp = 1\n\n[keys", 3, "at its end; fix it there."),
         (b"temp = 1\ntemp = 2\n", 2, "not TOML"),
         (
             b"temp = 1\ntheme = '\xff'\n",

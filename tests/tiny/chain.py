@@ -100,7 +100,7 @@ def successor_class(class_: int, wrong_every: int = 0) -> int | None:
     """The drafter's map of a hidden row's class to the class of the token after it.
 
     None for the shared class: after BOS, a role mark or an unknown byte a drafter goes by its token alone.
-    A head that errs here, after ``draft_token``'s rule, sees another word in the place of the one after
+    A head that errs here, after ``draft_token``'s rule, sees another word instead of the one after
     which it is wrong: the word before the wrong token.
     """
     if class_ == SHARED:

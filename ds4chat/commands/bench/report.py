@@ -156,7 +156,7 @@ def _legend(result: Result) -> str:
 
 
 def _beside(result: Result) -> list[str]:
-    """What is to be said of the server; nothing without one."""
+    """Lines about the server; none without one."""
     if not any(text.server for text in result.texts):
         return []
     sentences = [f"Server: {result.server}."]

@@ -62,7 +62,7 @@ class DepthController(Protocol):
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
         """Whether the draft just made at ``position`` (from 1) goes into the verification batch. False drops
         it and ends the draft, position 1 included. ``draft_prob``: how sure the drafter is of it, 0..1, by
-        its own probability or by whatever it has in the place of one; None when it cannot say."""
+        its own probability or by whatever it has instead of one; None when it cannot say."""
 
     def observe(self, step: StepCost) -> None:
         """Take in what the step cost. A step that choose() put at 0 is reported as well."""
@@ -114,7 +114,7 @@ class AutoDepth:
     RENEWED = 1024
     """Tokens without a draft after which one is made whatever the costs say, to see that they still hold."""
     CHECK = 12
-    """Every so manieth draft that would be dropped is judged all the same, to keep the calibration true."""
+    """One in this many of the drafts that would be dropped is judged anyway: it keeps the calibration true."""
     PATIENT = 4
     """Replies in a row without a try that paid after which the next ones are tried later and later."""
     HOPED = 0.85

@@ -27,7 +27,7 @@ class Outbox:
         self._waiting: deque[tuple[str, UserTurn | None]] = deque()
 
     def put(self, text: str, place: UserTurn | None = None) -> None:
-        """Send a prompt after those that wait, in the place of an earlier one where that is given."""
+        """Send a prompt after those that wait, or instead of an earlier one where that is given."""
         self._waiting.append((text, place))
         if len(self._waiting) == 1:
             self._go_on()

@@ -57,7 +57,7 @@ class ReadingScreen(Screen[None]):
     find_bar: FindBar
     piece_bar: PieceBar
     _editing: UserTurn | None = None
-    """The earlier prompt that what stands in the prompt is to be asked in the place of."""
+    """The earlier prompt that the text in the prompt replaces."""
     _quit_asked_at = float("-inf")
     _context_told = False
     """It was said that the context is nearly full, and it still is."""

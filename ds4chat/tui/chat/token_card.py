@@ -11,7 +11,7 @@ from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 
 WHY = {
     "accepted": "a draft that the target took",
-    "corrected": "the target's token in the place of a rejected draft",
+    "corrected": "the target's token instead of a rejected draft",
     "bonus": "the target's token after a fully accepted draft",
     "plain": "no draft was judged",
     "unknown": "the server did not tell where it comes from",

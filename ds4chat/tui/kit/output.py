@@ -28,7 +28,7 @@ def drain_after_the_terminal(driver: Any) -> None:
     """Throw away what is written once the terminal is gone.
 
     Textual's writer thread ends at its first failed write, and its queue is short: the next writes would
-    block the event loop, and with it the way out, where the reply is still to be stored. The thread
+    block the event loop, and with it the shutdown, in which the reply is still to be stored. The thread
     started here waits for the writer's end and then empties its queue in its place.
     """
     threading.Thread(target=_drain, args=(driver,), name="output-drain", daemon=True).start()

@@ -60,7 +60,7 @@ class RowList(ScrollView, can_focus=True):
         return self._current if self._count else None
 
     def show(self, count: int, draw: DrawRow, *, lines: int = 1, current: int = 0) -> None:
-        """Show ``count`` rows of ``lines`` lines each, in the place of what is shown."""
+        """Show ``count`` rows of ``lines`` lines each, instead of what is shown."""
         self._count, self._draw, self._lines = count, draw, lines
         self._current = max(0, min(current, count - 1))
         self.virtual_size = Size(0, count * lines)

@@ -77,7 +77,7 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def replace(self, lines: Sequence[str]) -> None:
-        """Show these lines in the place of all others: the file was begun anew."""
+        """Show these lines instead of all others: the file was begun anew."""
         self._lines.clear()
         self._starts.clear()
         self._shortener = Shortener()

@@ -97,7 +97,7 @@ class PromptText(TextArea):
         return self.get_text_range((0, 0), self.cursor_location)
 
     def put(self, text: str) -> None:
-        """Take this text in the place of what is there, the cursor at its end."""
+        """Replace what is there by this text, the cursor at its end."""
         self.load_text(text)
         self.restored = ""
         self.move_cursor(self.document.end)

@@ -128,7 +128,7 @@ class Transcript(ScrollView, can_focus=True):
     # -- content
 
     def show_turns(self, turns: Iterable[Turn]) -> None:
-        """Show a conversation in the place of what is shown."""
+        """Show a conversation instead of what is shown."""
         self._cursor = None
         self._stack = Stack(self._block(turn) for turn in turns)
         self._strips.clear()

@@ -173,7 +173,7 @@ def test_trying_a_place_leaves_what_is_there(tmp_path: Path, capsys: pytest.Capt
 def test_the_reply_length_is_the_one_asked_for(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """-n N is the most tokens of a reply in the place of the plan's 128 or 64; below 16 it is refused, since
+    """-n N is the most tokens of a reply instead of the plan's 128 or 64; below 16 it is refused, since
     no speed is taken from so few."""
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
         for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):

@@ -308,7 +308,7 @@ def _add_text_options(sub: argparse.ArgumentParser) -> None:
 def _add_train_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--name", default=RUN, help="folder of this run inside the work folder (run)")
     sub.add_argument("--limit", type=_count, help="train on the first so many rows; for trials")
-    sub.add_argument("--steps", type=_count, help="stop after so many steps, in the place of --epochs")
+    sub.add_argument("--steps", type=_count, help="stop after so many steps, instead of --epochs")
     sub.add_argument("--layers", type=_layers, help="target layers read; default: middle, 70 %%, last")
     sub.add_argument("--vocabulary", type=_count, help="size of the draft vocabulary (12288)")
     sub.add_argument(

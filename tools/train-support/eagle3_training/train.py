@@ -199,7 +199,7 @@ def train(
 ) -> Result:
     """Train a head on generated rows; its moving average lands in out/head.npz, also on the way.
 
-    always: tokens that the draft vocabulary holds in any case. steps: in the place of config.epochs.
+    always: tokens that the draft vocabulary holds in any case. steps: instead of config.epochs.
     Raises TrainingError when the rows do not make one batch or the loss is not finite.
     """
     if len(data.ids) < config.batch:

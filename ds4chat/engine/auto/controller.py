@@ -114,7 +114,7 @@ class AutoDepth:
     RENEWED = 1024
     """Tokens without a draft after which one is made whatever the costs say, to see that they still hold."""
     CHECK = 12
-    """One in this many of the drafts that would be dropped is judged anyway: it keeps the calibration true."""
+    """One in this many of the drafts that would be dropped is judged anyway, which keeps it calibrated."""
     PATIENT = 4
     """Replies in a row without a try that paid after which the next ones are tried later and later."""
     HOPED = 0.85

@@ -129,12 +129,6 @@ class AcceptancePanel(Panel):
     def compose_body(self) -> ComposeResult:
         yield self._view
 
-    def on_mount(self) -> None:
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
         """What is loaded, and the engine's state in words."""
         self._loaded, self._state = loaded, state

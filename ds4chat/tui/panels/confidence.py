@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ds4chat.engine.events import UNKNOWN_ID, Judged, Loaded, Step
+from ds4chat.engine.events import UNKNOWN_ID, Judged, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.cells import CellView
 from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
@@ -300,15 +300,6 @@ class ConfidencePanel(Panel):
         yield self._head
         yield self.log_view
 
-    def on_mount(self) -> None:
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
-    def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """Nothing here depends on what is loaded."""
-
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Keep the rows of new steps for the next ``draw``."""
         self._pending.extend(Row(step.reply, step.index, judged) for step in steps for judged in step.judged)
@@ -316,9 +307,6 @@ class ConfidencePanel(Panel):
     def has(self, reply: int) -> bool:
         """Rows of the reply with this number were taken and are still kept."""
         return any(row.reply == reply for rows in (self._pending, self.log_view.rows) for row in rows)
-
-    def reset(self) -> None:
-        """A new reply: the rows of the earlier ones stay, they are a log."""
 
     def draw(self) -> None:
         """Show what was taken."""

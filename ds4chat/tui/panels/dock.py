@@ -53,7 +53,7 @@ class PanelDock(VerticalScroll):
         self.timings = TimingsPanel()
         self.confidence = ConfidencePanel()
         self.tuning = TuningPanel()
-        self._by_name: dict[str, AcceptancePanel | TimingsPanel | ConfidencePanel | TuningPanel] = {
+        self._by_name: dict[str, Panel] = {
             "acceptance": self.acceptance,
             "timings": self.timings,
             "confidence": self.confidence,

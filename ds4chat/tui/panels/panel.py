@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -14,6 +15,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from ds4chat.engine.events import Loaded, Step
+from ds4chat.engine.stats import Stats
 from ds4chat.tui.glossary import explain
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
@@ -132,6 +135,26 @@ class Panel(Vertical):
     def compose_body(self) -> ComposeResult:
         """The widgets under the title."""
         raise NotImplementedError
+
+    # -- what the dock tells it: a panel takes what it shows
+
+    def set_engine(self, loaded: Loaded | None, state: str) -> None:
+        """What is loaded (None: nothing), and the engine's state in words."""
+
+    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Take in new steps, and the reply's and the session's totals with them; ``draw`` shows them."""
+
+    def reset(self) -> None:
+        """A new reply begins."""
+
+    def draw(self) -> None:
+        """Show what was taken."""
+
+    def on_mount(self) -> None:
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
 
     @property
     def folded(self) -> bool:

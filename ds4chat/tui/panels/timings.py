@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from ds4chat.engine.events import Ended, Loaded, Phases, Prefill, Step, Tuning
+from ds4chat.engine.events import Ended, Phases, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.charts import curve_lines, stacked_line
 from ds4chat.tui.kit.figures import decimal, percent
@@ -72,15 +72,6 @@ class TimingsPanel(Panel):
 
     def compose_body(self) -> ComposeResult:
         yield self._view
-
-    def on_mount(self) -> None:
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
-    def set_engine(self, loaded: Loaded | None, state: str) -> None:
-        """Nothing here depends on what is loaded."""
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Fold new steps into the curve; nothing is drawn before ``draw``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from textual import events
@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ds4chat.engine.events import MAX_DEPTH, Loaded, ServerInfo, Step, Tuning
+from ds4chat.engine.events import MAX_DEPTH, Loaded, ServerInfo, Tuning
 from ds4chat.engine.from_settings import changed, preset_of
-from ds4chat.engine.stats import Stats
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
@@ -132,15 +131,6 @@ class TuningPanel(Panel):
         if (deepest, server) != (self.memory.deepest, self._server):
             self.memory.deepest, self._server = deepest, server
             self._draw_controls()
-
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
-        """Nothing here depends on the steps."""
-
-    def reset(self) -> None:
-        """Nothing here depends on the reply."""
-
-    def draw(self) -> None:
-        """Nothing waits to be drawn."""
 
     # -- what the user does
 

@@ -110,6 +110,17 @@ class End:
 Piece = Progress | Block | Revision | End
 
 
+SAMPLING: Mapping[str, str] = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repeat_penalty",
+    "seed": "seed",
+}
+"""Fields of a Tuning by the names that most servers have for them."""
+
+
 class Reader(Protocol):
     """Reads one answer."""
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
 from ds4chat.servers.dialect import (
+    SAMPLING,
     About,
     Asked,
     Block,
@@ -40,14 +41,6 @@ from ds4chat.servers.dialect import (
 )
 from ds4chat.servers.http import Endpoint, ServerError, said
 
-SAMPLING = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repeat_penalty": "repeat_penalty",
-    "seed": "seed",
-}
 _AT_START = "llama-server reads it at its start alone: start it with "
 _CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
 """Thinking between control tokens, which the native completion leaves out of its text: chat keeps it
@@ -119,7 +112,7 @@ class LlamaServer:
             "stream": True,
             "timings_per_token": True,
             "return_progress": True,
-            **asked.sampling(SAMPLING),
+            **asked.sampling(self.sampling),
         }
         if asked.about.model:
             body["model"] = asked.about.model

@@ -8,7 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from ds4chat.engine.events import Counters, FinishReason, Tells
-from ds4chat.servers.dialect import About, Asked, End, Piece, Request, number, refusal, table, text_of, whole
+from ds4chat.servers.dialect import (
+    SAMPLING,
+    About,
+    Asked,
+    End,
+    Piece,
+    Request,
+    number,
+    refusal,
+    table,
+    text_of,
+    whole,
+)
 from ds4chat.servers.http import Endpoint
 from ds4chat.servers.openai import OpenAI, OpenAIReader
 
@@ -19,14 +31,7 @@ class LMStudio(OpenAI):
     kind = "LM Studio"
     tells: Tells = "counters"
     why = "it tells the totals of its drafts at the end, and not which tokens they were"
-    sampling: Mapping[str, str] = {
-        "temp": "temperature",
-        "top_k": "top_k",
-        "top_p": "top_p",
-        "min_p": "min_p",
-        "repeat_penalty": "repeat_penalty",
-        "seed": "seed",
-    }
+    sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = {
         "depth": "LM Studio keeps it with the draft model, in the model's settings there",
         "gate": "LM Studio keeps it with the draft model, in the model's settings there",

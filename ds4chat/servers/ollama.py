@@ -8,6 +8,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Tells, Token
 from ds4chat.servers.dialect import (
+    SAMPLING,
     About,
     Asked,
     Block,
@@ -32,14 +33,7 @@ class Ollama:
     kind = "Ollama"
     tells: Tells = "nothing"
     why = "it does not speculate"
-    sampling: Mapping[str, str] = {
-        "temp": "temperature",
-        "top_k": "top_k",
-        "top_p": "top_p",
-        "min_p": "min_p",
-        "repeat_penalty": "repeat_penalty",
-        "seed": "seed",
-    }
+    sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "Ollama does not speculate"
     )

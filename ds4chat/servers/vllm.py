@@ -15,6 +15,7 @@ from typing import Any
 
 from ds4chat.engine.events import Counters, FinishReason, Origin, Tells, Token
 from ds4chat.servers.dialect import (
+    SAMPLING,
     About,
     Asked,
     Block,
@@ -44,14 +45,7 @@ class Vllm(OpenAI):
         "where "
         f"it was started with {DETAILED}"
     )
-    sampling: Mapping[str, str] = {
-        "temp": "temperature",
-        "top_k": "top_k",
-        "top_p": "top_p",
-        "min_p": "min_p",
-        "repeat_penalty": "repetition_penalty",
-        "seed": "seed",
-    }
+    sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
     fixed: Mapping[str, str] = {
         "depth": "vLLM reads it at its start alone: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",

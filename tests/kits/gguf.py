@@ -12,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGUFValueType
+from tiny.tensors import add_value
 
 TOKENS = ["<unk>", "<s>", "</s>", "<pad>", "a", "b", "c", "d"]
 WIDTH = 32
@@ -62,7 +63,7 @@ def write(
     defaults: dict[str, Any] = {"block_count": 2, "embedding_length": WIDTH, "context_length": 256}
     defaults |= _ALWAYS.get(architecture, {})
     for key, value in (defaults | dict(own or {})).items():
-        _add(writer, f"{architecture}.{key}", value)
+        add_value(writer, f"{architecture}.{key}", value)
     vocabulary = {}
     if tokens is not None:
         vocabulary = {
@@ -72,7 +73,7 @@ def write(
             "tokenizer.ggml.eos_token_id": 2,
         }
     for key, value in (vocabulary | dict(keys or {})).items():
-        _add(writer, key, value)
+        add_value(writer, key, value)
     for name, given in tensors.items():
         values = given if isinstance(given, np.ndarray) else np.zeros(given[::-1], np.float32)
         kind = (types or {}).get(name)
@@ -105,21 +106,6 @@ def whole(path: Path, architecture: str = "llama", n_layer: int = 2, **more: Any
         tensors |= block(i)
     own = {"block_count": n_layer} | more.pop("own", {})
     return write(path, architecture, tensors=tensors | more.pop("tensors", {}), own=own, **more)
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, list(value))
 
 
 @contextmanager

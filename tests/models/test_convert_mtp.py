@@ -198,7 +198,7 @@ def test_split_main_model(tmp_path: Path) -> None:
         writer = gguf.GGUFWriter(path, "deepseek4")
         for key, value in keys.items():
             if key != "general.architecture":
-                kit._add(writer, key, value)
+                kit.add_value(writer, key, value)
         writer.add_array("tokenizer.ggml.tokens", kit.TOKENS)
         writer.add_array("deepseek4.attention.compress_ratios", [0, 4, 128])
         writer.add_uint16("split.no", i)

@@ -133,7 +133,7 @@ def write(
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(name)
     for key, value in metadata.items():
-        _add(writer, f"{prefix or arch}.{key}", value)
+        add_value(writer, f"{prefix or arch}.{key}", value)
     if variant is not None:
         vocab.add_tokenizer(writer, variant, pre)
     elif tokenizer is not None:
@@ -151,7 +151,10 @@ def write(
     writer.close()
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Write a key with the type that its Python value has; None is left out."""
+    if value is None:
+        return
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

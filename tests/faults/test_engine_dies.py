@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.engine import load_of
-from kits.faults import ENDLESS, PATIENCE, SHORT, Victim, frames_until
+from kits.faults import ENDLESS, PATIENCE, SHORT, Victim, frames_until, until
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning
@@ -162,13 +162,18 @@ def test_out_of_memory_is_a_sentence_and_the_chat_goes_on(chat: Chat, tiny_dir: 
     _, most = resource.prlimit(pid, resource.RLIMIT_AS)
     resource.prlimit(pid, resource.RLIMIT_AS, (room, most))
     turns = list(chat.conversation.turns)
+    former = chat.load_command
     chat.load(load_of(tiny_dir, "llama-draft", ctx=40_000_000))
-    frames_until(chat, lambda: chat.state in ("failed", "died"), "the end of the load")
-    assert "a context of 40000000 tokens" in chat.trouble or "Load the model again" in chat.trouble
-    if chat.state == "failed":
-        resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
-    chat.load(load_of(tiny_dir, "llama-draft"))
-    frames_until(chat, lambda: chat.state == "ready", "a smaller model")
+    said = ""
+
+    def loaded_again() -> bool:
+        nonlocal said
+        said += " ".join(notice.message for notice in chat.frame().notices)
+        return chat.load_command is former and chat.state == "ready"
+
+    until(loaded_again, "the model that was loaded before")
+    assert "a context of 40000000 tokens" in said
+    assert "is loaded again." in said
     assert chat.conversation.turns == turns
 
 

@@ -33,11 +33,13 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         """Every byte that came, for what a screen does not keep (modes, sequences)."""
+        # Rich and Textual believe these two, which pytest-xdist sets in its workers, before the terminal's size.
+        surroundings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.child: Any = pexpect.spawn(
             sys.executable,
             [*(["-c", script] if script else ["-m", "ds4chat"]), *map(str, args)],
             dimensions=(rows, columns),
-            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
+            env={**surroundings, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
             timeout=PATIENCE,
             echo=False,
         )

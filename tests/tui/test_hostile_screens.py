@@ -52,7 +52,7 @@ def chat(place: Place) -> Iterator[Terminal]:
 def test_no_screen_lets_it_through(chat: Terminal) -> None:
     chat.until("● ready")
     status = next(line for line in chat.text.splitlines() if "● ready" in line)
-    assert "depth" in status and "ctx" in status  # a line end in the name breaks no line
+    assert "evil \\x1b]0;PWN" in status and "depth" in status  # a line end in the name breaks no line
     chat.type("\x1b[A")  # the prompt that an earlier session sent last
     chat.until("│ FORGED")
     chat.type("\r")

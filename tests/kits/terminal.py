@@ -33,7 +33,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
         """Every byte that came, for what a screen does not keep (modes, sequences)."""
-        # Rich and Textual believe these two, which pytest-xdist sets in its workers, before the terminal's size.
+        # Rich and Textual believe these two, which pytest-xdist sets, instead of asking the terminal.
         surroundings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.child: Any = pexpect.spawn(
             sys.executable,

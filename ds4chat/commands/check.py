@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings
 from ds4chat.commands.bench.workloads import workloads
@@ -26,11 +29,14 @@ from ds4chat.commands.running import (
 )
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
+    Count,
+    Depth,
     Ended,
     Event,
     Generate,
     Loaded,
     LoadError,
+    Mode,
     Notice,
     Replayed,
     SpeculationOff,
@@ -41,7 +47,7 @@ from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
 
@@ -49,6 +55,57 @@ TOKENS = 256
 """Most tokens of a reply where the settings set no limit: enough to cover many blocks, and twice decoded."""
 KINDS = ("code", "rewrite", "story")
 """Kinds of text whose first prompts are checked where none is given."""
+
+
+class ChosenToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token as one of the two decodings chose it."""
+
+    id: int
+    text: str
+
+
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first token in which a reply differs from plain decoding."""
+
+    index: Annotated[int, Meta(description="Its number in the reply, from 0.")]
+    mtp: ChosenToken
+    plain: ChosenToken
+    gap: Annotated[
+        float, Meta(description="Logits between plain decoding's best and second best token there.")
+    ]
+
+
+class CheckedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One reply and its replay."""
+
+    prompt: str
+    equal: bool
+    tie: Annotated[bool, Meta(description="It differs, by no more than rounding explains.")]
+    compared: Annotated[Count, Meta(description="Tokens compared, an end token included.")]
+    difference: Difference | None
+    sentence: Annotated[str, Meta(description="What was found.")]
+    stats: StatsDocument
+
+
+class CheckSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the replies."""
+
+    draft: Depth
+    margin: NonNegative
+    gate: NonNegative
+    mode: Mode
+
+
+class CheckDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of a check."""
+
+    equal: Annotated[bool, Meta(description="Every reply has the tokens of plain decoding.")]
+    lossless: Annotated[bool, Meta(description="Every reply is equal or differs by a rounding tie.")]
+    model: Annotated[str, Meta(description="Path of the file.")]
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
+    settings: CheckSettings
+    replies: list[CheckedReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +144,24 @@ class Checked:
         plain = self.replayed.plain_speed
         return f"{plain} With MTP it was {rate:.1f} tok/s." if plain and rate else plain
 
-    def as_json(self) -> dict[str, Any]:
-        """One entry of the ``replies`` of the JSON."""
+    def document(self) -> CheckedReply:
+        """The entry in the JSON."""
         r = self.replayed
-        difference = {
-            "index": r.first_difference,
-            "mtp": {"id": r.spec_token, "text": r.spec_text},
-            "plain": {"id": r.plain_token, "text": r.plain_text},
-            "gap": round(r.gap, 6),
-        }
-        return {
-            "prompt": self.prompt,
-            "equal": r.equal,
-            "tie": self.tie,
-            "compared": r.compared,
-            "difference": None if r.equal else difference,
-            "sentence": self.sentence,
-            "stats": self.stats.as_json(),
-        }
+        difference = Difference(
+            index=r.first_difference,
+            mtp=ChosenToken(r.spec_token, r.spec_text),
+            plain=ChosenToken(r.plain_token, r.plain_text),
+            gap=round(r.gap, 6),
+        )
+        return CheckedReply(
+            prompt=self.prompt,
+            equal=bool(r.equal),
+            tie=self.tie,
+            compared=r.compared,
+            difference=None if r.equal else difference,
+            sentence=self.sentence,
+            stats=self.stats.document(),
+        )
 
 
 class CheckError(Exception):
@@ -185,7 +242,7 @@ def run(settings: Settings, shot: Shot) -> int:
     if off is not None:
         loaded = loaded.without_drafter(off)
     if shot.json:
-        print(json_line(_as_json(checked, loaded, settings)))
+        print(json_line(_document(checked, loaded, settings)))
     elif len(checked) > 1:
         print(_summary(checked))
     return code or int(any(not (c.replayed.equal or c.tie) for c in checked))
@@ -279,19 +336,14 @@ def _summary(checked: Sequence[Checked]) -> str:
     return f"{text}."
 
 
-def _as_json(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> dict[str, Any]:
+def _document(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> CheckDocument:
     tuning = tuning_of(settings)
-    return {
-        "equal": bool(checked) and all(c.replayed.equal for c in checked),
-        "lossless": bool(checked) and all(c.replayed.equal or c.tie for c in checked),
-        "model": loaded.target.path,
-        "drafter": loaded.drafter.kind if loaded.drafter else None,
-        "off_reason": loaded.off_reason,
-        "settings": {
-            "draft": tuning.depth,
-            "margin": tuning.margin,
-            "gate": tuning.gate,
-            "mode": tuning.mode,
-        },
-        "replies": [c.as_json() for c in checked],
-    }
+    return CheckDocument(
+        equal=bool(checked) and all(c.replayed.equal for c in checked),
+        lossless=bool(checked) and all(c.replayed.equal or c.tie for c in checked),
+        model=loaded.target.path,
+        drafter=loaded.drafter.kind if loaded.drafter else None,
+        off_reason=loaded.off_reason,
+        settings=CheckSettings(tuning.depth, tuning.margin, tuning.gate, tuning.mode),
+        replies=[c.document() for c in checked],
+    )

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Annotated, TextIO
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from ds4chat.commands.options import Shot
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.events import (
+    UNKNOWN_ID,
+    Count,
+    Depth,
     Ended,
     Event,
+    FinishReason,
     Generate,
     Load,
     Loaded,
     Loading,
+    Mode,
     Notice,
+    Origin,
     Prefill,
     Revised,
     ServerInfo,
     SpeculationOff,
     Step,
+    Tells,
     Token,
     Tuning,
 )
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
@@ -36,6 +46,67 @@ ONLY_THOUGHT = (
     "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "
     "answer at once (--nothink). --show-thinking shows the thinking."
 )
+
+
+class TokenDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A token of the reply."""
+
+    id: Annotated[int, Meta(ge=UNKNOWN_ID, description="-1 where a server does not name it.")]
+    text: Annotated[
+        str,
+        Meta(
+            description="Empty for a mark around the thinking, and when the token ends inside a UTF-8 "
+            "character."
+        ),
+    ]
+    origin: Origin
+    step: Count
+    thinking: Annotated[
+        bool | UnsetType, Meta(description="true: the token belongs to the thinking. Absent otherwise.")
+    ] = UNSET
+
+
+class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the reply. draft, margin, gate and mode are null where a server answered with what it
+    was started with; temp is null where the server's own was used."""
+
+    draft: Depth | None
+    margin: Annotated[float, Meta(ge=0, le=1)] | None
+    gate: NonNegative | None
+    mode: Mode | None
+    temp: NonNegative | None
+    seed: Annotated[int, Meta(ge=0)]
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
+    strict_note: Annotated[str, Meta(description="What strict mode does here; empty without it.")]
+
+
+class ServerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server that answered instead of a model here."""
+
+    url: str
+    kind: str
+    version: str
+    tells: Annotated[Tells, Meta(description="How much it tells of its speculation.")]
+
+
+class AnswerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One answer. With --prompts-file one such object a line, in the order of the prompts."""
+
+    text: Annotated[str, Meta(description="The answer.")]
+    thinking: Annotated[
+        str,
+        Meta(
+            description="What the model thought before and between the parts of its answer, without the "
+            "marks around it."
+        ),
+    ]
+    tokens: list[TokenDocument]
+    finish_reason: FinishReason
+    prompt_tokens: Count
+    settings: AnswerSettings
+    stats: StatsDocument
+    server: Annotated[ServerDocument | UnsetType, Meta(description="Absent for a model here.")] = UNSET
 
 
 class Printer:
@@ -51,7 +122,7 @@ class Printer:
         self._out, self._err = out if out.isatty() else unguarded(out), err
         self._show_thinking = show_thinking
         self.stats = Stats()
-        self.tokens: list[dict[str, Any]] = []
+        self.tokens: list[TokenDocument] = []
         self.text: list[str] = []
         """The answer."""
         self.thinking: list[str] = []
@@ -123,18 +194,18 @@ class Printer:
 
     def _add_tail(self, tail: str, *, thinking: bool) -> None:
         """Text that was held back belongs to the last token on its side, if there is one."""
-        owner = next((t for t in reversed(self.tokens) if t.get("thinking", False) is thinking), None)
+        owner = next((t for t in reversed(self.tokens) if (t.thinking is True) is thinking), None)
         if owner is not None:
-            owner["text"] += tail
+            owner.text += tail
         self._put(tail, thinking)
 
     def _revise(self, event: Revised) -> None:
         """Take the tokens as they are known now; their text stands already."""
-        self.tokens = [_as_json(token, step) for step in event.steps for token in step.tokens]
+        self.tokens = [_token_document(token, step) for step in event.steps for token in step.tokens]
 
     def _step(self, step: Step) -> None:
         for token in step.tokens:
-            self.tokens.append(_as_json(token, step))
+            self.tokens.append(_token_document(token, step))
             self._put(token.text, token.thinking)
         self._out.flush()
         if self._settings.mtp_timing or self._settings.mtp_spec_log or self._settings.mtp_conf_log:
@@ -181,10 +252,8 @@ class Printer:
             self._progress = False
 
 
-def _as_json(token: Token, step: Step) -> dict[str, Any]:
-    """A token's entry in the JSON."""
-    told = {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
-    return told | ({"thinking": True} if token.thinking else {})
+def _token_document(token: Token, step: Step) -> TokenDocument:
+    return TokenDocument(token.id, token.text, token.origin, step.index, True if token.thinking else UNSET)
 
 
 def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
@@ -211,9 +280,7 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     printer.finish()
     assert printer.ended is not None
     if shot.json:
-        drafter = loaded.drafter.kind if loaded.drafter else None
-        answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
-        print(json_line(_with_server(answered, loaded.server)))
+        print(json_line(_loaded_document(printer, settings, loaded)))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -290,7 +357,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
             if not printer.tokens and ended.finish_reason in ("error", "context"):
                 code = RUN_ERROR
             if shot.json:
-                answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
+                answered = document_of(printer, tuning_of(settings), drafter=None, off_reason=OFF_REASON)
                 print(json_line(answered), flush=True)
             else:
                 printer.write_text()
@@ -319,9 +386,7 @@ def run_each(settings: Settings, shot: Shot, load: Load) -> int:
         if ended.detail:
             say(f"prompt {index + 1}: {ended.detail}")
         if shot.json:
-            drafter = loaded.drafter.kind if loaded.drafter else None
-            answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
-            print(json_line(_with_server(answered, loaded.server)), flush=True)
+            print(json_line(_loaded_document(printer, settings, loaded)), flush=True)
         else:
             printer.write_text()
         if ended.finish_reason == "cancelled":
@@ -331,39 +396,47 @@ def run_each(settings: Settings, shot: Shot, load: Load) -> int:
     return code
 
 
-def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[str, Any]:
-    """The JSON of a server's answer: who it was, and null for each setting that was the server's own."""
-    if server is None:
-        return answered
-    settings = answered["settings"] | dict.fromkeys(("draft", "margin", "gate", "mode"))
-    if "temp" not in server.chosen:
-        settings["temp"] = None
-    told = {"url": server.url, "kind": server.kind, "version": server.version, "tells": server.tells}
-    return answered | {"settings": settings, "server": told}
+def _loaded_document(printer: Printer, settings: Settings, loaded: Loaded) -> AnswerDocument:
+    return document_of(
+        printer,
+        tuning_of(settings),
+        drafter=loaded.drafter.kind if loaded.drafter else None,
+        off_reason=loaded.off_reason,
+        strict_note=loaded.strict_note,
+        server=loaded.server,
+    )
 
 
-def as_json(
-    printer: Printer, tuning: Tuning, drafter: str | None, off_reason: str, strict_note: str
-) -> dict[str, Any]:
-    """The one shot's JSON object; ds4chat/commands/oneshot.schema.json describes it."""
+def document_of(
+    printer: Printer,
+    tuning: Tuning,
+    *,
+    drafter: str | None,
+    off_reason: str,
+    strict_note: str = "",
+    server: ServerInfo | None = None,
+) -> AnswerDocument:
+    """One answer as JSON. Of the settings, those that a server did not take from the request are null."""
     ended = printer.ended
     assert ended is not None
-    return {
-        "text": "".join(printer.text),
-        "thinking": "".join(printer.thinking),
-        "tokens": printer.tokens,
-        "finish_reason": ended.finish_reason,
-        "prompt_tokens": ended.prompt_tokens,
-        "settings": {
-            "draft": tuning.depth,
-            "margin": tuning.margin,
-            "gate": tuning.gate,
-            "mode": tuning.mode,
-            "temp": tuning.temp,
-            "seed": ended.seed,
-            "drafter": drafter,
-            "off_reason": off_reason,
-            "strict_note": strict_note,
-        },
-        "stats": printer.stats.as_json(),
-    }
+    here = server is None
+    return AnswerDocument(
+        text="".join(printer.text),
+        thinking="".join(printer.thinking),
+        tokens=printer.tokens,
+        finish_reason=ended.finish_reason,
+        prompt_tokens=ended.prompt_tokens,
+        settings=AnswerSettings(
+            draft=tuning.depth if here else None,
+            margin=tuning.margin if here else None,
+            gate=tuning.gate if here else None,
+            mode=tuning.mode if here else None,
+            temp=tuning.temp if server is None or "temp" in server.chosen else None,
+            seed=ended.seed,
+            drafter=drafter,
+            off_reason=off_reason,
+            strict_note=strict_note,
+        ),
+        stats=printer.stats.document(),
+        server=ServerDocument(server.url, server.kind, server.version, server.tells) if server else UNSET,
+    )

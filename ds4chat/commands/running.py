@@ -17,6 +17,8 @@ from ds4chat.settings.schema import Settings
 from ds4chat.text import json_text, one_line
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from ds4chat.engine.events import Generate, Tuning
 
 RUN_ERROR = 1
@@ -28,10 +30,12 @@ def say(sentence: object) -> None:
     print(f"ds4chat: {sentence}", file=sys.stderr)
 
 
-def json_line(value: object) -> str:
-    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+def json_line(document: Struct) -> str:
+    """``document`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+    from msgspec import to_builtins
+
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json_text(value, ascii_only=not unicode)
+    return json_text(to_builtins(document), ascii_only=not unicode)
 
 
 @contextmanager

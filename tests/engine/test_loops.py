@@ -19,7 +19,7 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Tuning
 from ds4chat.engine.from_settings import ends_loops
 from ds4chat.engine.loops import LoopDetector
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import LoopingDocument, Stats
 from ds4chat.settings.schema import Settings
 
 
@@ -160,7 +160,7 @@ def test_acceptance_within_a_loop_is_counted_apart() -> None:
     assert (stats.loop_tokens, stats.loop_judged, stats.loop_accepted) == (87, 58, 58)
     assert stats.loop_acceptance == 1.0
     assert stats.acceptance_elsewhere == 2 / 14
-    assert stats.as_json()["looping"] == {"tokens": 87, "judged": 58, "accepted": 58}
+    assert stats.document().looping == LoopingDocument(tokens=87, judged=58, accepted=58)
 
 
 def test_a_reply_without_a_loop_counts_none() -> None:

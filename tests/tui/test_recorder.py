@@ -121,7 +121,7 @@ def test_a_reply_comes_back_with_tokens_origins_steps_and_model(store: Store, pa
     assert again.tokens == reply.tokens
     assert [step.judged for step in again.steps] == [step.judged for step in reply.steps]
     assert {step.reply for step in again.steps} == {70}
-    assert again.stats.as_json() == reply.stats.as_json()
+    assert again.stats.document() == reply.stats.document()
     stored = store.conversations.message(again.key or 0)
     assert stored.model is not None
     assert stored.model.path == "/models/tiny.gguf"

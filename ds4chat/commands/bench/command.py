@@ -62,7 +62,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     _show(result, options)
     if target:
         try:
-            save(result.as_json(), target)
+            save(result.document(), target)
         except OSError as error:
             say(
                 f"{target} cannot be written: {error.strerror or error}. The result stands on stdout alone: "
@@ -165,7 +165,7 @@ def load_for(options: BenchOptions, settings: Settings) -> Load:
 
 def _show(result: Result, options: BenchOptions) -> None:
     if options.json:
-        print(json_line(result.as_json()))
+        print(json_line(result.document()))
         return
     text = report(result)
     if options.plot and result.texts:

@@ -13,7 +13,10 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
@@ -23,10 +26,10 @@ from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Loaded, LoadError, Notice, Revised, Step
+from ds4chat.engine.events import Count, Ended, Event, Loaded, LoadError, Notice, Revised, Step, Tells
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import PositionCount, Stats, rounded
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
@@ -38,6 +41,38 @@ FEWEST_PLAIN = 8
 """Steps without drafts from which their time is a baseline."""
 PAYS = 1.03
 """Speed over plain decoding from which it is said to pay, as in the bench of a model here."""
+
+
+class ServerText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of text."""
+
+    name: str
+    prompts: int
+    tokens_per_s: Annotated[float | None, Meta(description="Median over the prompts.")]
+    first_token_ms: float | None
+    acceptance: float | None
+    drafted: Count
+    accepted: Count
+    by_position: list[PositionCount]
+    tokens_per_step: float | None
+
+
+class ServerBenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of a bench of a server (--server URL)."""
+
+    server: Annotated[str, Meta(description="Its URL.")]
+    kind: str
+    version: str
+    model: str
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    tells: Annotated[Tells, Meta(description="How much it tells of its speculation.")]
+    texts: list[ServerText]
+    tokens_per_s: Annotated[float | None, Meta(description="Geometric mean of the kinds of text.")]
+    plain_tokens_per_s: Annotated[
+        float | None,
+        Meta(description="By the server's own steps without drafts; null where it made too few."),
+    ]
+    advice: str
 
 
 @dataclass(slots=True)
@@ -52,20 +87,20 @@ class Text:
     plain_ms: list[float] = field(default_factory=list)
     """Of each step without drafts."""
 
-    def as_json(self) -> dict[str, Any]:
+    def document(self) -> ServerText:
         """Its entry in the result."""
         stats = self.stats
-        return {
-            "name": self.name,
-            "prompts": len(self.speeds),
-            "tokens_per_s": _rounded(_median(self.speeds)),
-            "first_token_ms": _rounded(_median(self.first_ms)),
-            "acceptance": _rounded(stats.acceptance),
-            "drafted": stats.drafted,
-            "accepted": stats.accepted,
-            "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in stats.by_position],
-            "tokens_per_step": _rounded(stats.tokens_per_step),
-        }
+        return ServerText(
+            name=self.name,
+            prompts=len(self.speeds),
+            tokens_per_s=rounded(_median(self.speeds)),
+            first_token_ms=rounded(_median(self.first_ms)),
+            acceptance=rounded(stats.acceptance),
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            by_position=list(stats.by_position),
+            tokens_per_step=rounded(stats.tokens_per_step),
+        )
 
 
 class ServerMeasurement:
@@ -191,7 +226,7 @@ def _tell(event: Event) -> None:
 # ------------------------------------------------------------------------------------ figures. Pure.
 
 
-def result_of(loaded: Loaded, texts: Sequence[Text]) -> dict[str, Any]:
+def result_of(loaded: Loaded, texts: Sequence[Text]) -> ServerBenchDocument:
     """The result as JSON."""
     server = loaded.server
     assert server is not None
@@ -200,18 +235,18 @@ def result_of(loaded: Loaded, texts: Sequence[Text]) -> dict[str, Any]:
     plain_ms = statistics.median(plain) if len(plain) >= FEWEST_PLAIN else None
     speeds = [statistics.median(text.speeds) for text in measured]
     speed = statistics.geometric_mean(speeds) if speeds else None
-    return {
-        "server": server.url,
-        "kind": server.kind,
-        "version": server.version,
-        "model": loaded.target.name,
-        "drafter": loaded.drafter.kind if loaded.drafter else None,
-        "tells": server.tells,
-        "texts": [text.as_json() for text in measured],
-        "tokens_per_s": _rounded(speed),
-        "plain_tokens_per_s": None if plain_ms is None else _rounded(1000 / plain_ms),
-        "advice": verdict(loaded, measured, speed, plain_ms),
-    }
+    return ServerBenchDocument(
+        server=server.url,
+        kind=server.kind,
+        version=server.version,
+        model=loaded.target.name,
+        drafter=loaded.drafter.kind if loaded.drafter else None,
+        tells=server.tells,
+        texts=[text.document() for text in measured],
+        tokens_per_s=rounded(speed),
+        plain_tokens_per_s=None if plain_ms is None else rounded(1000 / plain_ms),
+        advice=verdict(loaded, measured, speed, plain_ms),
+    )
 
 
 def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms: float | None) -> str:
@@ -241,24 +276,24 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     )
 
 
-def report(result: dict[str, Any]) -> str:
+def report(result: ServerBenchDocument) -> str:
     """The result for people."""
     lines = [
-        f"server    {result['kind']} {result['version']} at {result['server']}",
-        f"model     {result['model']}",
-        f"drafter   {result['drafter'] or 'none, or not told'}",
+        f"server    {result.kind} {result.version} at {result.server}",
+        f"model     {result.model}",
+        f"drafter   {result.drafter or 'none, or not told'}",
         "",
         f"{'':<12}{'prompts':>8}{'tok/s':>9}{'accepted':>10}{'tok/step':>10}{'first ms':>10}",
     ]
-    for text in result["texts"]:
-        share = text["acceptance"]
+    for text in result.texts:
+        share = text.acceptance
         accepted = "not told" if share is None else f"{share:.0%}"
-        per_step = text["tokens_per_step"] if share is not None else None
+        per_step = text.tokens_per_step if share is not None else None
         lines.append(
-            f"{text['name']:<12}{text['prompts']:>8}{_cell(text['tokens_per_s'], 9)}{accepted:>10}"
-            f"{_cell(per_step, 10, 2)}{_cell(text['first_token_ms'], 10, 0)}"
+            f"{text.name:<12}{text.prompts:>8}{_cell(text.tokens_per_s, 9)}{accepted:>10}"
+            f"{_cell(per_step, 10, 2)}{_cell(text.first_token_ms, 10, 0)}"
         )
-    return "\n".join([*lines, "", textwrap.fill(result["advice"], 80, break_on_hyphens=False)])
+    return "\n".join([*lines, "", textwrap.fill(result.advice, 80, break_on_hyphens=False)])
 
 
 def _cell(value: float | None, width: int, places: int = 1) -> str:
@@ -267,7 +302,3 @@ def _cell(value: float | None, width: int, places: int = 1) -> str:
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

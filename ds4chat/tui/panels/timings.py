@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 
 from ds4chat.engine.events import Ended, Phases, Prefill, Step, Tuning
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import PHASES, Stats
 from ds4chat.tui.kit.charts import curve_lines, stacked_line
 from ds4chat.tui.kit.figures import decimal, percent
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import Line, LinesView
 from ds4chat.tui.panels.panel import Panel
 
-PARTS = ("draft", "verify", "accept", "rollback", "other")
+PARTS = PHASES[:-1]
+"""Without the total."""
 
 
 def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
@@ -22,7 +23,7 @@ def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
     lines: list[Line] = [((f"{'ms':<11}{'last':>8}{'mean':>9}{'share':>9}", "muted"),)]
     total = stats.ms["total"]
     whole_only = total > 0 and stats.ms["other"] == total
-    for part in ("total",) if whole_only else (*PARTS, "total"):
+    for part in PHASES[-1:] if whole_only else PHASES:
         mean = stats.ms[part] / stats.steps if stats.steps else None
         share = stats.ms[part] / total if total else None
         swatch = ("  ", "") if part == "total" else ("■ ", part)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.json_schema import validate
 from servers.replay import recorded
 from servers.scripted import MODELS, Handler, openai, says, scripted
 
@@ -38,6 +39,7 @@ def llama(completion: str) -> dict[str, Handler]:
 def measured(url: str, capsys: pytest.CaptureFixture[str], **options: Any) -> dict[str, Any]:
     assert run(Settings(server=url), BenchOptions(quick=True, json=True, **options)) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    validate(result, "ServerBenchDocument")
     return result
 
 

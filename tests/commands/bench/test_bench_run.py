@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tiny
 from kits.engine import load_of, opened
+from kits.json_schema import validate
 
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
@@ -51,6 +52,7 @@ def test_bench_prints_its_json_and_saves_the_same(
     assert bench.run(settings, BenchOptions(json=True, quick=True, save=str(path))) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
+    validate(result, "BenchDocument")
     assert json.loads(path.read_text(encoding="utf-8")) == result
     assert str(path) in err
     assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
@@ -285,6 +287,7 @@ def test_check_reports_the_first_difference_of_an_approximate_reply(
     settings = settings_for(tiny_dir, "llama-draft", mtp_draft=3, mtp_margin=0.0, predict=40)
     assert check.run(settings, Shot("hello", json=True, raw=True)) == 1
     result = json.loads(capsys.readouterr().out)
+    validate(result, "CheckDocument")
     (reply,) = result["replies"]
     assert (result["equal"], result["lossless"], reply["tie"]) == (False, False, False)
     difference = reply["difference"]

@@ -37,7 +37,7 @@ def test_acceptance_by_position_and_tokens_per_pass_are_those_of_the_trained_pai
     stats = every.stats
     first, second = (p.rate for p in stats.by_position[:2])
     assert stats.by_position[0].judged > 60
-    assert first is not None and FIRST[0] <= first <= FIRST[1], stats.as_json()
-    assert second is not None and SECOND[0] <= second <= SECOND[1], stats.as_json()
+    assert first is not None and FIRST[0] <= first <= FIRST[1], stats.document()
+    assert second is not None and SECOND[0] <= second <= SECOND[1], stats.document()
     assert stats.tokens_per_step is not None
-    assert TOKENS_PER_PASS[0] <= stats.tokens_per_step <= TOKENS_PER_PASS[1], stats.as_json()
+    assert TOKENS_PER_PASS[0] <= stats.tokens_per_step <= TOKENS_PER_PASS[1], stats.document()

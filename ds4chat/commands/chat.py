@@ -10,7 +10,7 @@ from ds4chat import __version__
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings, checked
 from ds4chat.commands.ds4_differences import help_text
 from ds4chat.commands.guard import supervised
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
@@ -88,8 +88,8 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
     """Open the chat, or answer the prompt that is given; the exit code. ``own_process``: nothing else runs
     in this process, so that what loads a model may be forked off. Raises UsageError."""
     loaded = settings_of(given)
-    shot = _shot(given)
-    if shot is None:
+    one_shot = _one_shot(given)
+    if one_shot is None:
         return _chat(loaded, go_on=given.go_on)
     if given.go_on:
         raise UsageError("--continue opens the chat: leave the prompt out.")
@@ -104,17 +104,17 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
         from ds4chat.commands.model_sampling import with_sampling_of_model
 
         loaded, _ = with_sampling_of_model(loaded)
-    return answer(loaded.settings, shot, loaded.sources)
+    return answer(loaded.settings, one_shot, loaded.sources)
 
 
-def _shot(given: argparse.Namespace) -> Shot | None:
+def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
     """The one shot that the options and a pipe ask for; None is a chat."""
     from ds4chat.commands.prompt import prompt_of, prompts_of
 
     if given.prompts_file is not None:
         if given.prompt is not None or given.prompt_file is not None:
             raise UsageError("--prompts-file brings its own prompts: leave -p and --prompt-file out.")
-        return Shot(
+        return OneShotOptions(
             None,
             json=given.json,
             raw=given.raw,
@@ -127,7 +127,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
     if prompt is not None:
-        return Shot(
+        return OneShotOptions(
             prompt,
             json=given.json,
             raw=given.raw,

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.prompt import prompt_of
 from ds4chat.commands.running import (
     INTERRUPTED,
@@ -189,10 +189,12 @@ def main(argv: list[str]) -> int:
             "A server cannot be told to decode without drafts: check takes a model with -m FILE."
         )
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
-    return run(loaded.settings, Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos))
+    return run(
+        loaded.settings, OneShotOptions(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos)
+    )
 
 
-def run(settings: Settings, shot: Shot) -> int:
+def run(settings: Settings, options: OneShotOptions) -> int:
     """Check one prompt, or three of those that come with ds4chat; the exit code: 0 when all replies are those
     of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
     control = Control(Tuning())
@@ -225,14 +227,14 @@ def run(settings: Settings, shot: Shot) -> int:
     try:
         _need_drafter(loaded)
         with on_ctrl_c(stop):
-            for number, request in enumerate(_requests(settings, shot)):
+            for number, request in enumerate(_requests(settings, options)):
                 control = Control(request.tuning)
                 done = None if stopped else check(session, replace(request, reply=number), control, note)
                 if done is None:
                     code = INTERRUPTED
                     break
                 checked.append(done)
-                if not shot.json:
+                if not options.json:
                     print(f"{_short(done.prompt)}\n  {done.sentence}", flush=True)
     except CheckError as error:
         say(error)
@@ -241,7 +243,7 @@ def run(settings: Settings, shot: Shot) -> int:
         session.close()
     if off is not None:
         loaded = loaded.without_drafter(off)
-    if shot.json:
+    if options.json:
         print(json_line(_document(checked, loaded, settings)))
     elif len(checked) > 1:
         print(_summary(checked))
@@ -294,13 +296,13 @@ def _need_drafter(loaded: Loaded) -> None:
         )
 
 
-def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
+def _requests(settings: Settings, options: OneShotOptions) -> Iterator[Generate]:
     """What is asked: the given prompt, or the first of three kinds of text."""
     tuning = replace(tuning_of(settings), probe=False)
     limit = settings.predict if settings.predict >= 0 else TOKENS
     prompts: Sequence[str] = (
-        [shot.prompt]
-        if shot.prompt is not None
+        [options.prompt]
+        if options.prompt is not None
         else [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
     )
     for prompt in prompts:
@@ -308,8 +310,8 @@ def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
             settings,
             prompt,
             reply=0,
-            raw=shot.raw,
-            ignore_eos=shot.ignore_eos,
+            raw=options.raw,
+            ignore_eos=options.ignore_eos,
             tuning=tuning,
             max_tokens=limit,
         )

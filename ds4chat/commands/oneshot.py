@@ -9,7 +9,7 @@ from typing import Annotated, TextIO
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.events import (
     UNKNOWN_ID,
@@ -256,7 +256,7 @@ def _token_document(token: Token, step: Step) -> TokenDocument:
     return TokenDocument(token.id, token.text, token.origin, step.index, True if token.thinking else UNSET)
 
 
-def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
+def run(settings: Settings, options: OneShotOptions, sources: Mapping[str, str]) -> int:
     """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C.
     ``sources`` says where each setting comes from."""
     log_to_file(settings)
@@ -266,12 +266,12 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     except ModelFileError as error:
         say(error)
         return RUN_ERROR
-    if shot.prompts is not None:
-        return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
+    if options.prompts is not None:
+        return run_many(settings, options, load) if load.server is None else run_each(settings, options, load)
     printer = Printer(
-        settings, as_json=shot.json, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+        settings, as_json=options.json, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
     )
-    if not answer(load, _request(settings, shot, shot.prompt or ""), printer):
+    if not answer(load, _request(settings, options, options.prompt or ""), printer):
         return RUN_ERROR
     loaded = printer.loaded
     assert loaded is not None
@@ -279,7 +279,7 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
         say(f"strict mode: {loaded.strict_note}.")
     printer.finish()
     assert printer.ended is not None
-    if shot.json:
+    if options.json:
         print(json_line(_loaded_document(printer, settings, loaded)))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
@@ -289,12 +289,12 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     return RUN_ERROR if failed else 0
 
 
-def _request(settings: Settings, shot: Shot, prompt: str) -> Generate:
+def _request(settings: Settings, options: OneShotOptions, prompt: str) -> Generate:
     return request_of(
         settings,
         prompt,
-        raw=shot.raw,
-        ignore_eos=shot.ignore_eos,
+        raw=options.raw,
+        ignore_eos=options.ignore_eos,
         baseline=True,
         end_loops=ends_loops(settings),
     )
@@ -324,17 +324,17 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool
     return True
 
 
-def run_many(settings: Settings, shot: Shot, load: Load) -> int:
+def run_many(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer every prompt of a file in one batched context, in order; the exit code."""
     import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
     from ds4chat.engine.batched import OFF_REASON, BatchedSession
     from ds4chat.engine.llama import LlamaError
 
-    prompts = shot.prompts or ()
+    prompts = options.prompts or ()
     if settings.mtp or settings.lookup:
         say(f"MTP is off: {OFF_REASON}.")
     try:
-        session = BatchedSession(load, max(1, min(shot.parallel, len(prompts))))
+        session = BatchedSession(load, max(1, min(options.parallel, len(prompts))))
     except (ModelFileError, LlamaError) as error:
         say(error)
         return RUN_ERROR
@@ -342,9 +342,9 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
         say(f"{session.note}")
     code = 0
     try:
-        for index, events in session.run([_request(settings, shot, prompt) for prompt in prompts]):
+        for index, events in session.run([_request(settings, options, prompt) for prompt in prompts]):
             printer = Printer(
-                settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+                settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
             )
             for event in events:
                 printer(event)
@@ -356,7 +356,7 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
                 say(f"prompt {index + 1}: {ONLY_THOUGHT}")
             if not printer.tokens and ended.finish_reason in ("error", "context"):
                 code = RUN_ERROR
-            if shot.json:
+            if options.json:
                 answered = document_of(printer, tuning_of(settings), drafter=None, off_reason=OFF_REASON)
                 print(json_line(answered), flush=True)
             else:
@@ -372,20 +372,20 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     return code
 
 
-def run_each(settings: Settings, shot: Shot, load: Load) -> int:
+def run_each(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer every prompt of a file over a server, one after the other; the exit code."""
     code = 0
-    for index, prompt in enumerate(shot.prompts or ()):
+    for index, prompt in enumerate(options.prompts or ()):
         printer = Printer(
-            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
         )
-        if not answer(load, _request(settings, shot, prompt), printer):
+        if not answer(load, _request(settings, options, prompt), printer):
             return RUN_ERROR
         loaded, ended = printer.loaded, printer.ended
         assert loaded is not None and ended is not None
         if ended.detail:
             say(f"prompt {index + 1}: {ended.detail}")
-        if shot.json:
+        if options.json:
             print(json_line(_loaded_document(printer, settings, loaded)), flush=True)
         else:
             printer.write_text()

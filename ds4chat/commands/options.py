@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class OneShotOptions:
     """A one shot or a lossless check."""
 
     prompt: str | None

@@ -14,7 +14,7 @@ from ds4chat.commands import bench, chat
 from ds4chat.commands import main as cli
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.ds4_differences import DIFFERENCES
-from ds4chat.commands.options import BenchOptions, Shot
+from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import range_of
 
@@ -254,7 +254,7 @@ def test_the_one_shot_gets_the_settings_and_the_prompt(home: Path, monkeypatch: 
     settings, shot, sources = calls[0]
     assert (settings, shot) == (
         Settings(model="a", predict=3),
-        Shot("hi\n", json=True, raw=True, ignore_eos=True),
+        OneShotOptions("hi\n", json=True, raw=True, ignore_eos=True),
     )
     assert [key for key, source in sources.items() if source != "default"] == ["model", "predict"]
 
@@ -267,8 +267,8 @@ def test_many_prompts_come_from_lines_or_from_json_lines(home: Path, monkeypatch
     assert cli.main(["-m", "a", "--prompts-file", str(lines), "--parallel", "2"]) == 7
     assert cli.main(["-m", "a", "--prompts-file", str(objects)]) == 7
     assert [call[1] for call in calls] == [
-        Shot(None, parallel=2, prompts=("one", "  two ")),
-        Shot(None, parallel=1, prompts=("one\nmore", "two")),
+        OneShotOptions(None, parallel=2, prompts=("one", "  two ")),
+        OneShotOptions(None, parallel=1, prompts=("one\nmore", "two")),
     ]
 
 

@@ -252,14 +252,14 @@ class Session:
         if self.drafter:
             self.drafter.rewind(0)
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Save the conversation's state to disk if that is worthwhile, unless ``interrupted``."""
         if self._states and self.target.used == len(self.tokens):
-            self._states.save(self.target, self.drafter, self.tokens, hurried)
+            self._states.save(self.target, self.drafter, self.tokens, interrupted)
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False, budget_s: float = MEASURING_S) -> bool:
-        """Measure what depth "auto" has to know, unless it is known; given up when ``hurried`` says so. The
-        conversation stays. False where nothing is known afterwards."""
+    def measure(self, interrupted: Callable[[], bool] = lambda: False, budget_s: float = MEASURING_S) -> bool:
+        """Measure what depth "auto" has to know, if it is not known yet, unless ``interrupted``. The
+        conversation is kept. False if nothing is known afterwards."""
         n = len(self.tokens)
         if self._costs.at(n) or not self.drafter:
             return True
@@ -267,7 +267,7 @@ class Session:
             return False
         try:
             last = self.target.model.any_token
-            table = measure_costs(self.target, self.drafter, self.tokens, last, hurried, budget_s)
+            table = measure_costs(self.target, self.drafter, self.tokens, last, interrupted, budget_s)
             if table:
                 self._costs.put(n, table)
         except LlamaError:

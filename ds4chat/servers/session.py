@@ -263,10 +263,10 @@ class RemoteSession:
     def reset(self) -> None:
         """Nothing: every request brings its whole conversation."""
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+    def measure(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Nothing: whether a draft pays is the server's choice."""
         return True
 

@@ -90,7 +90,7 @@ class Rows:
         return self._logits[index], index
 
 
-class Reply:
+class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
     def __init__(self, request: Generate, prompt: Prompt, target: Context, tuning: Tuning, seed: int) -> None:

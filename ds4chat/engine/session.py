@@ -59,7 +59,7 @@ from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, 
 from ds4chat.engine.measure import BUDGET_S
 from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
-from ds4chat.engine.reply import Reply, Rows
+from ds4chat.engine.reply import Generation, Rows
 from ds4chat.engine.saved_state import SavedStates
 
 PREFILL_CHUNK = 128
@@ -134,7 +134,7 @@ class Session:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Reply(request, prompt, self.target, tuning, seed)
+        reply = Generation(request, prompt, self.target, tuning, seed)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
@@ -357,7 +357,7 @@ class Session:
 
     # ---------------------------------------------------------------------------------- one step
 
-    def _step(self, reply: Reply, control: Control, index: int, emit: Emit) -> Step | None:
+    def _step(self, reply: Generation, control: Control, index: int, emit: Emit) -> Step | None:
         """Run the cycle once. None when a cancel came before anything was verified."""
         t0 = time.perf_counter()
         tuning = control.tuning
@@ -411,7 +411,9 @@ class Session:
             baseline=baseline,
         )
 
-    def _choose_depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
+    def _choose_depth(
+        self, reply: Generation, tuning: Tuning, controller: DepthController
+    ) -> tuple[int, int]:
         """Drafts to ask for in the next step, and those that the step is recorded with: a fixed depth, too,
         where the step is plain for the baseline's sake."""
         n = len(self.tokens)
@@ -434,7 +436,7 @@ class Session:
 
     def _draft(
         self,
-        reply: Reply,
+        reply: Generation,
         depth: int,
         tuning: Tuning,
         controller: DepthController,
@@ -470,7 +472,7 @@ class Session:
                 break
         return draft, False
 
-    def _decode_again(self, reply: Reply, control: Control, emit: Emit) -> None:
+    def _decode_again(self, reply: Generation, control: Control, emit: Emit) -> None:
         """Make both caches anew out of the committed tokens. After a cancel they, and with them ``tokens``,
         hold only a beginning."""
         tokens = list(self.tokens)
@@ -478,7 +480,7 @@ class Session:
         self._read(tokens, reply.request.reply, control, emit, again=True)
 
     def _verify(
-        self, reply: Reply, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
+        self, reply: Generation, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
     ) -> Rows | None:
         """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
         it is asked for. None where the context is full, or a cancel came after a failure."""
@@ -495,7 +497,7 @@ class Session:
             return None
         return rows
 
-    def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
+    def _roll_back(self, rows: Rows, reply: Generation, control: Control, emit: Emit) -> bool:
         """Commit what stands of a step and cut both caches to it; False when the target had to decode all
         again."""
         pos = len(self.tokens)
@@ -509,7 +511,7 @@ class Session:
             return False
         return True
 
-    def _unverified(self, error: DecodeError, reply: Reply, control: Control, emit: Emit) -> None:
+    def _unverified(self, error: DecodeError, reply: Generation, control: Control, emit: Emit) -> None:
         """After a decode of drafts that failed: have the cache hold the committed tokens again."""
         emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
         n = len(self.tokens)

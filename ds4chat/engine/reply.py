@@ -31,7 +31,7 @@ class Tails(TypedDict):
     thinking_tail: str
 
 
-class Rows:
+class TargetRows:
     """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
 
     In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
@@ -197,7 +197,7 @@ class Generation:
         return self._sampler.sample(self._target, index) if self._sampler else best
 
     def accept(
-        self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
+        self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
     ) -> tuple[list[Token], list[Judged]]:
         """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
         committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""

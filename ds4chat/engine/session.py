@@ -59,7 +59,7 @@ from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, 
 from ds4chat.engine.measure import BUDGET_S
 from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
-from ds4chat.engine.reply import Generation, Rows
+from ds4chat.engine.reply import Generation, TargetRows
 from ds4chat.engine.saved_state import SavedStates
 
 PREFILL_CHUNK = 128
@@ -481,10 +481,10 @@ class Session:
 
     def _verify(
         self, reply: Generation, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
-    ) -> Rows | None:
+    ) -> TargetRows | None:
         """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
         it is asked for. None where the context is full, or a cancel came after a failure."""
-        rows = Rows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
+        rows = TargetRows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
         try:
             rows.decode_first()
         except DecodeError as error:
@@ -497,7 +497,7 @@ class Session:
             return None
         return rows
 
-    def _roll_back(self, rows: Rows, reply: Generation, control: Control, emit: Emit) -> bool:
+    def _roll_back(self, rows: TargetRows, reply: Generation, control: Control, emit: Emit) -> bool:
         """Commit what stands of a step and cut both caches to it; False when the target had to decode all
         again."""
         pos = len(self.tokens)

@@ -35,7 +35,7 @@ MIN_TEXT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JudgedRow:
     """One judged draft and where it stands."""
 
     reply: int
@@ -74,7 +74,7 @@ def head_line(fit: Columns) -> Line:
     return ((names, "muted"),)
 
 
-def row_spans(row: Row, fit: Columns) -> Line:
+def row_spans(row: JudgedRow, fit: Columns) -> Line:
     """One row: step, position, draft and target text, ratio, gaps, and a mark for what became of it."""
     judged = row.judged
     role = {"match": "accept", "server": "accept", "ratio": "approximate", "": "bad"}[judged.by]
@@ -126,7 +126,7 @@ class ConfidenceLog(CellView, can_focus=True):
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(id="confidence-log")
-        self._rows: deque[Row] = deque(maxlen=capacity)
+        self._rows: deque[JudgedRow] = deque(maxlen=capacity)
         self._dropped = 0
         """Rows that fell off the front: row ``_rows[i]`` has the lasting number ``_dropped + i``."""
         self._cursor: int | None = None
@@ -134,7 +134,7 @@ class ConfidenceLog(CellView, can_focus=True):
         self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[JudgedRow]:
         """The rows kept, oldest first."""
         return self._rows
 
@@ -144,11 +144,11 @@ class ConfidenceLog(CellView, can_focus=True):
         return self._following
 
     @property
-    def cursor_row(self) -> Row | None:
+    def cursor_row(self) -> JudgedRow | None:
         """The row under the cursor."""
         return None if self._cursor is None else self._rows[self._cursor - self._dropped]
 
-    def extend(self, rows: Sequence[Row]) -> None:
+    def extend(self, rows: Sequence[JudgedRow]) -> None:
         """Append rows; the oldest fall off when the log is full, and the view keeps its place."""
         if not rows:
             return
@@ -291,7 +291,7 @@ class ConfidencePanel(Panel):
         super().__init__()
         self._head = LinesView(id="confidence-head")
         self.log_view = ConfidenceLog(capacity)
-        self._pending: deque[Row] = deque(maxlen=capacity)
+        self._pending: deque[JudgedRow] = deque(maxlen=capacity)
 
     def words_at(self, widget: Widget, row: int) -> str:
         return super().words_at(*((self._head, 0) if widget is self.log_view else (widget, row)))
@@ -302,7 +302,9 @@ class ConfidencePanel(Panel):
 
     def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Keep the rows of new steps for the next ``draw``."""
-        self._pending.extend(Row(step.reply, step.index, judged) for step in steps for judged in step.judged)
+        self._pending.extend(
+            JudgedRow(step.reply, step.index, judged) for step in steps for judged in step.judged
+        )
 
     def has(self, reply: int) -> bool:
         """Rows of the reply with this number were taken and are still kept."""

@@ -13,7 +13,14 @@ from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.messages import SettingsChanged, TokenPicked
 from ds4chat.tui.panels import dock as dock_module
 from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
-from ds4chat.tui.panels.confidence import ConfidenceLog, ConfidencePanel, Row, columns, head_line, row_spans
+from ds4chat.tui.panels.confidence import (
+    ConfidenceLog,
+    ConfidencePanel,
+    JudgedRow,
+    columns,
+    head_line,
+    row_spans,
+)
 from ds4chat.tui.panels.dock import open_panels
 from ds4chat.tui.themes import load_themes
 
@@ -259,7 +266,7 @@ def test_columns_give_way_in_order() -> None:
 
 
 def dock_rows(steps):
-    return [Row(one.reply, one.index, row) for one in steps for row in one.judged]
+    return [JudgedRow(one.reply, one.index, row) for one in steps for row in one.judged]
 
 
 async def test_confidence_rows_follow_until_scrolled_and_end_follows_again() -> None:

@@ -11,7 +11,7 @@ from ds4chat.commands.arguments import Parser, UsageError
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError, shown_size
-from ds4chat.models.gguf_write import Progress
+from ds4chat.models.gguf_write import OnProgress
 from ds4chat.text import one_line, redraw_line
 
 
@@ -58,7 +58,7 @@ def run(
     return 0
 
 
-def _bar() -> Progress:
+def _bar() -> OnProgress:
     """A progress bar on stderr, silent where that is no terminal."""
     if not sys.stderr.isatty():
         return lambda done, total: None

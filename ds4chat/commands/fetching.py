@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from ds4chat.models.download import Progress, Report, fetch, resolve
+from ds4chat.models.download import DownloadProgress, Report, fetch, resolve
 from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
 from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
@@ -37,7 +37,7 @@ def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
         redraw_line(sys.stderr)
 
 
-def _json_progress(progress: Progress) -> None:
+def _json_progress(progress: DownloadProgress) -> None:
     row = {"done": progress.done, "total": progress.total, "speed": progress.speed, "left": progress.left}
     print(json_text(row), flush=True)
 

@@ -19,8 +19,8 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import checkpoint_conflict
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
+    OnProgress,
     OutTensor,
-    Progress,
     array_value,
     text_value,
     uint32_value,
@@ -72,7 +72,7 @@ def convert_mtp(
     main: str | os.PathLike[str],
     support: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
     *,
     force: bool = False,
 ) -> None:

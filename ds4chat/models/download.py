@@ -49,7 +49,7 @@ line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DownloadProgress:
     """How far a download is. ``speed``: bytes a second over the last seconds, 0 until known; ``left``:
     seconds to go, None until known."""
 
@@ -74,7 +74,7 @@ class Progress:
         return "  ".join(words)
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[DownloadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Meter:
         began, before = self._seen[0]
         speed = max(0.0, (self._done - before) / (now - began)) if now > began else 0.0
         left = (self._total - self._done) / speed if speed > 0 else None
-        self._report(Progress(self._done, self._total, speed, left))
+        self._report(DownloadProgress(self._done, self._total, speed, left))
 
 
 # ------------------------------------------------------------------------------------ lists

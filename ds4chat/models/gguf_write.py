@@ -16,7 +16,7 @@ from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import TensorType
 from ds4chat.text import one_line
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
 
 _FORMATS = {
@@ -68,7 +68,7 @@ def array_value(key: str, kind: GGUFValueType, values: Sequence[int] | Sequence[
 
 
 def write_gguf(
-    out: Path, pairs: Sequence[bytes], tensors: Sequence[OutTensor], progress: Progress, *, force: bool
+    out: Path, pairs: Sequence[bytes], tensors: Sequence[OutTensor], progress: OnProgress, *, force: bool
 ) -> None:
     """Write ``out`` as a whole or not at all: beside it first, then in its place.
 
@@ -103,7 +103,7 @@ def _header(pairs: Sequence[bytes], tensors: Sequence[OutTensor]) -> bytes:
 
 
 def _write_tensors(
-    file: BinaryIO, tensors: Iterable[OutTensor], done: int, total: int, progress: Progress
+    file: BinaryIO, tensors: Iterable[OutTensor], done: int, total: int, progress: OnProgress
 ) -> None:
     progress(done, total)
     for tensor in tensors:

@@ -27,7 +27,7 @@ from ds4chat.servers.dialect import (
     Block,
     End,
     Piece,
-    Progress,
+    PromptProgress,
     Request,
     Spoken,
     first,
@@ -192,7 +192,7 @@ class LlamaReader:
         self._usage = table(payload.get("usage")) or self._usage
         if "prompt_progress" in payload:
             progress = table(payload["prompt_progress"])
-            yield Progress(
+            yield PromptProgress(
                 whole(progress.get("processed")),
                 whole(progress.get("total")),
                 whole(progress.get("cache")),

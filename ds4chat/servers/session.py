@@ -41,7 +41,7 @@ from ds4chat.servers.dialect import (
     Dialect,
     End,
     Piece,
-    Progress,
+    PromptProgress,
     Revision,
     refusal,
 )
@@ -287,7 +287,7 @@ class _Reply:
         self._emitted = 0
         self._started = self._before = time.perf_counter()
         self._first_ms = 0.0
-        self._progress = Progress(0, 0, 0, 0.0)
+        self._progress = PromptProgress(0, 0, 0, 0.0)
         self._end: End | None = None
 
     @property
@@ -300,7 +300,7 @@ class _Reply:
         for piece in pieces:
             if isinstance(piece, Block):
                 self._block(piece)
-            elif isinstance(piece, Progress):
+            elif isinstance(piece, PromptProgress):
                 self._progress = piece
                 total = max(piece.total, piece.done)
                 self._emit(Prefill(self.number, piece.done, total, piece.reused, piece.ms))

@@ -82,7 +82,7 @@ ENDED_BY_USER = (
 
 
 @dataclass(slots=True)
-class Progress:
+class EngineProgress:
     """How far a load or the reading of a prompt is."""
 
     stage: str = ""
@@ -190,7 +190,7 @@ class Chat:
         self.conversation = Conversation(system=system)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
-        self.progress = Progress()
+        self.progress = EngineProgress()
         self.loaded: Loaded | None = None
         self.load_command: Load | None = None
         self.trouble = ""
@@ -246,7 +246,7 @@ class Chat:
         if self.state == "loading" and not (self._killed or waited):
             self._kill()
         self.loaded, self.trouble = None, ""
-        self.progress = Progress(stage="starting the engine")
+        self.progress = EngineProgress(stage="starting the engine")
         self.state = "loading"
         self._watchdog.expect("loading")
         if self._killed:
@@ -396,7 +396,7 @@ class Chat:
         if self.state != "ready":
             return False
         self._aside, self._stopped_at = aside, None
-        self.state, self.progress, self._changed = aside.state, Progress(), True
+        self.state, self.progress, self._changed = aside.state, EngineProgress(), True
         self._watchdog.expect("reading")
         self.engine.send(aside.next_command(self.next_number))
         return True
@@ -425,7 +425,7 @@ class Chat:
         self.recorder.started(self.conversation, reply)
         self.reply = reply
         self.state = "saving"
-        self.progress = Progress()
+        self.progress = EngineProgress()
         self._stopped_at = None
         self._started.append(reply)
         self._ask_when_kept()
@@ -511,7 +511,7 @@ class Chat:
         if running is None or event.reply != running.number:
             return
         self._watchdog.sign("reading")
-        self.progress = Progress("reading", done=event.done, total=event.total)
+        self.progress = EngineProgress("reading", done=event.done, total=event.total)
         frame.engine = True
         if self.reply is None:
             return
@@ -527,7 +527,7 @@ class Chat:
             return  # sent before its process was ended
         if isinstance(event, Loading):
             self._watchdog.sign("loading")
-            self.progress = Progress(event.stage, event.fraction)
+            self.progress = EngineProgress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
             self._loaded(event)

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
-from ds4chat.commands.bench.progress import Progress
+from ds4chat.commands.bench.progress import ProgressLine
 from ds4chat.commands.bench.running import check_length, save, save_path
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
@@ -126,7 +126,7 @@ class ServerMeasurement:
         self.stopped = True
         self._control.cancel()
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: ProgressLine) -> None:
         """Measure until the plan is done or the time is up. Raises BenchError when the server fails."""
         begun = time.monotonic()
         for number in range(self._rounds):
@@ -187,7 +187,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     if options.compare:
         raise UsageError("--compare measures a server beside a model here: leave --server out, or --compare.")
     check_length(settings.predict)
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     tokens = QUICK_TOKENS if options.quick else TOKENS
     if settings.predict >= 0:
         tokens = settings.predict

@@ -11,7 +11,7 @@ from textual import events
 
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.controller import Chat, EngineState, Progress
+from ds4chat.tui.controller import Chat, EngineProgress, EngineState
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
@@ -42,7 +42,7 @@ class Status:
     """All that the line shows."""
 
     state: EngineState
-    progress: Progress
+    progress: EngineProgress
     model: str
     loaded: Loaded | None
     tuning: Tuning

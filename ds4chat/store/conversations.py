@@ -177,21 +177,13 @@ class Conversations:
             row = self._message_row(connection, message)
             return self.add(row["conversation"], row["parent"], row["role"], text)
 
-    def branch(self, message: int) -> None:
-        """Make ``message`` the end of the path shown, so that what comes next is a new branch under it."""
+    def set_leaf(self, conversation: int, leaf: int | None) -> None:
+        """End the path shown at ``leaf`` (None: before the first message), so that what comes next is a new
+        branch under it."""
         with self._database.write() as connection:
-            row = self._message_row(connection, message)
-            connection.execute(
-                "UPDATE conversations SET active_leaf = ? WHERE id = ?", (message, row["conversation"])
-            )
-
-    def rewind(self, conversation: int, leaf: int | None) -> None:
-        """Let the path shown end at ``leaf``; None: before the first message."""
-        if leaf is not None:
-            self.branch(leaf)
-            return
-        with self._database.write() as connection:
-            connection.execute("UPDATE conversations SET active_leaf = NULL WHERE id = ?", (conversation,))
+            if leaf is not None:
+                self._message_row(connection, leaf)
+            connection.execute("UPDATE conversations SET active_leaf = ? WHERE id = ?", (leaf, conversation))
 
     def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
         """The message to go on from, so that what follows ``parent`` is asked under that system prompt: it is
@@ -207,21 +199,21 @@ class Conversations:
             ).fetchone()
             return int(found[0]) if found else self.add(conversation, parent, "system", text)
 
-    def stand(self, conversation: int, leaf: int | None, system: str) -> None:
-        """Let the path shown end at ``leaf`` (None: before the first message), and what comes next be asked
-        under that system prompt."""
+    def continue_from(self, conversation: int, leaf: int | None, system: str) -> None:
+        """End the path shown at ``leaf`` (None: before the first message); what comes next is asked under
+        that system prompt."""
         with self._database.write():
-            self.rewind(conversation, self.under_system(conversation, leaf, system))
+            self.set_leaf(conversation, self.under_system(conversation, leaf, system))
 
     def checked(self, message: int, plain_ms: float) -> None:
         """Keep what a check's plain decoding of a whole reply took."""
         with self._database.write() as connection:
             connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
 
-    def switch(self, message: int) -> int:
+    def show_branch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
         with self._database.write() as connection:
-            self._message_row(connection, message)
+            conversation = self._message_row(connection, message)["conversation"]
             # A message is younger than its parent, so the youngest of a subtree is a leaf.
             leaf = connection.execute(
                 """WITH RECURSIVE down (id) AS (
@@ -230,7 +222,7 @@ class Conversations:
                 ) SELECT max(id) FROM down""",
                 (message,),
             ).fetchone()[0]
-            self.branch(leaf)
+            self.set_leaf(conversation, leaf)
             return int(leaf)
 
     def fork(self, message: int) -> int:

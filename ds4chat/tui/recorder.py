@@ -138,12 +138,12 @@ class StoreRecorder:
         last = conversation.turns[-1] if conversation.turns else None
         system = conversation.system
 
-        def stand() -> None:
+        def write() -> None:
             leaf = last.key if last is not None else None
             if conversation.key is not None and (last is None or leaf is not None):
-                self.store.conversations.stand(conversation.key, leaf, system)
+                self.store.conversations.continue_from(conversation.key, leaf, system)
 
-        self._writer.put(stand)
+        self._writer.put(write)
 
     # -- small things that a next session wants
 
@@ -252,7 +252,7 @@ class StoreRecorder:
         self.settle(LAST_WAIT)
         if conversation.key is None:
             return None
-        self.store.conversations.switch(message)
+        self.store.conversations.show_branch(message)
         known = {turn.key: turn for turn in conversation.turns if turn.key is not None}
         found = read_conversation(self.store, conversation.key, number, known)
         found.dropped = conversation.dropped

@@ -88,7 +88,7 @@ def everything(store: Store) -> Iterator[Callable[[], object]]:
             yield lambda number=number, form=form: list(chunks(store, number, form))
     yield lambda: conversations.rename(1, "another")
     yield lambda: conversations.fork(2)
-    yield lambda: conversations.switch(3)
+    yield lambda: conversations.show_branch(3)
     yield lambda: conversations.under_system(1, 2, "be brief")
 
 

@@ -43,7 +43,7 @@ def filled(store: Store) -> int:
     again = store.record(Request(None, parent=second.prompt))
     keep(again, ended())
     assert first.conversation is not None and second.message is not None
-    store.conversations.switch(second.message)
+    store.conversations.show_branch(second.message)
     store.conversations.pin(first.conversation)
     store.conversations.rename(first.conversation, 'A "title": #1')
     return first.conversation

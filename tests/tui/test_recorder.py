@@ -477,7 +477,7 @@ def test_a_system_prompt_of_the_middle_comes_back_and_goes_with_its_branch(store
     ]
     # The branch that began before the change keeps its own prompt.
     first = store.conversations.path(key)[2].id
-    store.conversations.rewind(key, first)
+    store.conversations.set_leaf(key, first)
     assert back() == "Be brief."
     chat.set_system("")
     settle(chat)

@@ -264,7 +264,7 @@ def check(
     ended: list[Ended] = []
     replayed: list[Replayed] = []
 
-    def take(event: Event) -> None:
+    def collect(event: Event) -> None:
         if isinstance(event, (Step, Ended, Replayed)):
             stats.fold(event)
         if isinstance(event, Ended):
@@ -274,12 +274,12 @@ def check(
         note(event)
 
     session.reset()
-    session.generate(request, control, take)
+    session.generate(request, control, collect)
     if ended[-1].finish_reason == "error" or not stats.steps:
         raise CheckError(ended[-1].detail or "The model answered with nothing, so there is nothing to check.")
     if control.cancelled:
         return None
-    session.replay(request.reply, control, take)
+    session.replay(request.reply, control, collect)
     if replayed[0].equal is None:
         if control.cancelled:
             return None

@@ -10,7 +10,7 @@ from ds4chat.models.gguf_file import read_header
 from ds4chat.models.naming import display_name
 from ds4chat.models.sampling import sampling_of
 from ds4chat.settings.load import Loaded
-from ds4chat.settings.model_sampling import take_sampling
+from ds4chat.settings.model_sampling import apply_model_sampling
 
 
 def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
@@ -23,7 +23,7 @@ def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
         header = read_header(path)
     except ModelFileError:
         return loaded, ""
-    settings, _, sources = take_sampling(
+    settings, _, sources = apply_model_sampling(
         loaded.settings, loaded.settings, loaded.sources, sampling_of(header)
     )
     name = display_name(path, header.text("general.name"))

@@ -152,7 +152,7 @@ class BatchedSession:
         assert reply is not None
         request = reply.request
         try:
-            tokens = tuple(reply.take_own(row, index))
+            tokens = tuple(reply.emit_own(row, index))
         except BadRowError as error:
             tokens, reply.finish, reply.detail = (), "error", str(error)
         slot.events.append(

@@ -230,7 +230,7 @@ class Generation:
                 break
         return tokens, judged
 
-    def take_own(self, logits: Floats, index: int) -> list[Token]:
+    def emit_own(self, logits: Floats, index: int) -> list[Token]:
         """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
 
         ``index``: the row's place in the batch. A list of that one token, empty where it ends the reply.

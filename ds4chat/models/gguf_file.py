@@ -355,7 +355,7 @@ def _read_version(scan: Scan, size: int, path: Path) -> int:
     name = one_line(path)
     if size == 0:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
-    magic = scan.take(min(4, size))
+    magic = scan.read(min(4, size))
     if magic == U32.pack(GGUF_MAGIC)[::-1]:
         raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
     if magic != U32.pack(GGUF_MAGIC):

@@ -55,7 +55,7 @@ class Scan:
         """The header says something that cannot be."""
         raise ModelFileError(f"{one_line(self.path)} is corrupt: {what}. Download or copy it again.")
 
-    def take(self, n: int) -> bytes:
+    def read(self, n: int) -> bytes:
         """The next ``n`` bytes."""
         if n > self.left:
             self.truncated()
@@ -66,14 +66,14 @@ class Scan:
 
     def number(self, kind: struct.Struct) -> Any:
         """The next number."""
-        return kind.unpack(self.take(kind.size))[0]
+        return kind.unpack(self.read(kind.size))[0]
 
     def string(self, limit: int, what: str) -> bytes:
         """The next string's bytes. Longer than ``limit`` is corrupt."""
         length = self.number(U64)
         if length > limit:
             self.corrupt(f"{what} says it is {length:,} bytes long")
-        return self.take(length)
+        return self.read(length)
 
     def skip(self, n: int) -> None:
         """Go ``n`` bytes on without reading them."""

@@ -231,12 +231,12 @@ class LlamaReader:
             self._held = at, ids[0] if ids else UNKNOWN_ID
             return
         said, inside = (text, True) if thinking else self._spoken.push(text)
-        yield from self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
+        yield from self._steps.add(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
 
     def _release(self) -> Iterator[Block]:
         if self._held is not None:
             (at, id_), self._held = self._held, None
-            yield from self._steps.take(*at, Token(id_, "", "unknown", self._spoken.inside))
+            yield from self._steps.add(*at, Token(id_, "", "unknown", self._spoken.inside))
 
     def finish(self) -> Iterator[Piece]:
         blocks = list(self._release())
@@ -323,7 +323,7 @@ class Steps:
         self._step: _Step | None = None
         self._counters_only = False
 
-    def take(self, n: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
+    def add(self, n: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
         """The blocks that the chunk of one token completes; ``n`` and the rest are its cumulative
         counters."""
         if self._counters_only:

@@ -203,15 +203,15 @@ class RemoteSession:
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end. What came is kept.", "strange")
-                    reply.take(reading.feed(part))
+                    reply.pass_on(reading.feed(part))
                     if reading.comments > comments:
                         comments = reading.comments
                         emit(Alive(reply.number))
             except ServerError:
                 with suppress(ServerError):
-                    reply.take(reading.finish())
+                    reply.pass_on(reading.finish())
                 raise
-        return reply.take(reading.finish())
+        return reply.pass_on(reading.finish())
 
     def _after_cancel(self) -> str:
         """Whether the server has stopped, as a sentence."""
@@ -295,7 +295,7 @@ class _Reply:
         """No token came."""
         return not self._steps
 
-    def take(self, pieces: Iterator[Piece]) -> End | None:
+    def pass_on(self, pieces: Iterator[Piece]) -> End | None:
         """Hand the pieces over as events; the End, once there is one. Raises ServerError."""
         for piece in pieces:
             if isinstance(piece, Block):

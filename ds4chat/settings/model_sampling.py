@@ -14,7 +14,7 @@ from ds4chat.settings.validate import SettingError, check
 SAMPLING = tuple(option for option in TUNING if option.group == "sampling" and option.key != "seed")
 
 
-def take_sampling(
+def apply_model_sampling(
     settings: Settings, given: Settings, sources: Mapping[str, Origin], asked: Mapping[str, float]
 ) -> tuple[Settings, Settings, dict[str, Origin]]:
     """The settings, those that the sources gave, and the sources, all with what a model asks for, by key.

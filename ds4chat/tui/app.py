@@ -31,7 +31,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path, usable_log
-from ds4chat.settings.model_sampling import for_file, take_sampling
+from ds4chat.settings.model_sampling import apply_model_sampling, for_file
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
@@ -303,7 +303,7 @@ class ChatApp(App[int]):
 
     def _take_sampling(self, model: ModelInfo) -> None:
         """What the model asks for holds where nothing else is set."""
-        self._settings, self._from_sources, self._sources = take_sampling(
+        self._settings, self._from_sources, self._sources = apply_model_sampling(
             self.settings, self._from_sources, self._sources, dict(model.sampling)
         )
         self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))

@@ -23,7 +23,7 @@ class Aside(Protocol):
     def next_command(self, new_number: Callable[[], int]) -> Replay | Generate:
         """What to ask the engine next."""
 
-    def take(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Take in an event, whosever it is; True where it ends what was asked last."""
 
     def stop(self) -> None:
@@ -44,7 +44,7 @@ class Check:
         """The reply to decode again."""
         return Replay(self.number)
 
-    def take(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Its end; what it found is the conversation's."""
         return isinstance(event, Replayed) and event.reply == self.number
 

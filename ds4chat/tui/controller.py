@@ -463,7 +463,7 @@ class Chat:
             else:
                 self._flush(recorded)
                 self._other(event, frame)
-            if self._aside is not None and self._aside.take(event):
+            if self._aside is not None and self._aside.handle(event):
                 self._aside_answered(self._aside)
         self._flush(recorded)
         warning = self._warn()
@@ -500,7 +500,7 @@ class Chat:
         if self.state == "reading":
             self.state = "writing"
             frame.engine = True
-        self.reply.take(step)
+        self.reply.add_step(step)
         self.session.fold(step)
         frame.steps.append(step)
         frame.grown = self.reply

@@ -124,7 +124,7 @@ class Reply:
             return self.thinking_tail
         return "".join(t.text for t in self.tokens if t.thinking) + self.thinking_tail
 
-    def take(self, step: Step) -> None:
+    def add_step(self, step: Step) -> None:
         """Append a step's tokens."""
         self.state = "streaming"
         self._append(step)

@@ -409,7 +409,7 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
     tail, trouble = message.tail, message.detail
     try:
         for step in store.steps(message.id, number):
-            reply.take(step)
+            reply.add_step(step)
     except StoreError as error:
         # Its records cannot be read: the text alone is better than nothing.
         reply = Reply(number, name, key=message.id)

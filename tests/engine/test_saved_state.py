@@ -663,7 +663,7 @@ def test_the_engine_process_keeps_a_conversation_over_a_restart(
     answer = Answer()
     for event in seen:
         if isinstance(event, Step | Ended):
-            answer.take(event)
+            answer.collect(event)
     client = engine("")
     assert restored_in(ask(client, deepseek(tiny_dir), STORY + " end now" + answer.text + " the old hut"))
 

@@ -22,7 +22,7 @@ def replied(number: int, *, end: bool = True, tuning: Tuning | None = None) -> R
     """A reply with the sentence, by the constructed model."""
     reply = Reply(number, MODEL.name)
     for step in steps_of(number, PIECES, tuning=tuning):
-        reply.take(step)
+        reply.add_step(step)
     if end:
         reply.end(ended(number))
     return reply

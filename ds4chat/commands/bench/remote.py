@@ -153,7 +153,7 @@ class ServerMeasurement:
         steps: list[Step] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if isinstance(event, Step):
                 steps.append(event)
             elif isinstance(event, Revised):
@@ -165,7 +165,7 @@ class ServerMeasurement:
             elif isinstance(event, Notice) and event.message not in self.notices:
                 self.notices.append(event.message)
 
-        self._session.generate(request, self._control, take)
+        self._session.generate(request, self._control, collect)
         end = ended[-1]
         if end.finish_reason == "cancelled":
             return

@@ -299,7 +299,7 @@ class Measurement:
         steps: list[Step] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if self._late:
                 control.cancel()
             if isinstance(event, Step):
@@ -318,7 +318,7 @@ class Measurement:
             max_tokens=tokens,
             think=self._think,
         )
-        self._session.generate(request, control, take)
+        self._session.generate(request, control, collect)
         end = ended[-1]
         if end.finish_reason == "cancelled":
             return None

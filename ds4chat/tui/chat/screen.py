@@ -384,7 +384,7 @@ class ChatScreen(ReadingScreen):
         return True
 
     @on(PromptText.SentBlank)
-    def take_first_offer(self, event: PromptText.SentBlank) -> None:
+    def use_first_offer(self, event: PromptText.SentBlank) -> None:
         """Enter on the card that stands where there is no model takes the demo."""
         event.stop()
         if self._first_run.display:

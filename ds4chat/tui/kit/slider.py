@@ -184,7 +184,7 @@ class Control(Widget, can_focus=True):
                 return
             self.begin_edit(event.character or "")
         elif event.key == "enter":
-            self.post_message(self.Typed(self, self.take_edit() or ""))
+            self.post_message(self.Typed(self, self.end_edit() or ""))
         elif event.key == "escape":
             self._edit = None
             self.refresh()
@@ -208,7 +208,7 @@ class Control(Widget, can_focus=True):
             return False
         return NUMBER.issuperset(text) or any(word.startswith(text) for word in self._words)
 
-    def take_edit(self) -> str | None:
+    def end_edit(self) -> str | None:
         """End what is being typed, and give it; None while nothing is."""
         text, self._edit = self._edit, None
         self.refresh()

@@ -38,7 +38,7 @@ class _Row:
 
     name: str
     right: str
-    take: Callable[[], object]
+    choose: Callable[[], object]
 
 
 class GetModel(Sheet[Path | None]):
@@ -207,10 +207,10 @@ class GetModel(Sheet[Path | None]):
             line.update(one_line(sentence))
 
     @on(OptionList.OptionSelected)
-    def take_selected(self, event: OptionList.OptionSelected) -> None:
+    def choose_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter or a click on a row."""
         if event.option_index < len(self._rows):
-            self._rows[event.option_index].take()
+            self._rows[event.option_index].choose()
 
     def on_resize(self) -> None:
         """The rows fill the width."""

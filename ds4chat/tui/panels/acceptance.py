@@ -135,7 +135,7 @@ class AcceptancePanel(Panel):
         if not self._stats.steps:
             self._stats = self._nothing_yet()
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Fold new steps into the curve; nothing is drawn before ``draw``."""
         for step in steps:
             change = "" if self._last_tuning is None else changes(self._last_tuning, step.tuning)

@@ -300,7 +300,7 @@ class ConfidencePanel(Panel):
         yield self._head
         yield self.log_view
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Keep the rows of new steps for the next ``draw``."""
         self._pending.extend(
             JudgedRow(step.reply, step.index, judged) for step in steps for judged in step.judged

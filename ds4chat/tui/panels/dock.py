@@ -109,7 +109,7 @@ class PanelDock(VerticalScroll):
     def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Steps since the last call, the reply's totals and the session's, both with these steps in them."""
         for panel in self._by_name.values():
-            panel.take(steps, stats, session)
+            panel.add_steps(steps, stats, session)
         self._draw_soon()
 
     def show_frame(self, frame: Frame, session: Stats) -> None:
@@ -156,10 +156,10 @@ class PanelDock(VerticalScroll):
         self.reset_reply()
         if reply is None:
             return
-        self.acceptance.take(reply.steps, reply.stats, session)
-        self.timings.take(reply.steps, reply.stats, session)
+        self.acceptance.add_steps(reply.steps, reply.stats, session)
+        self.timings.add_steps(reply.steps, reply.stats, session)
         if not self.confidence.has(reply.number):
-            self.confidence.take(reply.steps, reply.stats, session)
+            self.confidence.add_steps(reply.steps, reply.stats, session)
         if reply.ended is not None:
             self.show_end(reply.ended, reply.stats)
 

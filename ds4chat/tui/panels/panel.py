@@ -141,7 +141,7 @@ class Panel(Vertical):
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
         """What is loaded (None: nothing), and the engine's state in words."""
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Take in new steps, and the reply's and the session's totals with them; ``draw`` shows them."""
 
     def reset(self) -> None:

@@ -74,7 +74,7 @@ class TimingsPanel(Panel):
     def compose_body(self) -> ComposeResult:
         yield self._view
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Fold new steps into the curve; nothing is drawn before ``draw``."""
         for step in steps:
             changed = self._last_tuning is not None and step.tuning != self._last_tuning

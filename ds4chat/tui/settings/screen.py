@@ -285,7 +285,7 @@ class SettingsScreen(Sheet[Settings | None]):
             self._say("")
 
     @on(Input.Submitted, "#settings-value")
-    def take_value(self, event: Input.Submitted) -> None:
+    def use_value(self, event: Input.Submitted) -> None:
         """Set the typed value; a wrong one stays in the field with its sentence."""
         if self._editing and self._set(BY_KEY[self._editing], event.value):
             self._leave_field()

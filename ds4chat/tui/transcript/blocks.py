@@ -248,11 +248,11 @@ class ReplyBlock(Block):
         self._versions = ""
         """The footer's last row, where there are other versions."""
         self._header: Row = ()
-        self.take_anew()
+        self.rebuild()
 
     # -- content
 
-    def take_anew(self) -> None:
+    def rebuild(self) -> None:
         """Take in the reply from its beginning: what is known of its tokens is another."""
         self._flow = Flow(text_width(self._width))
         self._thought = Flow(text_width(self._width))

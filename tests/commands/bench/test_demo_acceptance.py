@@ -33,7 +33,7 @@ def test_acceptance_by_position_and_tokens_per_pass_are_those_of_the_trained_pai
             bench.session.reset()
             reply = bench.ask(n=TOKENS, depth=DEPTH, prompt=None, messages=(Message("user", prompt),))
             for event in reply.events:
-                every.take(event)
+                every.collect(event)
     stats = every.stats
     first, second = (p.rate for p in stats.by_position[:2])
     assert stats.by_position[0].judged > 60

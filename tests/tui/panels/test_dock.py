@@ -171,7 +171,7 @@ async def test_the_confidence_log_keeps_no_more_out_of_sight_than_in_sight() -> 
     """At 80x24 the dock may stay closed for a whole session."""
     panel = ConfidencePanel(capacity=10)
     for index in range(40):
-        panel.take([step(index, 2, 2)], folded(), folded())
+        panel.add_steps([step(index, 2, 2)], folded(), folded())
     assert [row.step for row in panel._pending] == [n for n in range(35, 40) for _ in range(2)]
 
 

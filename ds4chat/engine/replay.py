@@ -80,8 +80,8 @@ def compare(
                     first_difference=i,
                     spec_token=expected,
                     plain_token=own,
-                    spec_text=reply.shown(expected),
-                    plain_text=reply.shown(own),
+                    spec_text=reply.piece(expected),
+                    plain_text=reply.piece(own),
                     gap=gap,
                     detail=_explain(finished, gap, i),
                 )

@@ -249,9 +249,9 @@ class Generation:
         return Judged(
             position=i + 1,
             draft=token,
-            draft_text=self.shown(token),
+            draft_text=self.piece(token),
             target=own,
-            target_text=self.shown(own),
+            target_text=self.piece(own),
             accepted=verdict.accepted,
             by=verdict.by,
             ratio=verdict.ratio,
@@ -264,10 +264,10 @@ class Generation:
     def _full(self, logits: Floats, token: int, own: int) -> FullRow:
         p, entropy = judge.distribution(logits)
         best = p.argpartition(-5)[-5:]
-        top = tuple((int(i), self.shown(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
+        top = tuple((int(i), self.piece(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
         return FullRow(float(p[token]), float(p[own]), entropy, top)
 
-    def shown(self, token: int) -> str:
+    def piece(self, token: int) -> str:
         """A token's text as a log shows it, control tokens included."""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 

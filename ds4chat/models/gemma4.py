@@ -25,7 +25,7 @@ class _Layer:
     value: int
 
     @property
-    def shown(self) -> str:
+    def words(self) -> str:
         return f"{self.heads} heads {self.key} and {self.value} wide"
 
 
@@ -60,7 +60,7 @@ def misfit(target: Header, support: Header) -> str:
         if source.window != layer.window:
             return f"it has {kind}, and the target none in the place where llama.cpp looks for them"
         if (source.heads, source.key, source.value) != (layer.heads, layer.key, layer.value):
-            return f"its {kind} read {layer.shown}, the target's keep {source.shown}"
+            return f"its {kind} read {layer.words}, the target's keep {source.words}"
     return ""
 
 

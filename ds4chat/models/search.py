@@ -51,7 +51,7 @@ class FoundModel:
     """What the file goes by where its own name is a hash: in Ollama's store, "llama3:8b"."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """What the file is called in a list."""
         return self.name or self.path.name
 
@@ -135,10 +135,10 @@ def _model_digests(manifest: Path) -> Iterator[str]:
 def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
     """What each file is called in a list: its name, and where files share one, as much of where each lies as
     tells them apart: "a.gguf · user/repo"."""
-    counts = Counter(model.shown for model in models)
+    counts = Counter(model.label for model in models)
     names: dict[Path, str] = {}
     for name in counts:
-        alike = [model.path for model in models if model.shown == name]
+        alike = [model.path for model in models if model.label == name]
         if len(alike) == 1:
             names[alike[0]] = name
             continue
@@ -234,7 +234,7 @@ def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[
         yield _pair_choice(target, "embedded", "NextN block inside")
     for model in found:
         if model.may_support and not _same_file(model.path, target_path) and _smaller(model, target):
-            yield _pair_choice(target, str(model.path), model.shown)
+            yield _pair_choice(target, str(model.path), model.label)
 
 
 def _pair_choice(target: Header, support: str, label: str) -> SupportChoice:

@@ -430,9 +430,9 @@ class Steps:
             step.lead = 0
             return [step.block()]
         # The chunks at one time are of one step, and at most its last two are not accepted drafts.
-        sure = len(step.tokens) - step.lead - 2
+        known = len(step.tokens) - step.lead - 2
         tokens = [
-            replace(t, origin="accepted") if step.lead <= i < step.lead + sure else t
+            replace(t, origin="accepted") if step.lead <= i < step.lead + known else t
             for i, t in enumerate(step.tokens)
         ]
         return [Block(tuple(tokens), ms=step.ms)]

@@ -189,7 +189,7 @@ class WhatIfPanel(Vertical):
         for name, control in self._controls.items():
             handle = self._handles[name]
             control.show(
-                handle.shown(self.scenario),
+                handle.text(self.scenario),
                 handle.explained(self.scenario, self._base),
                 handle.share(self.scenario, self._base),
             )

@@ -160,7 +160,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         used = self._recent.index(path) if path in self._recent else len(self._recent)
         # The demo comes after what is the user's own, as it is always there.
         usable = 2 if model.problem else 1 if model.name == DEMO else 0
-        return usable, -1 if path == self._current else used, model.shown.lower()
+        return usable, -1 if path == self._current else used, model.label.lower()
 
     def _target_row(self, model: FoundModel, name: str, width: int) -> Text:
         path = str(model.path)

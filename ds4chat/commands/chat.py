@@ -1,4 +1,4 @@
-"""``ds4chat`` without a command: the chat, or one reply where a prompt is given."""
+"""``ds4chat`` without a command: the chat, or one reply if a prompt is given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ file: ds4chat config defaults prints it."""
 
 
 def parser(commands: str) -> Parser:
-    """The parser of the chat and the one shot; ``commands``: a line for each command."""
+    """The parser of the chat and the one shot; ``commands``: one line for each command."""
     made = Parser(
         prog="ds4chat",
         usage=USAGE,
@@ -48,14 +48,14 @@ def parser(commands: str) -> Parser:
         "--version",
         action="version",
         version=f"ds4chat {__version__}",
-        help="Show the version and leave.",
+        help="Show the version and exit.",
     )
     made.put(
         made.about,
         "--continue",
         dest="go_on",
         action="store_true",
-        help="Open the chat with the conversation that was written to last. (-c is the context length.)",
+        help="Open the chat with the most recent conversation. (-c is the context length.)",
     )
     shot = made.add_argument_group("One shot")
     add_prompt(made, shot)
@@ -63,14 +63,14 @@ def parser(commands: str) -> Parser:
         shot,
         "--show-thinking",
         action="store_true",
-        help="The model's thinking on stderr. Stdout holds the answer alone.",
+        help="Write the model's thinking to stderr. Only the answer goes to stdout.",
     )
     made.put(
         shot,
         "--prompts-file",
         metavar="FILE",
-        help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
-        "file. Each has a context of -c tokens, without -c of 4096 at most.",
+        help="Answer every prompt of FILE, without MTP: one per line, or one JSON string per line in a "
+        ".jsonl file. Each has a context of -c tokens, or without -c of at most 4096.",
     )
     made.put(
         shot,
@@ -85,8 +85,8 @@ def parser(commands: str) -> Parser:
 
 
 def run(given: argparse.Namespace, *, own_process: bool) -> int:
-    """Open the chat, or answer the prompt that is given; the exit code. ``own_process``: nothing else runs
-    in this process, so that what loads a model may be forked off. Raises UsageError."""
+    """Open the chat, or answer the given prompt; the exit code. ``own_process``: nothing else runs in this
+    process, so that it may fork before it loads a model. Raises UsageError."""
     loaded = settings_of(given)
     one_shot = _one_shot(given)
     if one_shot is None:
@@ -113,7 +113,7 @@ def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
 
     if given.prompts_file is not None:
         if given.prompt is not None or given.prompt_file is not None:
-            raise UsageError("--prompts-file brings its own prompts: leave -p and --prompt-file out.")
+            raise UsageError("--prompts-file has its own prompts: leave out -p and --prompt-file.")
         return OneShotOptions(
             None,
             json=given.json,
@@ -142,11 +142,11 @@ def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
 
 def _chat(loaded: Loaded, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+        raise UsageError("The chat needs a terminal, and this is not one: give a prompt with -p TEXT.")
     if not takes_escapes(sys.stdout):
         raise UsageError(
-            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
-            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+            "The chat uses the whole screen, which TERM says this terminal cannot do: give a prompt with "
+            "-p TEXT, or set TERM to the terminal's type, such as xterm-256color."
         )
     from ds4chat.tui.app import run
 

@@ -1,7 +1,7 @@
-"""The lossless check from the command line: answers with MTP, replayed without, and what differs.
+"""The lossless check from the command line: answer with MTP, replay without, and compare.
 
-A reply is decoded with the settings as they are, then its tokens are decoded again one by one without drafts
-and compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
+A reply is decoded with the given settings; then its tokens are decoded again one by one without drafts, and
+compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
 a batch rounds) or a fault.
 """
 
@@ -52,9 +52,9 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
 
 TOKENS = 256
-"""Most tokens of a reply where the settings set no limit: enough to cover many blocks, and twice decoded."""
+"""Most tokens of a reply if the settings set no limit: many blocks, and each token is decoded twice."""
 KINDS = ("code", "rewrite", "story")
-"""Kinds of text whose first prompts are checked where none is given."""
+"""Kinds of text whose first prompts are checked if no prompt is given."""
 
 
 class ChosenToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,8 +118,8 @@ class Checked:
 
     @property
     def tie(self) -> bool:
-        """It differs where the two best tokens are so close that rounding decides; never where a draft was
-        accepted that is not the target's choice."""
+        """It differs at a token where the two best are so close that rounding decides; never after a draft
+        was accepted that is not the target's choice."""
         return not self.replayed.equal and self.replayed.gap < TIE and not self.stats.lossy
 
     @property
@@ -139,7 +139,7 @@ class Checked:
 
     @property
     def _speeds(self) -> str:
-        """Both speeds, where both were measured."""
+        """Both speeds, if both were measured."""
         rate = self.stats.decode_tokens_per_s
         plain = self.replayed.plain_speed
         return f"{plain} With MTP it was {rate:.1f} tok/s." if plain and rate else plain
@@ -165,7 +165,7 @@ class Checked:
 
 
 class CheckError(Exception):
-    """The check cannot be made; the text is a sentence for the user."""
+    """The check is impossible; the text is a sentence for the user."""
 
 
 def parser() -> Parser:
@@ -195,8 +195,8 @@ def main(argv: list[str]) -> int:
 
 
 def run(settings: Settings, options: OneShotOptions) -> int:
-    """Check one prompt, or three of those that come with ds4chat; the exit code: 0 when all replies are those
-    of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
+    """Check one prompt, or three of those that come with ds4chat; the exit code: 0 if all replies equal plain
+    decoding up to rounding ties, 1 if one does not or the check failed, 130 after Ctrl-C."""
     control = Control(Tuning())
     stopped = False
     off: SpeculationOff | None = None
@@ -276,7 +276,7 @@ def check(
     session.reset()
     session.generate(request, control, collect)
     if ended[-1].finish_reason == "error" or not stats.steps:
-        raise CheckError(ended[-1].detail or "The model answered with nothing, so there is nothing to check.")
+        raise CheckError(ended[-1].detail or "The model's answer is empty, so there is nothing to check.")
     if control.cancelled:
         return None
     session.replay(request.reply, control, collect)
@@ -288,7 +288,7 @@ def check(
 
 
 def _need_drafter(loaded: Loaded) -> None:
-    """Raises CheckError where every reply would be plain decoding anyway."""
+    """Raises CheckError if every reply would be plain decoding anyway."""
     if loaded.drafter is None:
         raise CheckError(
             f"There is nothing to check: MTP is off, because {loaded.off_reason}. Give a support model "
@@ -297,7 +297,7 @@ def _need_drafter(loaded: Loaded) -> None:
 
 
 def _requests(settings: Settings, options: OneShotOptions) -> Iterator[Generate]:
-    """What is asked: the given prompt, or the first of three kinds of text."""
+    """The requests: the given prompt, or the first one of three kinds of text."""
     tuning = replace(tuning_of(settings), probe=False)
     limit = settings.predict if settings.predict >= 0 else TOKENS
     prompts: Sequence[str] = (
@@ -332,7 +332,7 @@ def _summary(checked: Sequence[Checked]) -> str:
     tokens = sum(c.replayed.compared for c in checked)
     text = f"{equal} of {len(checked)} replies equal plain decoding, {tokens} tokens compared"
     if ties:
-        text += f"; {ties} part at a rounding tie"
+        text += f"; {ties} differ by a rounding tie"
     if real := len(checked) - equal - ties:
         text += f"; {real} differ by more than rounding"
     return f"{text}."

@@ -1,4 +1,4 @@
-"""The command ``convert-mtp``: ds4's support file rewritten for llama.cpp."""
+"""The command ``convert-mtp``: rewrite ds4's support file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parser() -> Parser:
         description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
         "the layout that llama.cpp takes. No value changes.",
     )
-    made.put(made.about, "--force", action="store_true", help="Replace OUT where it exists.")
+    made.put(made.about, "--force", action="store_true", help="Replace OUT if it exists.")
     return made
 
 
@@ -59,7 +59,7 @@ def run(
 
 
 def _bar() -> OnProgress:
-    """A progress bar on stderr, silent where that is no terminal."""
+    """A progress bar on stderr, silent if that is not a terminal."""
     if not sys.stderr.isatty():
         return lambda done, total: None
     last = -1

@@ -14,8 +14,8 @@ from ds4chat.settings.model_sampling import apply_model_sampling
 
 
 def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
-    """The settings in force once the model is loaded, and what it is called; as they are, and "", without a
-    model or where its file cannot be read, which its load says."""
+    """The settings in force once the model is loaded, and its name; unchanged, and "", without a model or if
+    its file cannot be read, which loading it reports."""
     try:
         path = with_demo(loaded.settings).model
         if not path or loaded.settings.server:

@@ -43,15 +43,15 @@ from ds4chat.settings.schema import Settings
 from ds4chat.text import redraw_line, takes_escapes, unguarded
 
 ONLY_THOUGHT = (
-    "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "
-    "answer at once (--nothink). --show-thinking shows the thinking."
+    "The reply ended while the model was thinking, so there is no answer: allow more tokens (-n), or have "
+    "the model answer at once (--nothink). --show-thinking shows the thinking."
 )
 
 
 class TokenDocument(msgspec.Struct, forbid_unknown_fields=True):
     """A token of the reply."""
 
-    id: Annotated[int, Meta(ge=UNKNOWN_ID, description="-1 where a server does not name it.")]
+    id: Annotated[int, Meta(ge=UNKNOWN_ID, description="-1 if a server does not name it.")]
     text: Annotated[
         str,
         Meta(
@@ -67,8 +67,8 @@ class TokenDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of the reply. draft, margin, gate and mode are null where a server answered with what it
-    was started with; temp is null where the server's own was used."""
+    """The settings of the reply. draft, margin, gate and mode are null if a server answered, with the values
+    that it was started with; temp is null if the server's own was used."""
 
     draft: Depth | None
     margin: Annotated[float, Meta(ge=0, le=1)] | None
@@ -82,16 +82,16 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server that answered instead of a model here."""
+    """The server that answered instead of a local model."""
 
     url: str
     kind: str
     version: str
-    tells: Annotated[Tells, Meta(description="How much it tells of its speculation.")]
+    tells: Annotated[Tells, Meta(description="How much it reports about its speculation.")]
 
 
 class AnswerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One answer. With --prompts-file one such object a line, in the order of the prompts."""
+    """One answer. With --prompts-file one object per line, in the order of the prompts."""
 
     text: Annotated[str, Meta(description="The answer.")]
     thinking: Annotated[
@@ -106,19 +106,19 @@ class AnswerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: Count
     settings: AnswerSettings
     stats: StatsDocument
-    server: Annotated[ServerDocument | UnsetType, Meta(description="Absent for a model here.")] = UNSET
+    server: Annotated[ServerDocument | UnsetType, Meta(description="Absent for a local model.")] = UNSET
 
 
 class Printer:
-    """Puts a reply's events where they belong: the answer to stdout, logs and sentences to stderr, and the
-    thinking there too, where it is asked for."""
+    """Writes a reply's events: the answer to stdout; logs and sentences to stderr, and the thinking if
+    requested."""
 
     def __init__(
         self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO, show_thinking: bool = False
     ) -> None:
         self._settings = settings
         self._json = as_json
-        # Into a pipe or a file the text is byte for byte the model's; a terminal shows what it can print.
+        # A pipe or a file gets the model's text byte for byte, a terminal only printable characters.
         self._out, self._err = out if out.isatty() else unguarded(out), err
         self._show_thinking = show_thinking
         self.stats = Stats()
@@ -128,7 +128,7 @@ class Printer:
         self.thinking: list[str] = []
         self.ended: Ended | None = None
         self.loaded: Loaded | None = None
-        """What is known of the models; a server's reply may tell more of it."""
+        """What is known about the models; a server's reply may add to it."""
         self._hits = 0
         self._progress = False
         self._line_open = False
@@ -167,7 +167,7 @@ class Printer:
             self._end_thinking()
 
     def finish(self) -> None:
-        """What comes after the reply: the closing newline, the reason it ended early, the summary."""
+        """Write what follows the reply: the closing newline, the reason it ended early, the summary."""
         assert self.ended is not None
         if not self._json and self.text:
             print(file=self._out, flush=True)
@@ -184,7 +184,7 @@ class Printer:
         print(f"ds4chat: MTP is off: {reason}.", file=self._err)
 
     def write_text(self) -> None:
-        """The whole answer on stdout, for events that were taken as JSON."""
+        """Write the whole answer to stdout, for events that were collected as JSON."""
         print("".join(self.text), file=self._out, flush=True)
 
     @property
@@ -193,14 +193,14 @@ class Printer:
         return bool(self.thinking) and not self.text
 
     def _add_tail(self, tail: str, *, thinking: bool) -> None:
-        """Text that was held back belongs to the last token on its side, if there is one."""
+        """Append text that was held back to the last token on its side, if there is one."""
         owner = next((t for t in reversed(self.tokens) if (t.thinking is True) is thinking), None)
         if owner is not None:
             owner.text += tail
         self._put(tail, thinking)
 
     def _revise(self, event: Revised) -> None:
-        """Take the tokens as they are known now; their text stands already."""
+        """Replace the tokens by what is known now; their text is written already."""
         self.tokens = [_token_document(token, step) for step in event.steps for token in step.tokens]
 
     def _step(self, step: Step) -> None:
@@ -236,7 +236,7 @@ class Printer:
                 self._out.write(text)
 
     def _end_thinking(self) -> None:
-        """Close the line that the thinking left open on stderr."""
+        """End the line that the thinking left open on stderr."""
         if self._line_open:
             print(file=self._err, flush=True)
             self._line_open = False

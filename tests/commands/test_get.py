@@ -122,7 +122,7 @@ def test_ctrl_c_keeps_what_came(hub: hubs.Hub, tmp_path: Path) -> None:
     run.send_signal(signal.SIGINT)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "the same command goes on from there" in said
+    assert "the same command resumes from there" in said
     assert list(tmp_path.rglob("*.incomplete"))
 
 
@@ -245,5 +245,5 @@ def test_hf_loads_what_it_names_and_asks_nothing_the_second_time(hub: hubs.Hub, 
 def test_hf_and_m_do_not_go_together(hub: hubs.Hub, tmp_path: Path) -> None:
     done = get(hub, tmp_path, "-hf", REPO, "-m", "a.gguf", "-p", "a")
     assert done.returncode == 2
-    assert "-hf, -m, --demo and --server each name the model" in done.stderr
+    assert "-hf, -m, --demo and --server all name the model" in done.stderr
     assert hub.asked == []

@@ -101,7 +101,7 @@ def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(tiny_d
     assert (done.stdout, done.stderr) == (" it is five\n", " let me see\n")
     done = ds4chat(*model, "-n", "3")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "ended within its thinking" in done.stderr and "--nothink" in done.stderr
+    assert "ended while the model was thinking" in done.stderr and "--nothink" in done.stderr
 
 
 def test_json_has_the_thinking_beside_the_answer(tiny_dir: Path) -> None:

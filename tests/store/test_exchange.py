@@ -280,7 +280,7 @@ def first_reply(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: first_reply(d).update(model=5), "names model 5"),
         (lambda d: first_reply(d).update(seed=2**64), "seed"),
         (lambda d: first_reply(d).update(text="other"), "do not make up its text"),
-        (lambda d: first_reply(d).update(role="user"), "has steps but is no reply"),
+        (lambda d: first_reply(d).update(role="user"), "has steps but is not a reply"),
         (lambda d: first_reply(d).update(steps={}), "array"),
         (lambda d: first_reply(d)["steps"][0].update(outcome="great"), "great"),
         (lambda d: first_reply(d)["steps"][0].update(index=2**32), "<= 4294967295.*index"),

@@ -529,8 +529,8 @@ def _sentences(subject: str) -> Iterator[Any]:
         if "Consistency check failed" not in str(error):
             place = f" {one_line(error.filename)}" if error.filename else ""
             raise HubError(
-                f"{subject} cannot be kept{place}: {one_line(error.strerror or error)}. Change that, or set "
-                "HF_HUB_CACHE to a folder elsewhere; what came is kept."
+                f"{subject} cannot be stored{place}: {one_line(error.strerror or error)}. Change that, or "
+                "set HF_HUB_CACHE to another folder; the part downloaded so far is kept."
             ) from None
         raise HubError(
             f"The hub announced one size for a file of {subject} and sent another. Run it again."

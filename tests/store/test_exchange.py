@@ -215,7 +215,7 @@ def test_a_link_is_not_followed_to_a_file_that_is_not_there(store: Store, tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "match"),
-    [("talk", "decides the form"), ("", "decides the form|is a folder"), ("no/talk.md", "no such file")],
+    [("talk", "chooses the form"), ("", "chooses the form|is a folder"), ("no/talk.md", "no such file")],
 )
 def test_a_place_that_cannot_be_written_is_a_sentence(
     store: Store, tmp_path: Path, name: str, match: str

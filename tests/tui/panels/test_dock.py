@@ -22,6 +22,7 @@ from ds4chat.tui.panels.confidence import (
     row_spans,
 )
 from ds4chat.tui.panels.dock import open_panels
+from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.themes import load_themes
 
 STEPS = [step(0, 2, 2), step(1, 1, 2), step(2, 0, 2), step(3, 2, 2)]
@@ -83,12 +84,12 @@ async def test_the_prefill_is_shown_while_the_reply_is_written_and_goes_with_it(
             await settle(pilot)
             return " ".join(shown(app, "timings-lines").split())
 
-        app.dock.show_prefill(Prefill(1, 40, 40, 10, 150.0))
+        app.dock.timings.prefill = Prefill(1, 40, 40, 10, 150.0)
         app.dock.show_step_batch(STEPS, folded(), folded())
         assert "prefill 200.0 tok/s first 190.0 ms" in await figures()
         app.dock.reset_reply()
         assert "prefill – tok/s first – ms" in await figures()
-        app.dock.show_prefill(Prefill(2, 40, 40, 40, 0.0))
+        app.dock.timings.prefill = Prefill(2, 40, 40, 40, 0.0)
         app.dock.show_step_batch(STEPS, folded(), folded())
         assert "prefill – tok/s first 40.0 ms" in await figures()
 
@@ -239,7 +240,7 @@ async def test_a_click_or_a_key_folds_and_the_choice_is_told() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert app.of(SettingsChanged)[-1].changes["panels"] == "acceptance tuning confidence"
-        app.dock.toggle_panel("acceptance")
+        app.dock.acceptance.title_bar.post_message(PanelTitle.Pressed())
         await pilot.pause()
         assert app.of(SettingsChanged)[-1].changes["panels"] == "tuning confidence"
 

@@ -36,6 +36,9 @@ SERVER_KEY = "DS4CHAT_SERVER_KEY"
 SERVER_KEYS = ("url", "model", "key-file", "key-env", "ca-file")
 """The keys of a table in [servers]."""
 
+PANELS = ("acceptance", "timings", "confidence", "tuning")
+"""Names of the chat's panels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slider:
@@ -482,11 +485,11 @@ class Settings:
         live=True,
     )
     panels: str = option(
-        "acceptance timings confidence tuning",
+        " ".join(PANELS),
         "names",
         "interface",
-        "Panels that are open, in order: acceptance, timings, confidence, tuning; empty: none.",
-        choices=("acceptance", "timings", "confidence", "tuning"),
+        f"Panels that are open, in order: {', '.join(PANELS)}; empty: none.",
+        choices=PANELS,
         metavar="NAMES",
         live=True,
     )

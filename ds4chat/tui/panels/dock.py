@@ -12,6 +12,7 @@ from textual.timer import Timer
 
 from ds4chat.engine.events import Ended, Loaded, Step, Tuning
 from ds4chat.engine.stats import Stats
+from ds4chat.settings.schema import PANELS
 from ds4chat.tui.controller import Frame
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
@@ -25,7 +26,6 @@ from ds4chat.tui.panels.tuning import TuningPanel
 
 WIDE = 120
 """Columns of the screen from which the panels are beside the transcript; below that they cover it."""
-PANELS = ("acceptance", "timings", "confidence", "tuning")
 ROOMY_HEIGHT = 60
 """Rows from which all four panels have space between them."""
 DRAW_SECONDS = 0.4
@@ -53,12 +53,8 @@ class PanelDock(VerticalScroll):
         self.timings = TimingsPanel()
         self.confidence = ConfidencePanel()
         self.tuning = TuningPanel()
-        self._by_name: dict[str, Panel] = {
-            "acceptance": self.acceptance,
-            "timings": self.timings,
-            "confidence": self.confidence,
-            "tuning": self.tuning,
-        }
+        panels_of_dock = (self.acceptance, self.timings, self.confidence, self.tuning)
+        self._by_name: dict[str, Panel] = {panel.NAME: panel for panel in panels_of_dock}
         opened = open_panels(panels)
         self._order = opened + [name for name in PANELS if name not in opened]
         for name in self._order:

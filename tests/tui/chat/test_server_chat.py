@@ -219,5 +219,5 @@ def test_what_if_answers_for_the_depth_and_refuses_what_is_not_told() -> None:
     assert what_if(rows, depth=1).accepted < 24
     assert what_if(rows, depth=3).tokens_per_s is not None
     for asked in ({"margin": 0.5}, {"gate": 1.0}):
-        with pytest.raises(ValueError, match="a server does not tell"):
+        with pytest.raises(ValueError, match="a server does not report"):
             what_if(rows, **asked)

@@ -27,12 +27,10 @@ from ds4chat.engine.events import (
     Origin,
     Prefill,
     Revised,
-    ServerInfo,
     SpeculationOff,
     Step,
     Tells,
     Token,
-    Tuning,
 )
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
@@ -187,6 +185,40 @@ class Printer:
         """Write the whole answer to stdout, for events that were collected as JSON."""
         print("".join(self.text), file=self._out, flush=True)
 
+    def document(self, off_reason: str = "") -> AnswerDocument:
+        """The answer as JSON. ``off_reason``: why speculation is off, if no Loaded says it. Of the settings,
+        those that a server did not take from the request are null."""
+        ended, loaded, tuning = self.ended, self.loaded, tuning_of(self._settings)
+        assert ended is not None
+        server = loaded.server if loaded else None
+        here = server is None
+        return AnswerDocument(
+            text="".join(self.text),
+            thinking="".join(self.thinking),
+            tokens=self.tokens,
+            finish_reason=ended.finish_reason,
+            prompt_tokens=ended.prompt_tokens,
+            settings=AnswerSettings(
+                draft=tuning.depth if here else None,
+                margin=tuning.margin if here else None,
+                gate=tuning.gate if here else None,
+                mode=tuning.mode if here else None,
+                temp=tuning.temp if server is None or "temp" in server.chosen else None,
+                seed=ended.seed,
+                drafter=loaded.drafter.kind if loaded and loaded.drafter else None,
+                off_reason=loaded.off_reason if loaded else off_reason,
+                strict_note=loaded.strict_note if loaded else "",
+            ),
+            stats=self.stats.document(),
+            server=ServerDocument(server.url, server.kind, server.version, server.tells) if server else UNSET,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Nothing was answered, because of an error or a full context."""
+        assert self.ended is not None
+        return not self.tokens and self.ended.finish_reason in ("error", "context")
+
     @property
     def only_thought(self) -> bool:
         """The reply ended before its answer began."""
@@ -280,7 +312,7 @@ def run(settings: Settings, options: OneShotOptions, sources: Mapping[str, str])
     printer.finish()
     assert printer.ended is not None
     if options.json:
-        print(json_line(_loaded_document(printer, settings, loaded)))
+        print(json_line(printer.document()))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -348,19 +380,9 @@ def run_many(settings: Settings, options: OneShotOptions, load: Load) -> int:
             )
             for event in events:
                 printer(event)
-            ended = printer.ended
-            assert ended is not None
-            if ended.detail:
-                say(f"prompt {index + 1}: {ended.detail}")
-            if printer.only_thought:
-                say(f"prompt {index + 1}: {ONLY_THOUGHT}")
-            if not printer.tokens and ended.finish_reason in ("error", "context"):
+            _show(index + 1, printer, options, OFF_REASON)
+            if printer.failed:
                 code = RUN_ERROR
-            if options.json:
-                answered = document_of(printer, tuning_of(settings), drafter=None, off_reason=OFF_REASON)
-                print(json_line(answered), flush=True)
-            else:
-                printer.write_text()
     except LlamaError as error:
         say(f"{error} The answers above are complete.")
         code = RUN_ERROR
@@ -381,62 +403,22 @@ def run_each(settings: Settings, options: OneShotOptions, load: Load) -> int:
         )
         if not answer(load, _request(settings, options, prompt), printer):
             return RUN_ERROR
-        loaded, ended = printer.loaded, printer.ended
-        assert loaded is not None and ended is not None
-        if ended.detail:
-            say(f"prompt {index + 1}: {ended.detail}")
-        if options.json:
-            print(json_line(_loaded_document(printer, settings, loaded)), flush=True)
-        else:
-            printer.write_text()
-        if ended.finish_reason == "cancelled":
+        _show(index + 1, printer, options)
+        if printer.ended and printer.ended.finish_reason == "cancelled":
             return INTERRUPTED
-        if not printer.tokens and ended.finish_reason in ("error", "context"):
+        if printer.failed:
             code = RUN_ERROR
     return code
 
 
-def _loaded_document(printer: Printer, settings: Settings, loaded: Loaded) -> AnswerDocument:
-    return document_of(
-        printer,
-        tuning_of(settings),
-        drafter=loaded.drafter.kind if loaded.drafter else None,
-        off_reason=loaded.off_reason,
-        strict_note=loaded.strict_note,
-        server=loaded.server,
-    )
-
-
-def document_of(
-    printer: Printer,
-    tuning: Tuning,
-    *,
-    drafter: str | None,
-    off_reason: str,
-    strict_note: str = "",
-    server: ServerInfo | None = None,
-) -> AnswerDocument:
-    """One answer as JSON. Of the settings, those that a server did not take from the request are null."""
-    ended = printer.ended
-    assert ended is not None
-    here = server is None
-    return AnswerDocument(
-        text="".join(printer.text),
-        thinking="".join(printer.thinking),
-        tokens=printer.tokens,
-        finish_reason=ended.finish_reason,
-        prompt_tokens=ended.prompt_tokens,
-        settings=AnswerSettings(
-            draft=tuning.depth if here else None,
-            margin=tuning.margin if here else None,
-            gate=tuning.gate if here else None,
-            mode=tuning.mode if here else None,
-            temp=tuning.temp if server is None or "temp" in server.chosen else None,
-            seed=ended.seed,
-            drafter=drafter,
-            off_reason=off_reason,
-            strict_note=strict_note,
-        ),
-        stats=printer.stats.document(),
-        server=ServerDocument(server.url, server.kind, server.version, server.tells) if server else UNSET,
-    )
+def _show(number: int, printer: Printer, options: OneShotOptions, off_reason: str = "") -> None:
+    """One answer of several on stdout, and what is to be said about it on stderr."""
+    assert printer.ended is not None
+    if printer.ended.detail:
+        say(f"prompt {number}: {printer.ended.detail}")
+    if printer.only_thought:
+        say(f"prompt {number}: {ONLY_THOUGHT}")
+    if options.json:
+        print(json_line(printer.document(off_reason)), flush=True)
+    else:
+        printer.write_text()

@@ -28,7 +28,7 @@ SameText = Annotated[
 ]
 
 
-class MachineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The machine that it was measured on."""
 
     system: str
@@ -37,8 +37,13 @@ class MachineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(description="Threads of the engine.")]
     device: str
     load_average: Annotated[
-        list[float] | None, Meta(description="Before and after; null where the system has none.")
+        list[float] | None, Meta(description="Before and after; null if the system has none.")
     ]
+
+    @property
+    def busy(self) -> bool:
+        """Others used the processors before the bench began."""
+        return self.load_average is not None and self.load_average[0] > 0.5 * self.cores
 
 
 class BenchModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +159,7 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The result of a bench. Speeds are medians over prompts, spreads quartiles."""
 
     version: int
-    machine: MachineDocument
+    machine: Machine
     model: BenchModel
     drafter: BenchDrafter | None
     off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
@@ -186,25 +191,6 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """Where it was measured."""
-
-    system: str
-    cpu: str
-    cores: int
-    threads: int
-    """Of the engine."""
-    device: str
-    load: tuple[float, float] | None
-    """The system's load average before and after; None where the system has none."""
-
-    @property
-    def busy(self) -> bool:
-        """Others used the processors before the bench began."""
-        return self.load is not None and self.load[0] > 0.5 * self.cores
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """Everything that a report shows."""
 
@@ -233,17 +219,9 @@ class Result:
     def document(self) -> BenchDocument:
         """The result as JSON."""
         target, drafter = self.loaded.target, self.loaded.drafter
-        load = self.machine.load
         return BenchDocument(
             version=VERSION,
-            machine=MachineDocument(
-                system=self.machine.system,
-                cpu=self.machine.cpu,
-                cores=self.machine.cores,
-                threads=self.machine.threads,
-                device=self.machine.device,
-                load_average=[round(value, 2) for value in load] if load else None,
-            ),
+            machine=self.machine,
             model=BenchModel(
                 name=target.name,
                 path=target.path,
@@ -338,7 +316,11 @@ def machine(loaded: Loaded, load_before: float | None) -> Machine:
         cores=cores(),
         threads=loaded.threads,
         device=loaded.device,
-        load=(load_before, after) if load_before is not None and after is not None else None,
+        load_average=(
+            [round(load_before, 2), round(after, 2)]
+            if load_before is not None and after is not None
+            else None
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the chat does, without a screen: commands to the engine, its events folded into the conversation.
+"""The chat without a screen: sends commands to the engine, and turns its events into the conversation.
 
 The states of the engine as the chat sees it:
 
@@ -69,7 +69,7 @@ EngineState = Literal[
 decoded again and compared. comparing: a prompt is answered under two settings."""
 
 LOCK_SECONDS = 1.0
-"""How long a method waits for another thread that is in one: longer only where that one hangs."""
+"""How long a method waits for another thread in one: longer only if that one hangs."""
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
@@ -83,7 +83,7 @@ ENDED_BY_USER = (
 
 @dataclass(slots=True)
 class EngineProgress:
-    """How far a load or the reading of a prompt is."""
+    """Progress of a load or of reading a prompt."""
 
     stage: str = ""
     fraction: float = 0.0
@@ -95,7 +95,7 @@ class EngineProgress:
 
 @dataclass(slots=True)
 class Frame:
-    """What one frame brought: what is to be drawn anew."""
+    """The changes of one frame, which have to be redrawn."""
 
     started: list[Reply] = field(default_factory=list)
     """Replies asked for, their prompt the turn before each."""
@@ -104,12 +104,12 @@ class Frame:
     grown: Reply | None = None
     """The reply that gained something."""
     revised: Reply | None = None
-    """The reply whose steps are known better now."""
+    """The reply whose steps were revised."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
     failed: bool = False
-    """What was asked for could not be loaded."""
+    """A requested load failed."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 

@@ -445,7 +445,7 @@ def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(
     chat.submit("One")
     chat.abandon()
     said = chat.recorder.close()
-    assert said.startswith("The last of this chat could not be kept.")
+    assert said.startswith("The end of this chat could not be stored.")
     assert "another program" in said
     assert chat.recorder.close() == said
     blocker.close()
@@ -650,7 +650,7 @@ def test_a_conversation_that_goes_while_its_reply_comes_is_said_once(store: Stor
         settle(chat)
         look()
     assert said == [
-        "This conversation was deleted while the reply was written. The reply is not kept; /export writes it "
+        "This conversation was deleted while the reply was written. The reply is not stored; /export writes it "
         "to a file."
     ]
     assert chat.reply is None

@@ -650,8 +650,8 @@ def test_a_conversation_that_goes_while_its_reply_comes_is_said_once(store: Stor
         settle(chat)
         look()
     assert said == [
-        "This conversation was deleted while the reply was written. The reply is not stored; /export writes it "
-        "to a file."
+        "This conversation was deleted while the reply was written. The reply is not stored; /export writes "
+        "it to a file."
     ]
     assert chat.reply is None
 

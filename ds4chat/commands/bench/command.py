@@ -64,10 +64,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
         try:
             save(result.document(), target)
         except OSError as error:
-            say(
-                f"{target} cannot be written: {error.strerror or error}. The result stands on stdout alone: "
-                "keep it from there."
-            )
+            say(f"{target} cannot be written: {error.strerror or error}. Copy the result from stdout.")
             return RUN_ERROR
         say(f"saved to {target}")
     return code

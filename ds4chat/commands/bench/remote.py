@@ -1,8 +1,8 @@
-"""The bench of a server: its speed, its acceptance and its time to the first token, by kind of text.
+"""The bench of a server: speed, acceptance and time to the first token, by kind of text.
 
 Every prompt is asked once, greedily and in turn over the kinds of text. Speed and step times are the server's
-own where it tells them. What speculation brings there is held against its own steps without drafts, where
-there are any; depths are compared only where a server lets a request choose one, which none of them does.
+own if it reports them. The gain of speculation is computed from its own steps without drafts, if there are
+any. Depths are not compared, because no server lets a request choose one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ TOKENS, QUICK_TOKENS = 128, 64
 ROUNDS, QUICK_ROUNDS = 6, 2
 BUDGET_S, QUICK_BUDGET_S = 600.0, 35.0
 FEWEST_PLAIN = 8
-"""Steps without drafts from which their time is a baseline."""
+"""Fewest steps without drafts whose time is used as a baseline."""
 PAYS = 1.03
-"""Speed over plain decoding from which it is said to pay, as in the bench of a model here."""
+"""Speed over plain decoding from which speculation pays, as in the bench of a local model."""
 
 
 class ServerText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ class ServerBenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     version: str
     model: str
     drafter: Annotated[str | None, Meta(description="Its kind.")]
-    tells: Annotated[Tells, Meta(description="How much it tells of its speculation.")]
+    tells: Annotated[Tells, Meta(description="How much it reports about its speculation.")]
     texts: list[ServerText]
     tokens_per_s: Annotated[float | None, Meta(description="Geometric mean of the kinds of text.")]
     plain_tokens_per_s: Annotated[
@@ -122,7 +122,7 @@ class ServerMeasurement:
         self._replies = 0
 
     def stop(self) -> None:
-        """End as soon as the server returns; what is complete by then stays."""
+        """End as soon as the server returns; complete replies are kept."""
         self.stopped = True
         self._control.cancel()
 
@@ -170,7 +170,7 @@ class ServerMeasurement:
         if end.finish_reason == "cancelled":
             return
         if end.finish_reason in ("error", "context") or not steps:
-            raise BenchError(end.detail or "The server answered with nothing.")
+            raise BenchError(end.detail or "The server's answer is empty.")
         for step in steps:
             text.stats.fold(step)
         text.stats.fold(end)
@@ -185,7 +185,9 @@ def run(settings: Settings, options: BenchOptions) -> int:
     """Measure a server and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C. Raises
     UsageError."""
     if options.compare:
-        raise UsageError("--compare measures a server beside a model here: leave --server out, or --compare.")
+        raise UsageError(
+            "--compare measures a server alongside a local model: leave out --server or --compare."
+        )
     check_length(settings.predict)
     progress = ProgressLine(sys.stderr)
     tokens = QUICK_TOKENS if options.quick else TOKENS
@@ -264,7 +266,7 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     if plain_ms is None:
         return (
             f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{taken} Whether its "
-            "drafts pay is not told, because it made too few steps without them: bench it once more started "
+            "drafts pay is unknown, because it made too few steps without them: bench it again, started "
             f"without a drafter ({where})."
         )
     ratio = speed * plain_ms / 1000
@@ -281,13 +283,13 @@ def report(result: ServerBenchDocument) -> str:
     lines = [
         f"server    {result.kind} {result.version} at {result.server}",
         f"model     {result.model}",
-        f"drafter   {result.drafter or 'none, or not told'}",
+        f"drafter   {result.drafter or 'none, or unknown'}",
         "",
         f"{'':<12}{'prompts':>8}{'tok/s':>9}{'accepted':>10}{'tok/step':>10}{'first ms':>10}",
     ]
     for text in result.texts:
         share = text.acceptance
-        accepted = "not told" if share is None else f"{share:.0%}"
+        accepted = "unknown" if share is None else f"{share:.0%}"
         per_step = text.tokens_per_step if share is not None else None
         lines.append(
             f"{text.name:<12}{text.prompts:>8}{_cell(text.tokens_per_s, 9)}{accepted:>10}"

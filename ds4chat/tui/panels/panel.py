@@ -30,8 +30,8 @@ class PanelTitle(Widget, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"panel-title--headline"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "fold", "Fold or open", id="panel.fold"),
-        Binding("up", "app.focus_previous", "What stands above", show=False, id="panel.up"),
-        Binding("down", "app.focus_next", "What stands below", show=False, id="panel.down"),
+        Binding("up", "app.focus_previous", "Previous panel or control", show=False, id="panel.up"),
+        Binding("down", "app.focus_next", "Next panel or control", show=False, id="panel.down"),
     ]
     ALLOW_SELECT = False
 

@@ -90,7 +90,7 @@ def test_a_server_that_fails_ends_the_bench_with_its_sentence(capsys: pytest.Cap
 
 
 def test_two_servers_are_one_too_many() -> None:
-    with pytest.raises(UsageError, match="leave --server out, or --compare"):
+    with pytest.raises(UsageError, match="leave out --server or --compare"):
         run(Settings(server="http://a"), BenchOptions(compare="http://b"))
     with pytest.raises(UsageError, match="too short"):
         run(Settings(server="http://a", predict=3), BenchOptions())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.running import BenchError
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 
 CONTEXT = 2048

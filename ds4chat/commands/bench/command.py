@@ -7,12 +7,10 @@ import time
 from dataclasses import replace
 
 from ds4chat.commands.bench.advice import advise
-from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.figures import figures
-from ds4chat.commands.bench.progress import ProgressLine
 from ds4chat.commands.bench.report import plot, report
 from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss
-from ds4chat.commands.bench.running import check_length, save, save_path
+from ds4chat.commands.bench.running import BenchError, ProgressLine, check_length, save, save_path
 from ds4chat.commands.bench.runs import FULL, QUICK, Measurement, Plan
 from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads

@@ -19,9 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
-from ds4chat.commands.bench.errors import BenchError
-from ds4chat.commands.bench.progress import ProgressLine
-from ds4chat.commands.bench.running import check_length, save, save_path
+from ds4chat.commands.bench.running import BenchError, ProgressLine, check_length, save, save_path
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say

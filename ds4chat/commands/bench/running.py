@@ -1,20 +1,52 @@
-"""What every bench does around its measuring: the length of a reply, and saving the result."""
+"""What both benches share: their error, the progress bar, the length of a reply, and saving the result."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
 from ds4chat.commands.arguments import UsageError
-from ds4chat.commands.bench.errors import BenchError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
+from ds4chat.text import redraw_line, takes_escapes
 
 FEWEST_TOKENS = 16
 """Shortest reply that a speed is taken from."""
+BAR = 24
+"""Cells of the progress bar."""
+
+
+class BenchError(Exception):
+    """The measurement, or the server of --compare, cannot continue; the text is a sentence for the user."""
+
+
+class ProgressLine:
+    """A progress bar on one line that is redrawn; draws nothing if ``out`` is not a terminal."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._on = takes_escapes(out)
+        self._started = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Show that ``done`` of ``total`` parts are done and ``what`` is being measured."""
+        if not self._on:
+            return
+        filled = round(BAR * done / max(total, 1))
+        seconds = int(time.monotonic() - self._started)
+        line = f"bench [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}  {seconds} s  {what}"
+        width = shutil.get_terminal_size().columns
+        redraw_line(self._out, line[: max(width - 1, 1)])
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._on:
+            redraw_line(self._out)
 
 
 def check_length(predict: int) -> None:

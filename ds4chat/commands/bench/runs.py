@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ds4chat.commands.bench.errors import BenchError
-from ds4chat.commands.bench.running import FEWEST_TOKENS
+from ds4chat.commands.bench.running import FEWEST_TOKENS, BenchError
 from ds4chat.commands.bench.server import ServerReply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.engine.control import Control

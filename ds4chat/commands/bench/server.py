@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ds4chat.commands.bench.errors import BenchError
+from ds4chat.commands.bench.running import BenchError
 from ds4chat.servers import http
 from ds4chat.servers.dialect import refusal
 from ds4chat.servers.http import Address, Endpoint, ServerError

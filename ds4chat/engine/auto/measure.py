@@ -72,8 +72,8 @@ def measure_costs(
         if hurried():
             return None
         depth = number % 2
-        verifying = (_step(target, drafter, tokens, last, depth)[2] for _ in range(2))
-        changes.append([ms - verify[depth + 1] for ms in verifying])
+        took = [_step(target, drafter, tokens, last, depth)[2] for _ in range(2)]
+        changes.append([ms - verify[depth + 1] for ms in took])
     behind: list[float] = []
     for _ in range(2):  # a GPU loads what so many tokens need when they come for the first time
         if hurried():

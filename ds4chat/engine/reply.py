@@ -31,7 +31,7 @@ class Tails(TypedDict):
     thinking_tail: str
 
 
-class Rows:
+class TargetRows:
     """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
 
     In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
@@ -90,7 +90,7 @@ class Rows:
         return self._logits[index], index
 
 
-class Reply:
+class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
     def __init__(self, request: Generate, prompt: Prompt, target: Context, tuning: Tuning, seed: int) -> None:
@@ -197,7 +197,7 @@ class Reply:
         return self._sampler.sample(self._target, index) if self._sampler else best
 
     def accept(
-        self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
+        self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
     ) -> tuple[list[Token], list[Judged]]:
         """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
         committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""
@@ -230,7 +230,7 @@ class Reply:
                 break
         return tokens, judged
 
-    def take_own(self, logits: Floats, index: int) -> list[Token]:
+    def emit_own(self, logits: Floats, index: int) -> list[Token]:
         """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
 
         ``index``: the row's place in the batch. A list of that one token, empty where it ends the reply.
@@ -249,9 +249,9 @@ class Reply:
         return Judged(
             position=i + 1,
             draft=token,
-            draft_text=self.shown(token),
+            draft_text=self.piece(token),
             target=own,
-            target_text=self.shown(own),
+            target_text=self.piece(own),
             accepted=verdict.accepted,
             by=verdict.by,
             ratio=verdict.ratio,
@@ -264,10 +264,10 @@ class Reply:
     def _full(self, logits: Floats, token: int, own: int) -> FullRow:
         p, entropy = judge.distribution(logits)
         best = p.argpartition(-5)[-5:]
-        top = tuple((int(i), self.shown(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
+        top = tuple((int(i), self.piece(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
         return FullRow(float(p[token]), float(p[own]), entropy, top)
 
-    def shown(self, token: int) -> str:
+    def piece(self, token: int) -> str:
         """A token's text as a log shows it, control tokens included."""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 

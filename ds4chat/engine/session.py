@@ -134,7 +134,7 @@ class Session:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Reply(request, prompt, self.target, tuning, seed)
+        reply = Reply(request, prompt, self.target.model, tuning, seed)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:

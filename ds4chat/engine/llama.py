@@ -853,12 +853,10 @@ class Context:
         """View of the last decode's NextN hidden rows, (rows, width)."""
         return self._view(_get_nextn(self.handle), rows, width)
 
-    def layer_inputs(self, rows: int, keep: int) -> Floats:
-        """Copy of the enabled layer inputs of the first ``keep`` of the last decode's ``rows`` tokens, side
-        by side, (keep, layers * n_embd)."""
+    def layer_inputs(self, rows: int) -> list[Floats]:
+        """Views of the enabled layer inputs of the last decode's ``rows`` tokens, (rows, n_embd) each."""
         width = self.model.n_embd
-        parts = [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
-        return np.concatenate([part[:keep] for part in parts], axis=1)
+        return [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
 
     def enable_nextn(self, on: bool, *, masked: bool) -> None:
         """Keep NextN hidden rows: of output rows only when ``masked``, else of every row."""
@@ -933,12 +931,12 @@ class Context:
 class Sampler:
     """Draws tokens by llama.cpp's sampler chain: top-k, top-p, min-p, temperature, distribution.
 
-    The repeat penalty comes before them, over the last PENALTY_WINDOW tokens, as llama.cpp's penalties sampler
-    does it; at temperature 0 the best logit after it is taken, without a draw. ``history`` is what was said
+    The repeat penalty comes before them, over the last PENALTY_WINDOW tokens, as in llama.cpp's penalties
+    sampler; at temperature 0 the best token after it is taken, without a draw. ``history`` is what was said
     before: the prompt's last tokens.
 
-    The chain gets only the tokens that it can leave to draw from, and draws bit for bit what it draws from the
-    whole vocabulary, which takes many times as long.
+    The chain gets only the tokens that it may draw, and draws bit for bit what it would draw from the whole
+    vocabulary, which takes many times as long.
     """
 
     def __init__(
@@ -996,9 +994,10 @@ class Sampler:
         return int(candidates["id"][array.selected])
 
     def _possible(self, logits: Floats) -> NDArray[np.intp]:
-        """Ids, in ascending order, of the tokens that the chain may draw, and maybe of some more: it draws the
-        lines itself. All of them where what it draws depends on all: for top-p alone, and where top-k sorts
-        equal logits, whose order depends on whatever else it sorts."""
+        """Ids, in ascending order, of the tokens that the chain may draw, and of a few more: it draws the
+        line itself. All ids where the draw depends on every token: for top-p without top-k, which sums up all
+        probabilities, and for top-k among equal logits, which come out of its sort in an order that depends
+        on the others."""
         n = len(logits)
         if 0 < self._top_k < n:
             ids = largest(logits, self._top_k)

@@ -86,7 +86,8 @@ class Rows:
             self.late_s += time.perf_counter() - started
         assert self._logits is not None
         self.committed = i + 1
-        return self._logits[0 if self.one_by_one else i]
+        row: Floats = self._logits[0 if self.one_by_one else i]
+        return row
 
 
 class Reply:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ds4chat.engine.llama  # isort: skip  # first, so that llama.cpp is loaded before numpy
 import llama_cpp.llama_cpp as C
 import numpy as np
 import pytest
@@ -47,9 +46,7 @@ class WholeVocabulary:
 
     def sample(self, logits: np.ndarray) -> int:
         self._rows["id"], self._rows["logit"] = np.arange(VOCABULARY), logits
-        array = C.llama_token_data_array(
-            ctypes.cast(self._data, C.llama_token_data_p), VOCABULARY, -1, False
-        )
+        array = C.llama_token_data_array(ctypes.cast(self._data, C.llama_token_data_p), VOCABULARY, -1, False)
         C.llama_sampler_apply(self._chain, ctypes.byref(array))
         token = int(self._data[array.selected].id)
         C.llama_sampler_accept(self._chain, token)
@@ -124,7 +121,7 @@ def test_ten_thousand_draws_are_those_of_the_whole_vocabulary(
 
 
 def test_few_candidates_are_handed_over(model: Model) -> None:
-    """What the speed comes from: of a row of different logits little more than top-k, or what min-p leaves."""
+    """Little more than top-k of a row of different logits, or what min-p leaves: that is what saves time."""
     row = next(rows(3))
     by_top_k = Sampler(model, temp=1, top_k=40, top_p=0.9, min_p=0.05, penalty=1.0, seed=1)
     assert 40 <= len(by_top_k._possible(row)) <= 60

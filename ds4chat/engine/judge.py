@@ -27,8 +27,8 @@ def choose(logits: Floats) -> int:
     return int(logits.argmax())
 
 
-_GROUPS = 1024
-"""Columns that a row is cut into: wide enough for a core's vectors, few enough to sort."""
+_COLUMNS = 512
+"""A row is cut into as many: enough for a core's vectors, few enough to sort."""
 
 
 def largest(logits: Floats, count: int) -> NDArray[np.intp]:
@@ -36,20 +36,14 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
     least of them, and perhaps of a few more.
 
     Of the maxima of the row's columns, ``count`` reach the least of the ``count`` largest maxima, so no logit
-    below it is among the ``count`` largest: one pass instead of a sort.
+    below it is among the ``count`` largest: two passes instead of a sort.
     """
-    n = len(logits) // _GROUPS * _GROUPS
-    if count > _GROUPS // 4 or n == 0:
-        if count >= len(logits):
-            return np.arange(len(logits))
-        return np.flatnonzero(logits >= np.partition(logits, -count)[-count])
-    table = logits[:n].reshape(-1, _GROUPS)
-    maxima = table.max(axis=0)
-    least = np.partition(maxima, -count)[-count]
-    columns = np.flatnonzero(maxima >= least)
-    found = np.flatnonzero(table.take(columns, axis=1) >= least)
-    ids = found // len(columns) * _GROUPS + columns[found % len(columns)]
-    return np.concatenate((ids, n + np.flatnonzero(logits[n:] >= least)))
+    if count >= len(logits):
+        return np.arange(len(logits))
+    n = len(logits) // _COLUMNS * _COLUMNS
+    few = n and count <= _COLUMNS // 4
+    bounds = logits[:n].reshape(-1, _COLUMNS).max(axis=0) if few else logits
+    return (logits >= np.partition(bounds, -count)[-count]).nonzero()[0]
 
 
 def decides(logits: Floats, best: int) -> bool:
@@ -111,13 +105,15 @@ def propose(logits: Floats) -> Proposal:
 
     A row without a number in it, which a damaged model makes, is proposed without any confidence.
     """
-    best = choose(logits)
-    top = float(logits[best])
+    ids = largest(logits, 10)
+    near = logits[ids].tolist()
+    top = max(near, default=math.nan)
     if not math.isfinite(top):
-        return Proposal(best, 0.0, 0.0)
-    ten = sorted(logits[largest(logits, 10)].tolist(), reverse=True)[:10]
+        return Proposal(choose(logits), 0.0, 0.0)
+    best = int(ids[near.index(top)])
+    ten = sorted(near, reverse=True)[:10]
     gap = top - ten[1] if len(ten) > 1 and math.isfinite(ten[1]) else 0.0
-    return Proposal(best, gap, 1.0 / sum(math.exp(logit - top) for logit in ten))
+    return Proposal(best, gap, 1.0 / sum([math.exp(logit - top) for logit in ten]))
 
 
 def distribution(logits: Floats) -> tuple[NDArray[np.float64], float]:

@@ -52,9 +52,8 @@ class StepCost:
 class DepthController(Protocol):
     """Chooses the depth of each step. One step is choose, keep_drafting after each draft, observe."""
 
-    def begin(self, unread: int = 0) -> None:
-        """A new reply starts: its text may be of another kind than the last one's. ``unread``: tokens of the
-        prompt that the drafter has yet to catch up with."""
+    def begin(self) -> None:
+        """A new reply starts: its text may be of another kind than the last one's."""
 
     def choose(self, limit: int) -> int:
         """The depth for the next step, 0..limit. ``limit`` is what the context, the token budget and the
@@ -77,7 +76,7 @@ class FixedDepth:
             raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
         self.depth = depth
 
-    def begin(self, unread: int = 0) -> None:
+    def begin(self) -> None:
         """Nothing is remembered from one reply to the next."""
 
     def choose(self, limit: int) -> int:
@@ -160,7 +159,7 @@ class AutoDepth:
 
     # -- the contract
 
-    def begin(self, unread: int = 0) -> None:
+    def begin(self) -> None:
         """A new reply: what is known of acceptance weighs little, and the drafter is tried at once, or later
         the more replies in a row it was tried in without paying."""
         self._ledger = Ledger()
@@ -176,8 +175,7 @@ class AutoDepth:
         self._wake = 0 if late < 0 else max(0, (self.FIRST_REST << min(late, 5)) - self._without)
         self._failed = 0
         self._paid = False
-        self._rows = self._same = self._depth = 0
-        self._rested = unread
+        self._rows = self._same = self._rested = self._depth = 0
 
     def choose(self, limit: int) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
@@ -228,7 +226,7 @@ class AutoDepth:
             self._rows = rows
         expected = table.step_ms(step.drafted, calls) + sum(table.change[self._same : self._same + 1])
         if calls and self._rested > RESTED:
-            expected += self._rested * table.catch_up
+            expected += table.catch_up
         rest_ms = max(0.0, step.total_ms - step.draft_ms - step.verify_ms)
         table.learn(rows, self._same, calls, self._rested, step.draft_ms, step.verify_ms, rest_ms)
         # One stalled step says nothing of the ones to come.
@@ -296,7 +294,7 @@ class AutoDepth:
         table = self.table
         assert table is not None
         there = table.change_ms(self._same if depth + 1 == self._rows else 0)
-        behind = self._rested * table.catch_up if self._rested > RESTED else 0.0
+        behind = table.catch_up if self._rested > RESTED else 0.0
         return there + table.change_ms() + behind
 
     def _run(self, limit: int) -> int:

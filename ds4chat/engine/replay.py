@@ -57,7 +57,7 @@ def compare(
     None when ``stop`` asked for it. The cache holds more tokens afterwards.
     """
     request = replace(finished.request, max_tokens=-1)
-    reply = Generation(request, finished.prompt, target, finished.tuning, finished.seed)
+    reply = Generation(request, finished.prompt, target.model, finished.tuning, finished.seed)
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
     ends = finished.end_token >= 0
     wanted = finished.compared
@@ -70,7 +70,7 @@ def compare(
                 settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
-            own = reply.own_choice(row, 0)
+            own = reply.own_choice(row)
             if own != expected:
                 gap = judge.top_gap(row, judge.choose(row))
                 return Replayed(

@@ -37,7 +37,6 @@ from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
-from ds4chat.engine.drafters.hidden import MAX_BACKLOG
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
     Emit,
@@ -134,14 +133,14 @@ class Session:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Generation(request, prompt, self.target, tuning, seed)
+        reply = Generation(request, prompt, self.target.model, tuning, seed)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
             prefill_ms = _ms_since(started)
             self._auto.table = self._costs.at(len(prompt.tokens))
-            self._auto.begin(min(len(prompt.tokens) - 1 - reused, MAX_BACKLOG))
+            self._auto.begin()
             decoding = time.perf_counter()
             index = 0
             while not reply.finish:

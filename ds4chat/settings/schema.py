@@ -189,7 +189,7 @@ class Settings:
         "auto",
         "depth",
         "speculation",
-        "Most tokens drafted per step, 1 to 16, or auto: the depth that this machine's measured costs and "
+        "Most drafts per step, 1 to 16, or auto: the depth that this machine's measured costs and "
         "the running acceptance say is fastest, 0 included. The demo, whose drafts seldom pay on a CPU, "
         "keeps 2, so that there are drafts to see. In ds4, 1 means no speculation; here it is one real "
         "draft.",

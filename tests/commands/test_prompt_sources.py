@@ -135,7 +135,7 @@ def test_a_pipe_that_nobody_closes_is_named_and_not_waited_for_in_silence() -> N
     assert process.stdin is not None
     assert process.stderr is not None
     said = process.stderr.readline()
-    assert said == "ds4chat: reading the prompt from standard input until it ends; </dev/null gives none.\n"
+    assert said == "ds4chat: reading the prompt from standard input until it ends; use </dev/null for none.\n"
     process.stdin.close()
     assert "absent.gguf does not exist" in process.stderr.read()
     process.stderr.close()

@@ -7,7 +7,6 @@ from typing import Any
 
 from ds4chat.engine.baseline import PlainTime, plain_steps
 from ds4chat.engine.events import (
-    UNKNOWN_ID,
     Ended,
     Event,
     FinishReason,
@@ -18,7 +17,7 @@ from ds4chat.engine.events import (
     Revised,
     Step,
 )
-from ds4chat.engine.loops import LoopDetector
+from ds4chat.engine.loops import LoopDetector, identity
 
 OUTCOMES: tuple[Outcome, ...] = (
     "full",
@@ -147,7 +146,7 @@ class Stats:
             self._open_loop.clear()
         known = self._loop.looping
         for token in step.tokens:
-            self._loop.push(token.text if token.id == UNKNOWN_ID else token.id)
+            self._loop.push(identity(token))
         if not self._loop.looping:
             return
         if self.loop_since is None:

@@ -75,6 +75,9 @@ class Block:
     drafted: int | None = None
     accepted: int | None = None
     ms: float | None = None
+    ended: bool = False
+    """The token that ended the reply follows ``tokens``. Else a step with no more tokens than accepted drafts
+    was cut."""
 
 
 @dataclass(frozen=True, slots=True)

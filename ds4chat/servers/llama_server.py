@@ -245,7 +245,7 @@ class LlamaReader:
         counters = Counters(whole(timings.get("draft_n")), whole(timings.get("draft_n_accepted")))
         blocks += self._steps.end(total, number(timings.get("predicted_ms")) or 0.0, *_pair(counters))
         if self._reason and self._ended_by_token and blocks:
-            blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1])
+            blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1], ended=True)
         yield from blocks
         if self._reason is None:
             return

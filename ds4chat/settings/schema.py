@@ -438,8 +438,7 @@ class Settings:
         "demo",
         "choice",
         "context",
-        "End a reply that repeats itself: always, never, or with the demo's small model alone. Not with a "
-        "server.",
+        "End a reply that repeats itself: always, never, or with the demo's small model alone.",
         choices=("demo", "on", "off"),
         live=True,
     )

@@ -122,6 +122,8 @@ SAMPLING: Mapping[str, str] = {
     "seed": "seed",
 }
 """Fields of a Tuning by the names that most servers have for them."""
+OPEN_TURN: Mapping[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+"""Fields of a chat request that leave its last message open, by the names that most servers have for them."""
 
 
 class Reader(Protocol):
@@ -189,6 +191,24 @@ class Asked:
         """The conversation as OpenAI's interface takes it."""
         return [{"role": m.role, "content": m.content} for m in self.generate.messages]
 
+    @property
+    def begun(self) -> str:
+        """The answer that the reply goes on with; empty where it begins a turn."""
+        last = self.generate.messages[-1] if self.generate.messages else None
+        goes_on = last is not None and last.role == "assistant" and last.content.strip()
+        return last.content if last is not None and goes_on else ""
+
+    @property
+    def think(self) -> bool:
+        """The model is to think first. Where it goes on with an answer, that is over."""
+        return self.generate.think and not self.begun
+
+    def check_open(self, prompt: str, instead: str) -> None:
+        """Make sure that the prompt that the server made of the conversation ends within the answer that is
+        to be gone on with. Raises ServerError; ``instead`` says what to do, as a sentence."""
+        if not prompt.endswith(self.begun):
+            raise no_going_on(f"The server at {self.endpoint.url}", instead)
+
 
 class Spoken:
     """The text of a reply as it comes, its thinking told apart by the tags that models spell out."""
@@ -225,6 +245,16 @@ def raise_for(payload: Mapping[str, Any]) -> None:
         "retry.",
         "refused",
         kind=kind,
+    )
+
+
+def no_going_on(server: str, instead: str) -> ServerError:
+    """The refusal to go on with a reply over a server that would begin a new turn; ``instead`` says what to
+    do, as a sentence."""
+    return ServerError(
+        f"{server} closes the assistant's turn instead of going on with it, so the reply stays as it is. "
+        f"{instead}",
+        "refused",
     )
 
 

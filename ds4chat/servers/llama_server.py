@@ -21,6 +21,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     SAMPLING,
     About,
     Asked,
@@ -121,11 +122,9 @@ class LlamaServer:
         if generate.ignore_eos:
             body["ignore_eos"] = True
         if generate.prompt is None and not asked.about.template:
-            body |= {
-                "messages": asked.messages(),
-                "stream_options": {"include_usage": True},
-                "chat_template_kwargs": {"enable_thinking": generate.think},
-            }
+            if asked.begun:
+                self._rendered(asked)  # to see that it leaves the turn open
+            body |= self._conversation(asked) | {"stream_options": {"include_usage": True}}
             if generate.max_tokens >= 0:
                 body["max_tokens"] = generate.max_tokens
             asked.marks["chat"] = True
@@ -140,18 +139,24 @@ class LlamaServer:
 
     def _rendered(self, asked: Asked) -> str:
         """The conversation by the server's own template. Raises ServerError."""
-        body: dict[str, Any] = {
-            "messages": asked.messages(),
-            "chat_template_kwargs": {"enable_thinking": asked.generate.think},
-        }
+        body = self._conversation(asked)
         if asked.about.model:
             body["model"] = asked.about.model
         answer = asked.endpoint.ask("/apply-template", body, timeout=60.0, stop=asked.stop)
         prompt = table(answer.json()).get("prompt")
         if answer.status != 200 or not isinstance(prompt, str):
             raise refusal(asked.endpoint, "/apply-template", answer.status, answer.json())
+        asked.check_open(prompt, "Start it without --no-prefill-assistant.")
         asked.marks["prompt"] = prompt
         return prompt
+
+    def _conversation(self, asked: Asked) -> dict[str, Any]:
+        """Fields of a request that hold the conversation."""
+        return {
+            "messages": asked.messages(),
+            "chat_template_kwargs": {"enable_thinking": asked.think},
+            **(OPEN_TURN if asked.begun else {}),
+        }
 
     def reader(self, asked: Asked) -> LlamaReader:
         if asked.marks.get("chat"):

@@ -19,12 +19,13 @@ from ds4chat.servers.dialect import (
     first,
     number,
     raise_for,
+    refusal,
     table,
     text_of,
     whole,
 )
-from ds4chat.servers.http import Endpoint
-from ds4chat.servers.openai import REASONS
+from ds4chat.servers.http import ANSWER_S, Endpoint
+from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
 
 
 class Ollama:
@@ -58,11 +59,24 @@ class Ollama:
         if generate.stop:
             options["stop"] = list(generate.stop)
         body: dict[str, Any] = {"model": asked.about.model, "stream": True, "options": options}
-        if not generate.think:
+        if not asked.think:
             body["think"] = False
         if generate.prompt is not None:
             return Request("/api/generate", body | {"prompt": generate.prompt, "raw": True})
-        return Request("/api/chat", body | {"messages": asked.messages()})
+        body["messages"] = asked.messages()
+        if asked.begun:
+            self._check_open(asked, body)
+        return Request("/api/chat", body)
+
+    def _check_open(self, asked: Asked, body: Mapping[str, Any]) -> None:
+        """Make sure that the model's template leaves the last turn open: not all do. Raises ServerError."""
+        # A server too old to show the prompt alone answers instead, with a token at most.
+        shown = {"_debug_render_only": True, "stream": False, "options": {"num_predict": 1}}
+        answer = asked.endpoint.ask("/api/chat", {**body, **shown}, timeout=ANSWER_S, stop=asked.stop)
+        if answer.status != 200:
+            raise refusal(asked.endpoint, "/api/chat", answer.status, answer.json())
+        prompt = table(table(answer.json()).get("_debug_info")).get("rendered_template")
+        asked.check_open(text_of(prompt), ASK_IN_WORDS)
 
     def reader(self, asked: Asked) -> OllamaReader:
         return OllamaReader()

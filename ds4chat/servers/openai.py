@@ -16,6 +16,7 @@ from ds4chat.servers.dialect import (
     Request,
     Spoken,
     first,
+    no_going_on,
     raise_for,
     refusal,
     table,
@@ -25,6 +26,7 @@ from ds4chat.servers.dialect import (
 from ds4chat.servers.http import Endpoint
 
 REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
+ASK_IN_WORDS = "Ask it in a prompt to go on."
 
 
 class OpenAI:
@@ -37,6 +39,8 @@ class OpenAI:
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
     )
+    open_turn: Mapping[str, Any] = {}
+    """Fields of a chat request that leave its last message open; empty where the interface has none."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
@@ -76,6 +80,10 @@ class OpenAI:
             body["stop"] = list(generate.stop)
         if generate.prompt is not None:
             return Request("/v1/completions", body | {"prompt": generate.prompt})
+        if asked.begun:
+            if not self.open_turn:
+                raise no_going_on(f"{self.kind} at {asked.endpoint.url}", ASK_IN_WORDS)
+            body |= self.open_turn
         return Request("/v1/chat/completions", body | {"messages": asked.messages()})
 
     def reader(self, asked: Asked) -> Reader:

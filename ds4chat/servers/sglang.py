@@ -13,6 +13,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     About,
     Asked,
     Block,
@@ -52,6 +53,7 @@ class SGLang(OpenAI):
         "strict": "SGLang verifies in batches: there is no strict mode",
         "seed": "SGLang takes one seed at its start: --random-seed",
     }
+    open_turn = OPEN_TURN
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/server_info")
@@ -73,7 +75,9 @@ class SGLang(OpenAI):
     def request(self, asked: Asked) -> Request:
         generate = asked.generate
         if generate.prompt is None:
-            return super().request(asked)
+            request = super().request(asked)
+            thinking = {"chat_template_kwargs": {"enable_thinking": asked.think}}
+            return Request(request.path, request.body | thinking)
         sampling: dict[str, Any] = asked.sampling(self.sampling)
         if generate.max_tokens >= 0:
             sampling["max_new_tokens"] = generate.max_tokens

@@ -15,6 +15,7 @@ from typing import Any
 
 from ds4chat.engine.events import Counters, FinishReason, Origin, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     SAMPLING,
     About,
     Asked,
@@ -46,6 +47,7 @@ class Vllm(OpenAI):
         f"it was started with {DETAILED}"
     )
     sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
+    open_turn = OPEN_TURN
     fixed: Mapping[str, str] = {
         "depth": "vLLM reads it at its start alone: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",
@@ -73,7 +75,7 @@ class Vllm(OpenAI):
             body["ignore_eos"] = True
         if asked.generate.prompt is None:
             # The text of each token of a chunk comes with its log probability alone.
-            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": asked.generate.think}}
+            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": asked.think}}
         else:
             body["logprobs"] = 0
         return Request(request.path, body)

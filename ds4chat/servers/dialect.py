@@ -7,11 +7,11 @@ into Progress, Blocks and an End. Readers are pure: they know neither clock nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ds4chat.engine.events import Counters, FinishReason, Generate, Tells, Token
+from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.thinking import ReplyFormat, ReplyText
 from ds4chat.servers.http import Endpoint, ServerError, said
 
@@ -78,6 +78,28 @@ class Block:
     ended: bool = False
     """The token that ended the reply follows ``tokens``. Else a step with no more tokens than accepted drafts
     was cut."""
+
+
+def of_origin(token: Token, origin: Origin) -> Token:
+    """The token, its origin being known now."""
+    return Token(token.id, token.text, origin, token.thinking)
+
+
+def step_of(tokens: Sequence[Token], drafted: int, accepted: int, ms: float | None = None) -> Block:
+    """The step in which so many drafts were verified and accepted, its tokens with their origins: those
+    accepted, one of the target's own, and none of which anything is known after it. A reply that ends inside
+    the step leaves accepted drafts counted and never sent."""
+    own: Origin = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
+    accepted = min(accepted, len(tokens))
+    return Block(
+        tuple(
+            of_origin(t, "accepted" if i < accepted else own if i == accepted else "unknown")
+            for i, t in enumerate(tokens)
+        ),
+        drafted,
+        accepted,
+        ms,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +247,7 @@ class Spoken:
 
     def push(self, text: str) -> tuple[str, bool]:
         """What a token's text adds, and whether it belongs to the thinking."""
-        return self._text.push(text.encode("utf-8", "replace"))
+        return self._text.push_text(text)
 
     def finish(self, end: End) -> End:
         """The end with the text that was held back."""

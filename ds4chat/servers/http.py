@@ -90,6 +90,14 @@ class Answer:
             return None
 
 
+class _StoppedError(Exception):
+    """The answer is not wanted any more."""
+
+
+WIRE_ERRORS = (_StoppedError, OSError, http.client.HTTPException, ValueError)
+"""What goes wrong between a request and the end of its answer; ``Endpoint.explanation`` says in words."""
+
+
 def never() -> bool:
     """The ``stop`` of a request that is wanted to its end."""
     return False
@@ -183,15 +191,16 @@ class Endpoint:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
-            with self._explained(path):
+            try:
                 # A server that refuses a long request answers before it has read it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(
                         "GET" if payload is None else "POST", self._path + path, payload, headers
                     )
                 response = connection.getresponse()
-            with self._explained(path):
-                yield Stream(response, lambda: self._explained(path))
+            except WIRE_ERRORS as error:
+                raise self.explanation(path, error) from None
+            yield Stream(response, self, path)
         finally:
             connection.close()
             wire.shut()
@@ -239,56 +248,46 @@ class Endpoint:
             return False
         return True
 
-    @contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        """Turn what sockets and http.client raise into ServerErrors."""
-        try:
-            yield
-        except _StoppedError:
-            raise ServerError("The request was stopped.", "stopped") from None
-        except TimeoutError as error:
-            raise ServerError(
+    def explanation(self, path: str, error: Exception) -> ServerError:
+        """What one of WIRE_ERRORS on the way of a request means, as a sentence that says what to do."""
+        if isinstance(error, _StoppedError):
+            return ServerError("The request was stopped.", "stopped")
+        if isinstance(error, TimeoutError):
+            return ServerError(
                 f"The server at {self.url} did not answer {path} within {error.args[0]:.0f} s. Look whether "
-                "it "
-                "hangs, and start it again.",
+                "it hangs, and start it again.",
                 "silent",
-            ) from None
-        except (OSError, http.client.IncompleteRead, http.client.RemoteDisconnected):
-            raise ServerError(
+            )
+        if isinstance(error, OSError | http.client.IncompleteRead | http.client.RemoteDisconnected):
+            return ServerError(
                 f"The server at {self.url} broke off while it answered {path}. Look at what it wrote last, "
-                "and "
-                "start it again.",
+                "and start it again.",
                 "broken",
-            ) from None
-        except (http.client.HTTPException, ValueError):
-            raise ServerError(
-                f"What answers at {self.url}{path} does not speak HTTP. Look whether the address and its "
-                "port "
-                "are right.",
-                "strange",
-            ) from None
+            )
+        return ServerError(
+            f"What answers at {self.url}{path} does not speak HTTP. Look whether the address and its port "
+            "are right.",
+            "strange",
+        )
 
 
 class Stream:
     """An answer while it comes."""
 
-    def __init__(self, response: http.client.HTTPResponse, explained: Callable[[], Any]) -> None:
-        self._response = response
-        self._explained = explained
+    def __init__(self, response: http.client.HTTPResponse, endpoint: Endpoint, path: str) -> None:
+        self._response, self._endpoint, self._path = response, endpoint, path
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.getheaders()}
 
     def read(self) -> bytes:
         """What came next, as soon as there is any; b"" at the end. Raises ServerError."""
-        with self._explained():
+        try:
             part = self._response.read1(1 << 16)
             if not part and self._response.length:
                 raise http.client.IncompleteRead(b"")
-            return part
-
-
-class _StoppedError(Exception):
-    """The answer is not wanted any more."""
+        except WIRE_ERRORS as error:
+            raise self._endpoint.explanation(self._path, error) from None
+        return part
 
 
 class _Wire:

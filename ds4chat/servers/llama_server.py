@@ -34,8 +34,10 @@ from ds4chat.servers.dialect import (
     first,
     ids_of,
     number,
+    of_origin,
     raise_for,
     refusal,
+    step_of,
     table,
     text_of,
     whole,
@@ -223,8 +225,8 @@ class LlamaReader:
             self._reason = "length" if reason == "length" else "stop"
             self._ended_by_token = reason == "stop"
 
-    def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> Iterator[Block]:
-        yield from self._release()
+    def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
+        out = self._release()
         timings = self._timings
         at = (
             whole(timings.get("predicted_n")),
@@ -234,17 +236,18 @@ class LlamaReader:
         )
         if not text:
             self._held = at, ids[0] if ids else UNKNOWN_ID
-            return
+            return out
         said, inside = (text, True) if thinking else self._spoken.push(text)
-        yield from self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
+        return out + self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
 
-    def _release(self) -> Iterator[Block]:
-        if self._held is not None:
-            (at, id_), self._held = self._held, None
-            yield from self._steps.take(*at, Token(id_, "", "unknown", self._spoken.inside))
+    def _release(self) -> list[Block]:
+        if self._held is None:
+            return []
+        (at, id_), self._held = self._held, None
+        return self._steps.take(*at, Token(id_, "", "unknown", self._spoken.inside))
 
     def finish(self) -> Iterator[Piece]:
-        blocks = list(self._release())
+        blocks = self._release()
         timings = self._timings
         total = whole(timings.get("predicted_n"))
         counters = Counters(whole(timings.get("draft_n")), whole(timings.get("draft_n_accepted")))
@@ -305,16 +308,7 @@ class _Step:
         """What is known of it, its tokens with their origins."""
         if unknown:
             return Block(tuple(self.tokens), ms=self.ms)
-        own: Origin = (
-            "plain" if not self.drafted else "bonus" if self.accepted == self.drafted else "corrected"
-        )
-        # A reply that ends inside a step leaves accepted tokens counted and never sent.
-        accepted = min(self.accepted, len(self.tokens))
-        tokens = tuple(
-            replace(t, origin="accepted" if i < self.accepted else own if i == self.accepted else "unknown")
-            for i, t in enumerate(self.tokens)
-        )
-        return Block(tokens, self.drafted, accepted, self.ms)
+        return step_of(self.tokens, self.drafted, self.accepted, self.ms)
 
 
 class Steps:
@@ -437,7 +431,7 @@ class Steps:
         # The chunks at one time are of one step, and at most its last two are not accepted drafts.
         sure = len(step.tokens) - step.lead - 2
         tokens = [
-            replace(t, origin="accepted") if step.lead <= i < step.lead + sure else t
+            of_origin(t, "accepted") if step.lead <= i < step.lead + sure else t
             for i, t in enumerate(step.tokens)
         ]
         return [Block(tuple(tokens), ms=step.ms)]

@@ -23,6 +23,7 @@ from ds4chat.servers.dialect import (
     Request,
     Spoken,
     ids_of,
+    of_origin,
     raise_for,
     refusal,
     table,
@@ -144,9 +145,9 @@ class GenerateReader:
         named = (*ids, *[UNKNOWN_ID] * (count - len(ids)))
         tokens = [Token(id_, said if i == 0 else "", "unknown", thinking) for i, id_ in enumerate(named)]
         if verified == 0 and (self._speculates is False or (not self._ids and count == 1)):
-            return Block(tuple(replace(token, origin="plain") for token in tokens), 0, 0)
+            return Block(tuple(of_origin(token, "plain") for token in tokens), 0, 0)
         if verified == 1 and correct == count - 1:
-            tokens = [replace(t, origin="accepted") if i < correct else t for i, t in enumerate(tokens)]
+            tokens = [of_origin(t, "accepted") if i < correct else t for i, t in enumerate(tokens)]
         return Block(tuple(tokens))
 
     def finish(self) -> Iterator[Piece]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ds4chat.engine.events import Counters, FinishReason, Origin, Tells, Token
+from ds4chat.engine.events import Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     SAMPLING,
@@ -26,6 +26,8 @@ from ds4chat.servers.dialect import (
     Revision,
     ids_of,
     number,
+    of_origin,
+    step_of,
     table,
     text_of,
     whole,
@@ -110,9 +112,9 @@ class VllmReader(OpenAIReader):
     def _provisional(self, chunk: tuple[Token, ...], *, opening: bool) -> Block:
         """What is known of a chunk while the reply is written."""
         if self._speculates is False or (opening and len(chunk) == 1):
-            return Block(tuple(replace(token, origin="plain") for token in chunk), 0, 0)
+            return Block(tuple(of_origin(token, "plain") for token in chunk), 0, 0)
         *accepted, own = chunk
-        return Block((*(replace(token, origin="accepted") for token in accepted), own))
+        return Block((*(of_origin(token, "accepted") for token in accepted), own))
 
     def finish(self) -> Iterator[Piece]:
         told = table(self._metrics.get("speculative_decoding"))
@@ -164,7 +166,7 @@ def _by_chunks(
     """One chunk a step; None where the lists do not fit that."""
     if len(chunks[0]) != 1 or len(drafted) > len(chunks) - 1:
         return None
-    blocks = [_step(chunks[0], 0, 0)]
+    blocks = [step_of(chunks[0], 0, 0)]
     rest = list(chunks[1:])
     at = 0  # the next step with drafts
     ones: list[tuple[Token, ...]] = []
@@ -175,9 +177,9 @@ def _by_chunks(
         if len(misses) > len(ones):
             return False
         if len(misses) == len(ones):
-            blocks.extend(_step(one, k, 0) for one, k in zip(ones, misses))
+            blocks.extend(step_of(one, k, 0) for one, k in zip(ones, misses))
         elif not misses:
-            blocks.extend(_step(one, 0, 0) for one in ones)
+            blocks.extend(step_of(one, 0, 0) for one in ones)
         else:
             blocks.extend(Block(one) for one in ones)
         ones = []
@@ -197,7 +199,7 @@ def _by_chunks(
             return None
         if not settle(drafted[begin:at]):
             return None
-        blocks.append(_step(chunk, drafted[at], accepted[at]))
+        blocks.append(step_of(chunk, drafted[at], accepted[at]))
         at += 1
     if any(accepted[at:]) or not settle(drafted[at:]):
         return None
@@ -212,19 +214,10 @@ def _in_a_row(
     tokens = [token for chunk in chunks for token in chunk]
     missing = sum(accepted) + len(accepted) - (len(tokens) - 1)
     if not 0 <= missing <= accepted[-1]:
-        opening = _step(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
+        opening = step_of(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
         return [opening, *(Block(chunk) for chunk in chunks[1:])]
-    blocks, at = [_step(tokens[:1], 0, 0)], 1
+    blocks, at = [step_of(tokens[:1], 0, 0)], 1
     for a, k in zip(accepted, drafted):
-        blocks.append(_step(tokens[at : at + a + 1], k, a))
+        blocks.append(step_of(tokens[at : at + a + 1], k, a))
         at += a + 1
     return blocks
-
-
-def _step(tokens: Sequence[Token], drafted: int, accepted: int) -> Block:
-    own: Origin = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
-    return Block(
-        tuple(replace(t, origin="accepted" if i < accepted else own) for i, t in enumerate(tokens)),
-        drafted,
-        min(accepted, len(tokens)),
-    )

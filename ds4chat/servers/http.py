@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import math
 import os
 import socket
 import ssl
@@ -157,9 +158,10 @@ class Endpoint:
         stop: Callable[[], bool] = never,
     ) -> Answer:
         """The whole answer to a GET, or to a POST of ``body`` as JSON, whatever its status. ``timeout``:
-        longest silence in seconds. Raises ServerError."""
-        with self.stream(path, body, timeout=timeout or CONNECT_S, stop=stop) as reply:
-            content = b""
+        seconds until all of it is there. Raises ServerError."""
+        timeout = timeout or CONNECT_S
+        with self.stream(path, body, timeout=timeout, stop=stop, until=time.monotonic() + timeout) as reply:
+            content = bytearray()
             while len(content) <= MOST_BYTES and (part := reply.read()):
                 content += part
             if len(content) > MOST_BYTES:
@@ -168,7 +170,7 @@ class Endpoint:
                     "asked. Look whether the address is right.",
                     "strange",
                 )
-            return Answer(reply.status, reply.headers, content)
+            return Answer(reply.status, reply.headers, bytes(content))
 
     @contextmanager
     def stream(
@@ -178,10 +180,12 @@ class Endpoint:
         *,
         timeout: float | None = None,
         stop: Callable[[], bool] = never,
+        until: float = math.inf,
     ) -> Iterator[Stream]:
         """The answer while it comes; leaving the block closes the connection, which tells the server to stop.
-        Raises ServerError, also out of the block's own reads."""
-        wire = self._connect(timeout or ANSWER_S, stop)
+        ``timeout``: longest silence in seconds. ``until``: when, by time.monotonic, it has to be over. Raises
+        ServerError, also out of the block's own reads."""
+        wire = self._connect(timeout or ANSWER_S, stop, until)
         connection = http.client.HTTPConnection(self.host, self.port)
         connection.sock = wire  # type: ignore[assignment]
         headers = {"Accept-Encoding": "identity", "User-Agent": "ds4chat"}
@@ -205,7 +209,7 @@ class Endpoint:
             connection.close()
             wire.shut()
 
-    def _connect(self, timeout: float, stop: Callable[[], bool]) -> _Wire:
+    def _connect(self, timeout: float, stop: Callable[[], bool], until: float) -> _Wire:
         """A connection, encrypted where the address says so. Raises ServerError."""
         if stop():
             raise ServerError("The request was stopped.", "stopped")
@@ -231,12 +235,14 @@ class Endpoint:
                 ) from None
             except (OSError, ValueError) as error:
                 sock.close()
+                silent = isinstance(error, TimeoutError)
+                reason = f"no answer within {CONNECT_S:.0f} s" if silent else _reason(error)
                 raise ServerError(
-                    f"{self.url} does not speak TLS ({_reason(error)}). Look whether the address begins with "
-                    "http:// instead.",
+                    f"The server at {self.url} does not speak TLS ({reason}). Look whether the address begins"
+                    " with http:// instead.",
                     "unreachable",
                 ) from None
-        return _Wire(sock, timeout, stop, self._takes_connections)
+        return _Wire(sock, timeout, stop, until, self._takes_connections)
 
     def _takes_connections(self) -> bool:
         """Whether the server still listens; a full queue is no end."""
@@ -294,9 +300,14 @@ class _Wire:
     """A socket as http.client takes one, whose reads look after the limits."""
 
     def __init__(
-        self, sock: socket.socket, timeout: float, stop: Callable[[], bool], alive: Callable[[], bool]
+        self,
+        sock: socket.socket,
+        timeout: float,
+        stop: Callable[[], bool],
+        until: float,
+        alive: Callable[[], bool],
     ) -> None:
-        self._sock, self._timeout, self._stop, self._alive = sock, timeout, stop, alive
+        self._sock, self._timeout, self._stop, self._until, self._alive = sock, timeout, stop, until, alive
 
     def sendall(self, data: bytes) -> None:
         """Send all of it. Raises OSError, TimeoutError with the seconds."""
@@ -323,6 +334,8 @@ class _Wire:
         """Wait for bytes and take them. Raises _StoppedError, TimeoutError with the seconds, OSError."""
         begun = looked = 0.0
         while not self._stop():
+            if time.monotonic() > self._until:
+                raise TimeoutError(self._timeout)
             try:
                 return self._sock.recv_into(buffer)
             except ssl.SSLEOFError:

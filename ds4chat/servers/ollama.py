@@ -33,11 +33,14 @@ class Ollama:
 
     kind = "Ollama"
     tells: Tells = "nothing"
-    why = "it does not speculate"
+    why = "its replies have no word for drafts"
     sampling: Mapping[str, str] = SAMPLING
-    fixed: Mapping[str, str] = dict.fromkeys(
-        ("depth", "margin", "gate", "strict"), "Ollama does not speculate"
-    )
+    fixed: Mapping[str, str] = {
+        "depth": "Ollama reads it as it loads a model: PARAMETER draft_num_predict N in the Modelfile",
+        "gate": "Ollama has none",
+        "margin": "Ollama has none",
+        "strict": "Ollama verifies in batches: there is no strict mode",
+    }
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         if b"Ollama is running" not in endpoint.ask("/").body[:200]:
@@ -49,7 +52,7 @@ class Ollama:
         chosen = model or text_of(running.get("name")) or (names[0] if names else "")
         context = whole(running.get("context_length")) if running.get("name") == chosen else 0
         version = text_of(table(endpoint.ask("/api/version").json()).get("version"))
-        return About(chosen, version=version, context=context, speculates=False, models=names)
+        return About(chosen, version=version, context=context, models=names)
 
     def request(self, asked: Asked) -> Request:
         generate = asked.generate

@@ -44,7 +44,7 @@ class OpenAI:
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
-        if answer.status in (401, 403):
+        if answer.status not in (200, 404, 405):
             raise refusal(endpoint, "/v1/models", answer.status, answer.json())
         listed = table(answer.json()).get("data")
         if answer.status != 200 or not isinstance(listed, list):

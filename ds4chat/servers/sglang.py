@@ -1,8 +1,10 @@
 """SGLang: by step through its own /generate, which takes a prompt as it stands; in chat counters at the end.
 
-Written from SGLang's source. Each chunk of /generate holds the whole text and all ids so far, with cumulative
-``spec_verify_ct`` and ``spec_num_correct_drafts``: where one verification came since the last chunk, t more
-correct drafts are t accepted tokens and then one of the target's own. How many drafts it had is not told.
+Written from SGLang's source. A chunk of /generate holds the text and ids so far, or what is new of them, and
+may hold cumulative ``spec_verify_ct`` and ``spec_num_correct_drafts``: where one verification came since the
+last chunk, t more correct drafts are t accepted tokens and then one of the target's own. How many drafts it
+had is not told. Versions that fill these in with the last chunk alone tell totals, and chat tells them where
+its ``sglext`` has them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class SGLang(OpenAI):
 
     kind = "SGLang"
     tells: Tells = "counters"
-    why = "its chat tells totals at the end alone; a prompt as it stands (--raw) is told by step"
+    why = (
+        "its chat tells totals at the end at most; a prompt as it stands (--raw) is told by step where each "
+        "chunk carries the counters"
+    )
     sampling: Mapping[str, str] = {
         "temp": "temperature",
         "top_k": "top_k",
@@ -130,15 +135,24 @@ class GenerateReader:
             whole(meta.get("spec_verify_ct")),
             whole(meta.get("spec_num_correct_drafts")),
         )
-        new = text[len(self._text) :] if text.startswith(self._text) else text
-        fresh = ids[len(self._ids) :] if ids[: len(self._ids)] == self._ids else ids
+        reason = table(meta.get("finish_reason")).get("type")
+        if self._all_so_far(text, ids, counted[0] - isinstance(reason, str)):
+            new, fresh = text[len(self._text) :], ids[len(self._ids) :]
+        else:
+            new, fresh = text, ids
         count, verified, correct = (now - before for now, before in zip(counted, self._seen))
         if new or fresh:
             yield self._block(new, fresh, max(count, len(fresh), 1), verified, correct)
-        self._text, self._ids, self._seen = text or self._text, ids or self._ids, counted
-        reason = table(meta.get("finish_reason")).get("type")
+        self._text, self._ids, self._seen = self._text + new, self._ids + fresh, counted
         if isinstance(reason, str):
             self._reason = "error" if reason == "abort" else REASONS.get(reason, "stop")
+
+    def _all_so_far(self, text: str, ids: tuple[int, ...], count: int) -> bool:
+        """A chunk holds the reply so far, of at least ``count`` tokens. With --incremental-streaming-output
+        it holds what is new, which may begin as the reply did."""
+        if not ids:
+            return text.startswith(self._text)
+        return len(ids) >= count and ids[: len(self._ids)] == self._ids
 
     def _block(self, text: str, ids: tuple[int, ...], count: int, verified: int, correct: int) -> Block:
         said, thinking = self._spoken.push(text)

@@ -44,7 +44,7 @@ from ds4chat.servers.dialect import (
 )
 from ds4chat.servers.http import Endpoint, ServerError, said
 
-_AT_START = "llama-server reads it at its start alone: start it with "
+_AT_START = "llama-server reads it only at its start: start it with "
 _CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
 """Thinking between control tokens, which the native completion leaves out of its text: chat keeps it
 apart."""

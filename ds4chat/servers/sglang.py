@@ -53,7 +53,7 @@ class SGLang(OpenAI):
         "repeat_penalty": "repetition_penalty",
     }
     fixed: Mapping[str, str] = {
-        "depth": "SGLang reads it at its start alone: --speculative-num-steps",
+        "depth": "SGLang reads it only at its start: --speculative-num-steps",
         "gate": "SGLang has none",
         "margin": "SGLang has server-wide thresholds: --speculative-accept-threshold-single and -acc",
         "strict": "SGLang verifies in batches: there is no strict mode",

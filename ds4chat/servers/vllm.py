@@ -51,7 +51,7 @@ class Vllm(OpenAI):
     sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
     open_turn = OPEN_TURN
     fixed: Mapping[str, str] = {
-        "depth": "vLLM reads it at its start alone: num_speculative_tokens in --speculative-config",
+        "depth": "vLLM reads it only at its start: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",
         "margin": "vLLM keeps the target's distribution",
         "strict": "vLLM verifies in batches: there is no strict mode",

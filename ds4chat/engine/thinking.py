@@ -401,6 +401,8 @@ class ReplyText:
         self._ends |= dict.fromkeys(self._openers, "turn")
         self._always = (*filter(_is_symbol, form.marks), *self._ends)
         """The marks that count wherever they stand."""
+        self._shown_as_is = not (self._always or form.symbols)
+        """Within an answer that has begun no mark counts."""
         self._by = opened_by
         self._label = form.labels.get(opened_by, "")
         self._fresh = self.inside
@@ -433,6 +435,9 @@ class ReplyText:
 
     def push_text(self, text: str) -> tuple[str, bool]:
         """As ``push``, for whole characters."""
+        pending = self.inside or self._wrapped or self._held or self._ready
+        if self._shown_as_is and self._answered and not pending:
+            return text, False
         before = self.inside
         self._read(text)
         if not self._ready:

@@ -194,9 +194,7 @@ class LlamaReader:
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
-        self._model = text_of(payload.get("model")) or self._model
         self._timings = table(payload.get("timings")) or self._timings
-        self._usage = table(payload.get("usage")) or self._usage
         if "prompt_progress" in payload:
             progress = table(payload["prompt_progress"])
             yield Progress(
@@ -206,17 +204,28 @@ class LlamaReader:
                 number(progress.get("time_ms")) or 0.0,
             )
             return
-        choice = first(payload.get("choices"))
-        delta = table(choice.get("delta"))
-        thought = text_of(delta.get("reasoning_content"))
-        text = text_of(payload.get("content")) or text_of(delta.get("content")) or text_of(choice.get("text"))
-        ids = ids_of(payload.get("tokens"))
-        if payload.get("stop") is True:
+        if "choices" in payload:
+            yield from self._chat(payload)
+        elif payload.get("stop") is True:
             self._last = payload
+            self._model = text_of(payload.get("model"))
             stop_type = payload.get("stop_type")
             self._reason = "length" if stop_type == "limit" else "stop"
             self._ended_by_token = stop_type == "eos"
-            return
+        else:
+            text, ids = text_of(payload.get("content")), ids_of(payload.get("tokens"))
+            if text or ids:
+                yield from self._token(text, ids, thinking=False)
+
+    def _chat(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
+        """What a chunk in OpenAI's form says."""
+        self._model = text_of(payload.get("model")) or self._model
+        self._usage = table(payload.get("usage")) or self._usage
+        choice = first(payload.get("choices"))
+        delta = table(choice.get("delta"))
+        ids = ids_of(payload.get("tokens"))
+        thought = text_of(delta.get("reasoning_content"))
+        text = text_of(delta.get("content")) or text_of(choice.get("text"))
         if thought:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:

@@ -217,6 +217,8 @@ class ServerInfo:
     """A key goes with each request."""
     exposed: bool
     """What is said to it can be read on the way: plain http to another machine."""
+    goes_on: bool = True
+    """It may go on with a reply that was cut; else it always begins a new turn."""
 
 
 @dataclass(frozen=True, slots=True)

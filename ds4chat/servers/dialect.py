@@ -172,6 +172,8 @@ class Dialect(Protocol):
     """Fields of a Tuning that it takes with each request, each with the server's name for it."""
     fixed: Mapping[str, str]
     """Fields of a Tuning that no request changes, each with where to change it."""
+    goes_on: bool
+    """Its interface can leave the assistant's turn open."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         """What the server says of itself, ``model`` being the one that is wanted ("" for its own choice);

@@ -64,6 +64,7 @@ class LlamaServer:
         "margin": "llama-server accepts nothing but the target's own choice",
         "strict": "llama-server verifies in batches: there is no strict mode",
     }
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         health = endpoint.ask("/health")

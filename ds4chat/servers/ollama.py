@@ -41,6 +41,7 @@ class Ollama:
         "margin": "Ollama has none",
         "strict": "Ollama verifies in batches: there is no strict mode",
     }
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         if b"Ollama is running" not in endpoint.ask("/").body[:200]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     About,
     Asked,
     Block,
@@ -39,8 +40,7 @@ class OpenAI:
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
     )
-    open_turn: Mapping[str, Any] = {}
-    """Fields of a chat request that leave its last message open; empty where the interface has none."""
+    goes_on = False
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
@@ -81,9 +81,9 @@ class OpenAI:
         if generate.prompt is not None:
             return Request("/v1/completions", body | {"prompt": generate.prompt})
         if asked.begun:
-            if not self.open_turn:
+            if not self.goes_on:
                 raise no_going_on(f"{self.kind} at {asked.endpoint.url}", ASK_IN_WORDS)
-            body |= self.open_turn
+            body |= OPEN_TURN
         return Request("/v1/chat/completions", body | {"messages": asked.messages()})
 
     def reader(self, asked: Asked) -> Reader:

@@ -159,6 +159,7 @@ class RemoteSession:
                 chosen=tuple(sorted(self._chosen)),
                 has_key=endpoint.has_key,
                 exposed=endpoint.exposed,
+                goes_on=dialect.goes_on,
             ),
         )
 

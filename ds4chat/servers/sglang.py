@@ -15,7 +15,6 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
-    OPEN_TURN,
     About,
     Asked,
     Block,
@@ -59,7 +58,7 @@ class SGLang(OpenAI):
         "strict": "SGLang verifies in batches: there is no strict mode",
         "seed": "SGLang takes one seed at its start: --random-seed",
     }
-    open_turn = OPEN_TURN
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/server_info")

@@ -15,7 +15,6 @@ from typing import Any
 
 from ds4chat.engine.events import Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
-    OPEN_TURN,
     SAMPLING,
     About,
     Asked,
@@ -49,7 +48,7 @@ class Vllm(OpenAI):
         f"it was started with {DETAILED}"
     )
     sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
-    open_turn = OPEN_TURN
+    goes_on = True
     fixed: Mapping[str, str] = {
         "depth": "vLLM reads it only at its start: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",

@@ -117,6 +117,8 @@ def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
         assert not set(dialect.fixed) & set(dialect.sampling)
         assert bool(dialect.why)
     assert len({dialect.kind for dialect in DIALECTS}) == len(DIALECTS) == 7
+    begins = {dialect.kind for dialect in DIALECTS if not dialect.goes_on}
+    assert begins == {"ds4-server", "LM Studio", "OpenAI-compatible server"}
 
 
 def asked(

@@ -42,7 +42,7 @@ from ds4chat.servers.dialect import (
     Dialect,
     End,
     Piece,
-    Progress,
+    PromptProgress,
     Revision,
     refusal,
 )
@@ -208,7 +208,7 @@ class RemoteSession:
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end. What came is kept.", "strange")
-                    reply.take(reading.feed(part))
+                    reply.pass_on(reading.feed(part))
                     if reply.repeats:
                         return None
                     if reading.comments > comments:
@@ -216,9 +216,9 @@ class RemoteSession:
                         emit(Alive(reply.number))
             except ServerError:
                 with suppress(ServerError):
-                    reply.take(reading.finish())
+                    reply.pass_on(reading.finish())
                 raise
-        return reply.take(reading.finish())
+        return reply.pass_on(reading.finish())
 
     def _after_cancel(self) -> str:
         """Whether the server has stopped, as a sentence."""
@@ -270,10 +270,10 @@ class RemoteSession:
     def reset(self) -> None:
         """Nothing: every request brings its whole conversation."""
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+    def measure(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Nothing: whether a draft pays is the server's choice."""
         return True
 
@@ -294,7 +294,7 @@ class _Reply:
         self._emitted = 0
         self._started = self._before = time.perf_counter()
         self._first_ms = 0.0
-        self._progress = Progress(0, 0, 0, 0.0)
+        self._progress = PromptProgress(0, 0, 0, 0.0)
         self._end: End | None = None
         self._loop = LoopDetector() if request.end_loops else None
         self.repeats = ""
@@ -306,7 +306,7 @@ class _Reply:
         """No token came."""
         return not self._steps
 
-    def take(self, pieces: Iterator[Piece]) -> End | None:
+    def pass_on(self, pieces: Iterator[Piece]) -> End | None:
         """Hand the pieces over as events, up to a token that makes the reply a loop; the End, once there is
         one. Raises ServerError."""
         for piece in pieces:
@@ -314,7 +314,7 @@ class _Reply:
                 self._block(self._until_loop(piece))
                 if self.repeats:
                     break
-            elif isinstance(piece, Progress):
+            elif isinstance(piece, PromptProgress):
                 self._progress = piece
                 total = max(piece.total, piece.done)
                 self._emit(Prefill(self.number, piece.done, total, piece.reused, piece.ms))

@@ -83,7 +83,7 @@ def test_what_cannot_be_gone_on_with_stays_and_a_prompt_still_works() -> None:
 
         def ask(*messages: Message) -> Answer:
             answer, request = Answer(), Generate(1, messages=messages)
-            session.generate(request, Control(request.tuning), answer.take)
+            session.generate(request, Control(request.tuning), answer.collect)
             return answer
 
         refused = ask(*CUT)
@@ -176,7 +176,7 @@ def test_a_llama_server_goes_on_where_the_reply_was_cut(spelling: Server, templa
     def ask(*messages: Message, n: int, think: bool = False) -> Answer:
         answer = Answer()
         request = Generate(1, messages=messages, tuning=Tuning(temp=0.0), max_tokens=n, think=think)
-        session.generate(request, Control(request.tuning), answer.take)
+        session.generate(request, Control(request.tuning), answer.collect)
         return answer
 
     begun = ask(PROMPT, n=cut)

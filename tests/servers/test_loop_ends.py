@@ -27,7 +27,7 @@ def ask(url: str, request: Generate) -> Answer:
         Load("", server=ServerAddress(url, chosen=("temp", "seed"))), lambda event: None, forgiving=False
     )
     answer = Answer()
-    session.generate(request, Control(request.tuning), answer.take)
+    session.generate(request, Control(request.tuning), answer.collect)
     return answer
 
 
@@ -70,10 +70,10 @@ def test_tokens_of_which_nothing_is_known_are_no_loop() -> None:
     asked = Request(request, About(""), Endpoint(Address("http://127.0.0.1:1")), frozenset(), never)
     reply = _Reply(request, asked, events.append, About(""))
     hidden = Block((Token(UNKNOWN_ID, "", "unknown"),))
-    reply.take(iter([hidden] * 200))
+    reply.pass_on(iter([hidden] * 200))
     assert not reply.repeats and len(events) == 200
     # A character of four tokens, of which the last has a chunk, is one.
-    reply.take(iter([hidden, hidden, hidden, Block((Token(9, "🙂", "unknown"),))] * 60))
+    reply.pass_on(iter([hidden, hidden, hidden, Block((Token(9, "🙂", "unknown"),))] * 60))
     assert "the last 4 tokens" in reply.repeats
 
 

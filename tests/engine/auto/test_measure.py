@@ -10,6 +10,7 @@ import tiny
 from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.engine.auto import measure
+from ds4chat.engine.auto.costs import RESTED
 from ds4chat.engine.drafters.base import Draft, Policy
 
 
@@ -120,6 +121,6 @@ def test_what_a_gpu_loads_once_is_no_cost(monkeypatch: pytest.MonkeyPatch) -> No
     table = measure.measure_costs(card, card, [], 1, lambda: False, 60.0)  # type: ignore[arg-type]
     assert table is not None
     assert table.change == pytest.approx([card.BUILDS, card.RECORDS])
-    assert table.catch_up == pytest.approx(0.07)
+    assert table.catch_up == pytest.approx(0.07 * (RESTED + 1))
     assert [table.verify[rows] for rows in (1, 2, 9, 17)] == pytest.approx([3.6, 4.2, 8.4, 13.2])
     assert [table.draft[depth] for depth in (1, 4, 16)] == pytest.approx([0.57, 2.07, 8.07])

@@ -22,6 +22,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Load,
+    Loaded,
     LoadError,
     Loading,
     Message,
@@ -464,6 +465,30 @@ def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
         detail = ask(opened).ended.detail
     assert loaded.target.name.isprintable()
     assert detail.isprintable()
+
+
+def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() -> None:
+    stream = recorded("eagle3.completion").replace(
+        b'"speculative.types":"draft-eagle3"', b'"speculative.types":' + json.dumps(ESCAPE).encode()
+    )
+    assert stream != recorded("eagle3.completion")
+    routes: dict[str, Handler] = {
+        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
+        "/props": lambda asked, connection: connection.answer(
+            {"model_path": f"/{ESCAPE}.gguf", "build_info": ESCAPE, "chat_template": ESCAPE, "total_slots": 1}
+        ),
+        "/v1/models": lambda asked, connection: connection.answer({"data": [{"id": ESCAPE}]}),
+        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
+        "/completion": lambda asked, connection: connection.answer(raw=stream),
+    }
+    events: list[Event] = []
+    with scripted(routes) as server:
+        answer = ask(connect(server.url, events))
+    told = [event for event in answer.events if isinstance(event, Loaded)][-1]
+    assert told.server is not None and told.drafter is not None
+    said = [told.target.name, told.device, told.off_reason, told.server.version, told.drafter.kind]
+    said += [step.drafter for step in answer.steps] + [answer.ended.detail, *answer.notices]
+    assert all(text.isprintable() for text in said), said
 
 
 # -- another model, a stop

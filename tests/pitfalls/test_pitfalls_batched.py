@@ -180,4 +180,4 @@ def test_split_mode_switches_speculation_off_and_says_why(tiny_dir: Path, mode: 
 def test_the_help_says_how_long_a_context_each_prompt_has() -> None:
     """Many contexts stand in memory together, so it is shorter than the one of a single prompt."""
     said = " ".join(chat.parser("").format_help().split())
-    assert f"Each has a context of -c tokens, without -c of {DEFAULT_CTX} at most." in said
+    assert f"Each has a context of -c tokens, or without -c of at most {DEFAULT_CTX}." in said

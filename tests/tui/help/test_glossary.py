@@ -107,7 +107,7 @@ async def test_help_answers_a_word(opened: Open) -> None:
     async with opened(size=(120, 40)) as chat:
         await chat.type("/help lossy", "escape", "enter")
         shown = await lines(chat)
-        assert shown.startswith("Words") and "accepted by their ratio alone" in shown
+        assert shown.startswith("Words") and "accepted only by their ratio" in shown
         assert "/margin 1 is exact" in shown and "What MTP is" not in shown
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from contextlib import suppress
 
 _NAMES = {
     "escape": "Esc",
@@ -21,7 +23,6 @@ _NAMES = {
     "backspace": "Backspace",
     "minus": "-",
     "plus": "+",
-    "equals_sign": "=",
     "slash": "/",
 }
 
@@ -31,6 +32,8 @@ def spelled(key: str) -> str:
     *modifiers, last = key.split("+") if key != "+" else ["+"]
     if len(last) == 1 and last.isupper() and not modifiers:
         modifiers = ["shift"]
+    with suppress(KeyError):  # Textual names punctuation after Unicode: question_mark
+        last = unicodedata.lookup(last.replace("_", " ")) if "_" in last else last
     capital = re.fullmatch(r"f\d+", last) or (modifiers and re.fullmatch("[a-z]", last))
     last = _NAMES.get(last, last.upper() if capital else last)
     return "+".join([*(m.capitalize() for m in modifiers), last])

@@ -64,6 +64,7 @@ def test_the_page_of_differences_has_every_one_that_the_help_has() -> None:
         ("shift+n", "Shift+N"),
         ("pageup", "PgUp"),
         ("equals_sign", "="),
+        ("question_mark", "?"),
         ("k", "k"),
         ("ctrl+k", "Ctrl+K"),
     ],

@@ -264,7 +264,7 @@ def ms_per_token(reply: Reply) -> float:
 WINDOWS = (32, 64, 128, 256, 0)
 """Tokens that the drafter catches up with after a rest; 0: all."""
 REST = 32
-"""Tokens without a draft, then as many with drafts, and so on. More than a step's, so that the window counts."""
+"""Tokens without a draft, then as many with drafts, and so on; more than a step leaves behind."""
 
 
 def print_window(args: argparse.Namespace) -> None:

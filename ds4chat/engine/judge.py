@@ -43,7 +43,8 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
     n = len(logits) // _COLUMNS * _COLUMNS
     few = n and count <= _COLUMNS // 4
     bounds = logits[:n].reshape(-1, _COLUMNS).max(axis=0) if few else logits
-    return (logits >= np.partition(bounds, -count)[-count]).nonzero()[0]
+    ids: NDArray[np.intp] = (logits >= np.partition(bounds, -count)[-count]).nonzero()[0]
+    return ids
 
 
 def decides(logits: Floats, best: int) -> bool:

@@ -6,6 +6,7 @@ feature g; the cell of position p holds (token x_{p+1}, g_p). https://arxiv.org/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ds4chat.engine.drafters.hidden import HELD, HiddenDrafter
@@ -27,7 +28,7 @@ class Eagle3(HiddenDrafter):
                 "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
             )
         self._layers = model.eagle3_layers
-        hidden = len(self._layers) * target.model.n_embd
+        hidden = len(self._layers), target.model.n_embd
         context = Context(
             model,
             n_ctx=target.n_ctx,
@@ -36,7 +37,7 @@ class Eagle3(HiddenDrafter):
             threads=threads,
             other=target,
             embd_width=model.n_embd,
-            encoder_width=hidden,
+            encoder_width=math.prod(hidden),
             cache=cache,
         )
         super().__init__(target, model, context, width=model.n_embd, hidden=hidden, max_depth=max_depth)

@@ -21,12 +21,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import propose
-from ds4chat.engine.llama import Context, DecodeError, Floats, Ints, LlamaError, Model
+from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
 
 MERGED = MAX_DEPTH
 """Most tokens that are decoded with logits together with the first draft: those of a step."""
@@ -45,9 +44,16 @@ class HiddenDrafter(ABC):
     shift = 0
 
     def __init__(
-        self, target: Context, model: Model, context: Context, *, width: int, hidden: int, max_depth: int
+        self,
+        target: Context,
+        model: Model,
+        context: Context,
+        *,
+        width: int,
+        hidden: tuple[int, int],
+        max_depth: int,
     ) -> None:
-        """``width``: of a feature; ``hidden``: of what is kept of the target to make one."""
+        """``width``: of a feature; ``hidden``: how many rows of the target make one, and their width."""
         self.path = model.path
         self.max_depth = max_depth
         self.note = ""
@@ -55,9 +61,9 @@ class HiddenDrafter(ABC):
         self._model = model
         self._context = context
         self._width = width
-        self._tokens = np.zeros(HELD, np.int32)
-        self._hidden = np.zeros((HELD, hidden), np.float32)
-        """Token x_p and hidden row of position p, which makes f_p, at p % HELD."""
+        self._tokens = [0] * HELD
+        self._hidden = np.zeros((HELD, *hidden), np.float32)
+        """Token x_p and the target's rows of position p, which make f_p, at p % HELD."""
         self._oldest = -1
         self._observed = 0
         context.enable_nextn(True, masked=True)
@@ -66,7 +72,7 @@ class HiddenDrafter(ABC):
 
     @abstractmethod
     def _target_rows(self, rows: int) -> Sequence[Floats]:
-        """Views of what the target kept of the last decode's ``rows``: side by side, the hidden rows."""
+        """Views, (rows, width) each, of what the target kept of the last decode's ``rows``."""
 
     def _encoded(self, hidden: Floats) -> Floats:
         """The features, (n, width), of n such rows. Late, so that rows that are never needed cost nothing."""
@@ -89,13 +95,11 @@ class HiddenDrafter(ABC):
         views = self._target_rows(len(tokens)) if keep else ()
         for begin in range(0, keep, WINDOW):
             end = min(begin + WINDOW, keep)
-            at = _places(pos + begin, pos + end)
-            self._tokens[at] = tokens[begin:end]
-            column = 0
-            for view in views:
-                width = view.shape[1]
-                self._hidden[at, column : column + width] = view[begin:end]
-                column += width
+            for i in range(begin, end):
+                at = (pos + i) % HELD
+                self._tokens[at] = tokens[i]
+                for part, view in enumerate(views):
+                    self._hidden[at, part] = view[i]
             self._observed = pos + end
             self._oldest = max(self._oldest, self._observed - HELD)
             if keep > MERGED + 1:  # a prompt's
@@ -132,20 +136,21 @@ class HiddenDrafter(ABC):
         self._forget_cells(self._observed)
         n = self._observed
         first = max(self._known, self._oldest + 1)
-        backlog = self._tokens[_places(first, n)].tolist()
-        features = self._hidden[_places(first - 1, n)]
+        backlog = [self._tokens[at] for at in _places(first, n)]
+        features = self._hidden[_places(first - 1, n)].reshape(n - first + 1, -1)
         return DrafterState(self._known, n, backlog, features, self._context.save_state())
 
     def restore(self, state: DrafterState) -> bool:
         n, waiting = state.observed, len(state.backlog)
-        if waiting >= HELD or state.features.shape != (waiting + 1, self._hidden.shape[1]):
+        if waiting >= HELD or state.features.shape != (waiting + 1, self._hidden[0].size):
             return False
         if not self._context.load_state(state.cache) or self._known != state.known:
             self._context.clear()
             return False
         self._observed, self._oldest = n, n - waiting - 1
-        self._tokens[_places(n - waiting, n)] = state.backlog
-        self._hidden[_places(n - waiting - 1, n)] = state.features
+        for at, token in zip(_places(n - waiting, n), state.backlog):
+            self._tokens[at] = token
+        self._hidden[_places(n - waiting - 1, n)] = state.features.reshape(-1, *self._hidden.shape[1:])
         return True
 
     def close(self) -> None:
@@ -167,7 +172,7 @@ class HiddenDrafter(ABC):
 
     def _features(self, begin: int, end: int) -> Floats:
         """The features, (end - begin, width), that go with the tokens of these positions."""
-        return self._encoded(self._hidden[_places(begin - 1, end - 1)])
+        return self._encoded(self._hidden[_places(begin - 1, end - 1)].reshape(end - begin, -1))
 
     def _catch_up(self) -> int:
         """Have cells of all observed tokens but the latest, MERGED at most; the first of those.
@@ -186,7 +191,7 @@ class HiddenDrafter(ABC):
         """Decode the observed tokens from ``begin`` on without logits, as far as the ring reaches back."""
         begin, n = self._cut(begin), self._observed
         if begin < n:
-            tokens = self._tokens[_places(begin, n)]
+            tokens = [self._tokens[at] for at in _places(begin, n)]
             self._decode_certain(tokens, begin - self.shift, self._features(begin, n))
 
     def _cut(self, begin: int) -> int:
@@ -203,11 +208,11 @@ class HiddenDrafter(ABC):
         if self._known > keep and not self._context.remove_from(max(keep - self.shift, 0)):
             self._context.clear()
 
-    def _decode_certain(self, tokens: Ints, cell: int, features: Floats) -> None:
+    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
         """Put cells of committed tokens into the cache, from ``cell`` on."""
         self._context.decode(tokens, cell, embd=features, outputs="none")
 
 
-def _places(begin: int, end: int) -> NDArray[np.intp]:
+def _places(begin: int, end: int) -> list[int]:
     """Where the ring holds these positions."""
-    return np.arange(begin, end) % HELD
+    return [position % HELD for position in range(begin, end)]

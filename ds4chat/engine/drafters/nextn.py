@@ -46,7 +46,7 @@ class NextN(HiddenDrafter):
             embd_width=width,
             cache=cache,
         )
-        super().__init__(target, model, context, width=width, hidden=width, max_depth=max_depth)
+        super().__init__(target, model, context, width=width, hidden=(1, width), max_depth=max_depth)
         target.enable_nextn(True, masked=False)
         if embedded:
             self.path = ""

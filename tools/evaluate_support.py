@@ -100,7 +100,7 @@ def opened(model: str, support: str, threads: int, window: int | None = None) ->
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
     if window:
-        hidden.WINDOW, hidden.HELD = window, window + hidden.MERGED + 1
+        hidden.WINDOW, hidden.HELD = window, window + hidden.STEP + 1
         eagle3.HELD = hidden.HELD
     session, _ = open_session(load, lambda event: None, forgiving=False)
     if window == 0:

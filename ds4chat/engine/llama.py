@@ -670,6 +670,9 @@ class Context:
     ValueError where ``n_batch`` has no room for the rollback.
     """
 
+    native_s = 0.0
+    """Seconds that all contexts spent inside llama_decode and llama_encode, for measuring what Python adds."""
+
     def __init__(
         self,
         model: Model,
@@ -725,8 +728,6 @@ class Context:
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch = n_batch
         self.rollback: int = C.llama_n_rs_seq(self.handle)
-        self.native_s = 0.0
-        """Seconds spent inside llama_decode and llama_encode, for measuring what Python adds."""
         self._outputs_max = min(n_outputs, n_batch)
         self._batch = _Batch(n_batch, embd_width)
         # The encoder puts out a row for each input, so its batches are as long as there are output rows.
@@ -801,7 +802,7 @@ class Context:
         # A GPU still works when llama_decode returns: the wait belongs to this decode, not to whoever reads
         # its rows next, or every cost that is measured here would be wrong.
         C.llama_synchronize(self.handle)
-        self.native_s += time.perf_counter() - started
+        Context.native_s += time.perf_counter() - started
         if code != 0:
             raise DecodeError(code, n)
 
@@ -826,7 +827,7 @@ class Context:
             batch.struct.n_tokens = n
             started = time.perf_counter()
             code = C.llama_encode(self.handle, batch.struct)
-            self.native_s += time.perf_counter() - started
+            Context.native_s += time.perf_counter() - started
             if code != 0:
                 raise DecodeError(code, n)
             out[i : i + n] = self.nextn(n, self.model.n_embd)

@@ -37,7 +37,6 @@ from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
-from ds4chat.engine.drafters.hidden import WINDOW
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
     Emit,
@@ -141,7 +140,7 @@ class Session:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
             prefill_ms = _ms_since(started)
             self._auto.table = self._costs.at(len(prompt.tokens))
-            self._auto.begin(min(len(prompt.tokens) - 1 - reused, WINDOW))
+            self._auto.begin()
             decoding = time.perf_counter()
             index = 0
             while not reply.finish:
@@ -423,7 +422,7 @@ class Session:
             return 1, 1
         if reply.request.baseline and self._plain.due():
             return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
-        depth = controller.choose(limit)
+        depth = controller.choose(limit, self.drafter.behind(n))
         return depth, depth
 
     def _controller(self, tuning: Tuning) -> DepthController:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.drafters.base import Drafter, Policy
+from ds4chat.engine.drafters.base import STEP, Drafter, Policy
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import choose
 from ds4chat.engine.llama import Context
@@ -17,8 +17,8 @@ DEPTHS = (1, 2, 4, 8, 3, 16, 6, 5, 7)
 """In the order in which they are measured: where time runs out, those before are what auto takes."""
 STEPS = 4
 """Of each depth: two that pay for the change of size, and two of which the faster one counts."""
-BEHIND = 32
-"""Tokens that the drafter has to catch up with when that is measured."""
+BEHIND = 2 * STEP
+"""Tokens in which the drafter rests when catching up is measured: two steps' at once are not a prompt."""
 BUDGET = 150
 """Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
 BUDGET_S = 1.0
@@ -68,9 +68,12 @@ def measure_costs(
         return None
     catch_up = 0.0
     if not hurried():
-        _commit(target, drafter, tokens, [last] * BEHIND)
-        _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
-        catch_up = max(0.0, drafting - draft.get(1, drafting)) / BEHIND
+        for _ in range(BEHIND // STEP):
+            _commit(target, drafter, tokens, [last] * STEP)
+        behind = drafter.behind(len(tokens))
+        if behind:
+            _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
+            catch_up = max(0.0, drafting - draft.get(1, drafting)) / behind
     noise = CostTable.NOTICEABLE * verify[1]
     first, second = (max(0.0, statistics.median(change)) for change in zip(*changes[1:]))
     return CostTable(

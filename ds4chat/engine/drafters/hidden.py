@@ -22,18 +22,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
-from ds4chat.engine.events import MAX_DEPTH
+from ds4chat.engine.drafters.base import STEP, Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
-
-MERGED = MAX_DEPTH
-"""Most tokens that are decoded with logits together with the first draft: those of a step."""
 
 WINDOW = 64
 """Tokens that get cells after a rest, in one batch: those before them are forgotten."""
 
-HELD = WINDOW + MERGED + 1
+HELD = WINDOW + STEP + 1
 """Positions that the ring holds: a part of a prompt beside what a step left, and the one before."""
 
 
@@ -102,7 +98,7 @@ class HiddenDrafter(ABC):
                     self._hidden[at, part] = view[i]
             self._observed = pos + end
             self._oldest = max(self._oldest, self._observed - HELD)
-            if keep > MERGED + 1:  # a prompt's
+            if keep > STEP:  # a prompt's
                 self._flush(self._known)
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
@@ -130,6 +126,9 @@ class HiddenDrafter(ABC):
         finally:
             context.remove_from(n + 1 - self.shift)
         return draft
+
+    def behind(self, n: int) -> int:
+        return min(n, WINDOW) if n - max(self._known, self.shift) > STEP else 0
 
     def state(self) -> DrafterState:
         # A cell of a token that was sampled and never committed is no part of the conversation.
@@ -175,14 +174,14 @@ class HiddenDrafter(ABC):
         return self._encoded(self._hidden[_places(begin - 1, end - 1)].reshape(end - begin, -1))
 
     def _catch_up(self) -> int:
-        """Have cells of all observed tokens but the latest, MERGED at most; the first of those.
+        """Have cells of all observed tokens but those of a step; the first of these.
 
         Where more lack theirs, it is always the last WINDOW tokens that get them, whether some of these have
         one or not: so llama.cpp has one graph to build for it.
         """
         n = self._observed
         self._forget_cells(n)
-        if n - max(self._known, self.shift) > MERGED:
+        if self.behind(n):
             self._flush(n - WINDOW)
             return n
         return self._cut(self._known)

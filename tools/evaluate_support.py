@@ -100,8 +100,8 @@ def opened(model: str, support: str, threads: int, window: int | None = None) ->
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
     if window:
-        hidden.WINDOW, hidden.HELD = window, window + hidden.STEP + 1
-        eagle3.HELD = hidden.HELD
+        hidden.WINDOW, hidden.HELD = window, window + 1
+        hidden.FLUSH = eagle3.FLUSH = min(window, hidden.FLUSH)
     session, _ = open_session(load, lambda event: None, forgiving=False)
     if window == 0:
         drafter, observe = session.drafter, session.drafter.observe

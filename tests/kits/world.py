@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ds4chat.engine.auto.controller import DepthController, FixedDepth, StepCost
 from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import STEP
-from ds4chat.engine.drafters.hidden import WINDOW
+from ds4chat.engine.drafters.hidden import FLUSH, WINDOW
 
 REGIONS: dict[str, Callable[[int], float]] = {
     "0.50": lambda token: 0.5,
@@ -94,7 +94,7 @@ class World:
         controller.begin()
         while at < tokens:
             limit = min(tokens - at - 1, 16)
-            lag = min(behind, WINDOW) if behind > STEP else 0
+            lag = min(-(-behind // FLUSH) * FLUSH, WINDOW) if behind > STEP else 0
             depth = controller.choose(limit, lag) if limit else 0
             drafted, accepted, calls, alive = 0, 0, 0, True
             rate = right(at)

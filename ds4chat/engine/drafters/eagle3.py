@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ds4chat.engine.drafters.hidden import HELD, HiddenDrafter
+from ds4chat.engine.drafters.hidden import FLUSH, HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model, missing_for_eagle3
 
 
@@ -33,7 +33,7 @@ class Eagle3(HiddenDrafter):
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
-            n_outputs=HELD,
+            n_outputs=FLUSH,
             threads=threads,
             other=target,
             embd_width=model.n_embd,

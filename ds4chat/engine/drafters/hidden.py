@@ -26,11 +26,16 @@ from ds4chat.engine.drafters.base import STEP, Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
 
-WINDOW = 64
-"""Tokens that get cells after a rest, in one batch: those before them are forgotten."""
+FLUSH = 64
+"""Tokens that get cells in one batch without logits."""
 
-HELD = WINDOW + STEP + 1
-"""Positions that the ring holds: a part of a prompt beside what a step left, and the one before."""
+WINDOW = 4 * FLUSH
+"""Tokens that get cells after a rest: those before them are forgotten. Drafts of the demo's EAGLE-3 head that
+are right at the first position, after a rest that it catches up with wholly: XX %; with the last 256, 128, 64
+and 32 tokens: 56.5, 53.1, 50.5 and 45.2 % (tools/evaluate_support.py window demo --prompts 3)."""
+
+HELD = WINDOW + 1
+"""Positions that the ring holds: the window's features are those of the positions before its tokens."""
 
 
 class HiddenDrafter(ABC):
@@ -89,8 +94,8 @@ class HiddenDrafter(ABC):
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
         views = self._target_rows(len(tokens)) if keep else ()
-        for begin in range(0, keep, WINDOW):
-            end = min(begin + WINDOW, keep)
+        for begin in range(0, keep, FLUSH):
+            end = min(begin + FLUSH, keep)
             for i in range(begin, end):
                 at = (pos + i) % HELD
                 self._tokens[at] = tokens[i]
@@ -128,7 +133,8 @@ class HiddenDrafter(ABC):
         return draft
 
     def behind(self, n: int) -> int:
-        return min(n, WINDOW) if n - max(self._known, self.shift) > STEP else 0
+        lacking = n - max(self._known, self.shift)
+        return min(-(-lacking // FLUSH) * FLUSH, WINDOW) if lacking > STEP else 0
 
     def state(self) -> DrafterState:
         # A cell of a token that was sampled and never committed is no part of the conversation.
@@ -176,22 +182,24 @@ class HiddenDrafter(ABC):
     def _catch_up(self) -> int:
         """Have cells of all observed tokens but those of a step; the first of these.
 
-        Where more lack theirs, it is always the last WINDOW tokens that get them, whether some of these have
-        one or not: so llama.cpp has one graph to build for it.
+        Where more lack theirs, so many tokens get them that each batch is of one size, whether the first ones
+        had one or not: llama.cpp has one graph to build for it.
         """
         n = self._observed
         self._forget_cells(n)
-        if self.behind(n):
-            self._flush(n - WINDOW)
+        behind = self.behind(n)
+        if behind:
+            self._flush(n - behind)
             return n
         return self._cut(self._known)
 
     def _flush(self, begin: int) -> None:
         """Decode the observed tokens from ``begin`` on without logits, as far as the ring reaches back."""
-        begin, n = self._cut(begin), self._observed
-        if begin < n:
-            tokens = [self._tokens[at] for at in _places(begin, n)]
-            self._decode_certain(tokens, begin - self.shift, self._features(begin, n))
+        n = self._observed
+        for at in range(self._cut(begin), n, FLUSH):
+            end = min(at + FLUSH, n)
+            tokens = [self._tokens[place] for place in _places(at, end)]
+            self._decode_certain(tokens, at - self.shift, self._features(at, end))
 
     def _cut(self, begin: int) -> int:
         """Drop the cells from ``begin`` on, or from where the ring reaches back to; where that would leave a

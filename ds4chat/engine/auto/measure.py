@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.drafters.base import STEP, Drafter, Policy
+from ds4chat.engine.drafters.base import Drafter, Policy
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import choose
 from ds4chat.engine.llama import Context
@@ -17,8 +17,8 @@ DEPTHS = (1, 2, 4, 8, 3, 16, 6, 5, 7)
 """In the order in which they are measured: where time runs out, those before are what auto takes."""
 STEPS = 4
 """Of each depth: two that pay for the change of size, and two of which the faster one counts."""
-BEHIND = 2 * STEP
-"""Tokens in which the drafter rests when catching up is measured: two steps' at once are not a prompt."""
+BEHIND = 2 * MAX_DEPTH
+"""Tokens that the drafter has to catch up with, or more, when that is measured."""
 BUDGET = 150
 """Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
 BUDGET_S = 1.0
@@ -68,8 +68,11 @@ def measure_costs(
         return None
     catch_up = 0.0
     if not hurried():
-        for _ in range(BEHIND // STEP):
-            _commit(target, drafter, tokens, [last] * STEP)
+        for _ in range(BEHIND // MAX_DEPTH):
+            # A step that drafted elsewhere, and failed at its last draft.
+            rows = [last] * (MAX_DEPTH + 1)
+            target.decode(rows, len(tokens), outputs="none")
+            _keep(target, drafter, tokens, rows, MAX_DEPTH)
         behind = drafter.behind(len(tokens))
         if behind:
             _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
@@ -99,21 +102,15 @@ def _step(
     t2 = time.perf_counter()
     for row in target.logits(len(rows)):
         choose(row)
-    _keep_first(target, drafter, tokens, rows)
+    _keep(target, drafter, tokens, rows, 1)
     t3 = time.perf_counter()
     return drafted, (t1 - t0) * 1000, (t2 - t1) * 1000, (t3 - t2) * 1000
 
 
-def _keep_first(target: Context, drafter: Drafter, tokens: list[int], rows: Sequence[int]) -> None:
+def _keep(target: Context, drafter: Drafter, tokens: list[int], rows: Sequence[int], keep: int) -> None:
+    """Commit the first ``keep`` of what was decoded, and drop the rest."""
     n = len(tokens)
-    tokens.append(rows[0])
-    drafter.observe(rows, n, 1)
-    if len(rows) > 1:
-        target.remove_from(n + 1)
-
-
-def _commit(target: Context, drafter: Drafter, tokens: list[int], more: Sequence[int]) -> None:
-    n = len(tokens)
-    target.decode(more, n, outputs="none")
-    tokens.extend(more)
-    drafter.observe(more, n, len(more))
+    tokens += rows[:keep]
+    drafter.observe(rows, n, keep)
+    if keep < len(rows):
+        target.remove_from(n + keep)

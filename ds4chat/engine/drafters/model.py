@@ -56,7 +56,7 @@ class DraftModel:
             right += 1
         self._known += right
         del self._drafted[:right]
-        if keep > STEP:
+        if keep == len(tokens) > right + 1:
             self._drop_drafted()
             self._context.decode(tokens[right:], self._known, outputs="none")
             self._known = pos + keep

@@ -397,7 +397,7 @@ def _timed_reply(session, days: int, depth: int, tokens: int):
     prompt = "".join(TALK.format(day=day, wind=day * 7 % 12) for day in range(1, days + 1))
     tuning, stats, ended = Tuning(depth=depth), Stats(), []
 
-    def take(event: object) -> None:
+    def collect(event: object) -> None:
         stats.fold(event)
         if isinstance(event, Ended):
             ended.append(event)
@@ -405,7 +405,7 @@ def _timed_reply(session, days: int, depth: int, tokens: int):
     request = Generate(
         1, prompt=prompt, tuning=tuning, max_tokens=tokens, ignore_eos=True, baseline=depth > 0
     )
-    session.generate(request, Control(tuning), take)
+    session.generate(request, Control(tuning), collect)
     return stats, ended[0].prompt_tokens
 
 

@@ -19,7 +19,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Model, Sampler
-from ds4chat.engine.loops import LoopDetector
+from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
 
@@ -31,7 +31,7 @@ class Tails(TypedDict):
     thinking_tail: str
 
 
-class Rows:
+class TargetRows:
     """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
 
     In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
@@ -90,7 +90,7 @@ class Rows:
         return row
 
 
-class Reply:
+class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
     def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning, seed: int) -> None:
@@ -196,7 +196,7 @@ class Reply:
         return self._sampler.sample(logits) if self._sampler else best
 
     def accept(
-        self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
+        self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
     ) -> tuple[list[Token], list[Judged]]:
         """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
         committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""
@@ -228,7 +228,7 @@ class Reply:
                 break
         return tokens, judged
 
-    def take_own(self, logits: Floats) -> list[Token]:
+    def emit_own(self, logits: Floats) -> list[Token]:
         """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
 
         A list of that one token, empty where it ends the reply.
@@ -247,9 +247,9 @@ class Reply:
         return Judged(
             position=i + 1,
             draft=token,
-            draft_text=self.shown(token),
+            draft_text=self.piece(token),
             target=own,
-            target_text=self.shown(own),
+            target_text=self.piece(own),
             accepted=verdict.accepted,
             by=verdict.by,
             ratio=verdict.ratio,
@@ -262,10 +262,10 @@ class Reply:
     def _full(self, logits: Floats, token: int, own: int) -> FullRow:
         p, entropy = judge.distribution(logits)
         best = p.argpartition(-5)[-5:]
-        top = tuple((int(i), self.shown(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
+        top = tuple((int(i), self.piece(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
         return FullRow(float(p[token]), float(p[own]), entropy, top)
 
-    def shown(self, token: int) -> str:
+    def piece(self, token: int) -> str:
         """A token's text as a log shows it, control tokens included."""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 
@@ -286,12 +286,8 @@ class Reply:
                     "The model began to write the user's next turn itself, so the reply ends here. If that "
                     "happens often, the model's file may name the wrong end token: look for a newer one."
                 )
-        elif self._loop is not None and self._loop.push(token):
-            self.finish = "stop"
-            self.detail = (
-                f"The reply repeats itself, the last {self._loop.period} tokens over and over, so it ends "
-                "here. Ask in other words, raise the temperature, or set end-loops to off."
-            )
+        elif self._loop is not None and self._loop.push(identity(tokens[-1])):
+            self.finish, self.detail = "stop", self._loop.why_ended
         elif self.left == 0:
             self.finish = "length"
 

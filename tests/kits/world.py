@@ -62,12 +62,18 @@ MACHINES = {
         _GPU_DRAFT,
         change=(1.2, 1.6),
     ),
+    "Q4_K, dear changes": Machine(
+        (3.4, 4.02, 4.58, 5.33, 5.95, 6.6, 7.33, 7.96, 7.1, 7.3, 7.5, 7.7, 7.9, 8.1, 8.3, 8.5, 8.6),
+        _GPU_DRAFT,
+        change=(1.3, 4.5),
+    ),
     "two cores": Machine(
         tuple(8.0 * (1 + 0.25 * k if k < 9 else 3.25 + 0.22 * (k - 9)) for k in range(17)),
         tuple(0.6 * k for k in range(1, 17)),
     ),
 }
-"""8B weights with an EAGLE-3 head on an H200, in F16 and Q4_K; F16 weights of a small model on two cores."""
+"""8B weights with an EAGLE-3 head on an H200, in F16 and Q4_K, the latter also with the changes of batch size
+of another host; F16 weights of a small model on two cores."""
 
 
 class Reply(NamedTuple):

@@ -168,7 +168,7 @@ def test_what_is_said_against_a_pair_reaches_the_user(tiny_dir: Path) -> None:
     assert notices == [
         (
             "warning",
-            f"The draft model {support} is no smaller than the target: "
+            f"The draft model {support} is not smaller than the target: "
             "drafting costs as much as it can save.",
         )
     ]

@@ -7,8 +7,9 @@ of the conditional acceptances a_1..a_i, T(k) the milliseconds of a step with k 
 
 - CostTable was measured before: T(k), what a change of batch size costs, and the way back after a rest;
 - Acceptance learns a_i;
-- Ledger holds the loss against plain decoding below 3 % of any 256 tokens. It does not trust the
-  estimates of acceptance: a step is affordable only if the loss stays in bounds when all its drafts fail.
+- Ledger holds the loss against plain decoding below 3 % of any 256 tokens, or below 6 % where as much was
+  gained before in the reply. It does not trust the estimates of acceptance: a step is affordable only if the
+  loss stays in bounds when all its drafts fail.
 
 Speculation is either running or resting. It rests when no depth is expected to pay, and is tried again
 after 24, 48, 96, ... tokens, at the depth that would pay if drafts were right often. A drafter that costs
@@ -97,15 +98,16 @@ class AutoDepth:
     """The depth with the best expected tokens per second, 0 included.
 
     ``table`` is what was measured of the model, drafter, threads and device; until it is there, nothing is
-    drafted. Against plain decoding less than 3 % is lost over any 256 tokens of a reply, as far as the table
-    holds: what a depth costs more than it says is seen only in the step that shows it.
+    drafted. Against plain decoding less than 3 % is lost over any 256 tokens of a reply, but for what it
+    gained before, as far as the table holds: what a depth costs more than it says is seen only in the step
+    that shows it.
     """
 
     FIRST_REST = 24
     LONGEST_REST = 1024
     TRY_STEPS = 3
     """Steps of a try that are taken whatever the first one brings."""
-    OPTIMISM = 1.5
+    OPTIMISM = 1.0
     """Standard errors by which acceptance is taken to be better than its mean: little is known of it after a
     rest, and ending one costs the change of size."""
     CARE = 0.05
@@ -319,14 +321,17 @@ class AutoDepth:
         """The depth at which a try begins, if one is affordable."""
         assert self.table is not None
         hoped = [self.HOPED] * MAX_DEPTH
-        found = self._best(limit, hoped, self.TRY_STEPS)
+        for steps in range(self.TRY_STEPS, 0, -1):
+            found = self._best(limit, hoped, steps)
+            if found:
+                break
         if not found and self._without >= self.RENEWED:
             return 1
         if not found:
             self._wake = self._ledger.tokens + self.FIRST_REST
             return 0
         self._running = True
-        self._trying, self._tried, self._tried_depth = self.TRY_STEPS, 0, found
+        self._trying, self._tried, self._tried_depth = steps, 0, found
         return found
 
     def _rest(self) -> None:

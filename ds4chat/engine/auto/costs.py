@@ -18,7 +18,7 @@ from typing import Any, Self
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.files import write_whole
 
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 _CACHE_LOADS = 64
 
 
@@ -138,7 +138,7 @@ class CostTable:
             "draft": [[x, round(ms, 4)] for x, ms in self.draft.points.items()],
             "change": [round(ms, 4) for ms in self.change],
             "overhead": [round(ms, 4) for ms in self.overhead],
-            "catch_up": round(self.catch_up, 5),
+            "catch_up": round(self.catch_up, 4),
         }
 
     @classmethod

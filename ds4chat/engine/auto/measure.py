@@ -16,13 +16,16 @@ from ds4chat.engine.llama import Context
 DEPTHS = (1, 2, 4, 8, 3, 16, 6, 5, 7)
 """In the order in which they are measured: where time runs out, those before are what auto takes."""
 STEPS = 4
-"""Of each depth: two that pay for the change of size, and two of which the faster one counts."""
+"""Of each depth: two that pay for the change of size and for what a GPU loads when it sees that size for the
+first time, and two of which the faster one counts."""
+CHANGES = 6
+"""Changes of size that are timed once every size has been seen, two steps each."""
 BEHIND = 2 * MAX_DEPTH
 """Tokens that the drafter has to catch up with, or more, when that is measured."""
 BUDGET = 150
 """Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
 BUDGET_S = 1.0
-ROOM = STEPS * (len(DEPTHS) + 1) + BEHIND + MAX_DEPTH + 2
+ROOM = STEPS * (len(DEPTHS) + 1) + 2 * CHANGES + 2 * (BEHIND + 1) + MAX_DEPTH + 2
 """Tokens of context that it takes."""
 
 _TAKES_ALL = Policy(0.0, lambda token: False, lambda position, prob: True)
@@ -44,7 +47,6 @@ def measure_costs(
     began = time.perf_counter()
     verify: dict[int, float] = {}
     draft: dict[int, float] = {}
-    changes: list[tuple[float, float]] = []
     overhead = {0: 0.0, 1: 0.0}
     for depth in (0, *DEPTHS):
         spent = time.perf_counter() - began
@@ -63,22 +65,30 @@ def measure_costs(
                 draft[depth] = min(drafting, draft.get(depth, drafting))
             overhead[depth > 0] = rest
         verify[depth + 1] = min(taken[2:])
-        changes.append((taken[0] - verify[depth + 1], taken[1] - verify[depth + 1]))
     if not draft:
         return None
+    changes: list[list[float]] = []
+    for number in range(CHANGES):
+        if hurried():
+            return None
+        depth = number % 2
+        took = [_step(target, drafter, tokens, last, depth)[2] for _ in range(2)]
+        changes.append([ms - verify[depth + 1] for ms in took])
     catch_up = 0.0
-    if not hurried():
+    for _ in range(2):  # a GPU loads what so many tokens need when they come for the first time
         for _ in range(BEHIND // MAX_DEPTH):
+            if hurried():
+                return None
             # A step that drafted elsewhere, and failed at its last draft.
             rows = [last] * (MAX_DEPTH + 1)
             target.decode(rows, len(tokens), outputs="none")
             _keep(target, drafter, tokens, rows, MAX_DEPTH)
         behind = drafter.behind(len(tokens))
         if behind:
-            _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
+            drafting = _step(target, drafter, tokens, last, 1)[1]
             catch_up = max(0.0, drafting - draft.get(1, drafting)) / behind
     noise = CostTable.NOTICEABLE * verify[1]
-    first, second = (max(0.0, statistics.median(change)) for change in zip(*changes[1:]))
+    first, second = (max(0.0, statistics.median(change)) for change in zip(*changes))
     return CostTable(
         verify,
         draft,

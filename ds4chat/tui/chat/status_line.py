@@ -12,10 +12,10 @@ from textual import events
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import Chat, EngineState, Progress
+from ds4chat.tui.kit.charts import speedup_role
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
-from ds4chat.tui.panels.acceptance import speedup_role
 
 STATES: dict[EngineState, tuple[str, str]] = {
     "none": ("○ no model", "muted"),

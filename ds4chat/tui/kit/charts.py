@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ds4chat.engine.events import Tuning
-from ds4chat.engine.stats import PositionCount
+from ds4chat.engine.stats import PositionCount, Stats
 from ds4chat.settings.schema import TUNING, Option
 from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked
 from ds4chat.tui.kit.history import Group, History
@@ -101,11 +101,20 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
     return tuple(spans)
 
 
-def changes(before: Tuning, now: Tuning) -> str:
-    """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does."""
+def speedup_role(stats: Stats) -> str:
+    """The look of the speed against plain decoding: muted as long as only the load told of that."""
+    factor = stats.plain.speedup
+    if factor is None or stats.plain.at_load:
+        return "muted"
+    return "good" if factor >= 1 else "bad"
+
+
+def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str:
+    """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does.
+    ``told``: the settings that are looked at."""
     return ", ".join(
         f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
-        for option in TUNING
+        for option in told
         if (old := getattr(before, option.tuning)) != (new := getattr(now, option.tuning))
     )
 

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
-from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
+from ds4chat.tui.kit.charts import changes, curve_lines, position_lines, speedup_role
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
@@ -81,14 +81,6 @@ def outcome_lines(stats: Stats) -> list[Line]:
     return [
         tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o))) for row in rows
     ]
-
-
-def speedup_role(stats: Stats) -> str:
-    """The look of the speed against plain decoding: muted as long as only the load told of that."""
-    factor = stats.plain.speedup
-    if factor is None or stats.plain.at_load:
-        return "muted"
-    return "good" if factor >= 1 else "bad"
 
 
 def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:

@@ -1,4 +1,5 @@
-"""The about screen: versions, where things are kept, and the licences of what ds4chat stands on."""
+"""The about screen: versions, the machine and the model, where things are kept, and the licences of what
+ds4chat stands on."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from ds4chat import __version__
+from ds4chat.engine.events import Loaded
+from ds4chat.text import one_line
+from ds4chat.tui.help.report import machine_facts, model_facts
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
@@ -42,15 +46,17 @@ def package_licence(name: str) -> tuple[str, str]:
     return data["Version"], licence[:60]
 
 
-def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
+def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None) -> list[Line]:
     """What the screen says; ``places`` are files and folders to name, such as the settings file."""
+    facts = [*machine_facts(loaded), *model_facts(loaded)]
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
         (("Chat that shows and steers multi-token prediction on llama.cpp.", "muted"),),
         BLANK,
-        (("Python    ", "muted"), (f"{platform.python_version()} on {platform.system()}", "")),
+        (("Python    ", "muted"), (platform.python_version(), "")),
     ]
-    lines += [((f"{label:<10}", "muted"), (str(path), "")) for label, path in places]
+    lines += [((f"{label.capitalize():<10}", "muted"), (value, "")) for label, value in facts]
+    lines += [((f"{label:<10}", "muted"), (one_line(path), "")) for label, path in places]
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
     for name in PACKAGES:
         version, licence = package_licence(name)
@@ -69,17 +75,18 @@ def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
 
 
 class AboutScreen(Sheet[None]):
-    """Versions, places, licences."""
+    """Versions, the machine, the model, places, licences."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "about.tcss"]
     TITLE_TEXT = "About"
 
-    def __init__(self, places: Sequence[tuple[str, Path]] = ()) -> None:
+    def __init__(self, places: Sequence[tuple[str, Path]] = (), loaded: Loaded | None = None) -> None:
         super().__init__()
         self._places = places
+        self._loaded = loaded
 
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
             view = LinesView(id="about-lines")
-            view.set_lines(about_lines(self._places))
+            view.set_lines(about_lines(self._places, self._loaded))
             yield view

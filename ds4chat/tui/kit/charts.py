@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount, Stats
 from ds4chat.settings.schema import TUNING, Option
@@ -107,6 +108,12 @@ def speedup_role(stats: Stats) -> str:
     if factor is None or stats.plain.at_load:
         return "muted"
     return "good" if factor >= 1 else "bad"
+
+
+def baseline_words(plain: PlainTime) -> str:
+    """How plain decoding was measured."""
+    passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
+    return "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
 
 
 def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str:

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
-from ds4chat.tui.kit.charts import changes, curve_lines, position_lines, speedup_role
+from ds4chat.tui.kit.charts import baseline_words, changes, curve_lines, position_lines, speedup_role
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
@@ -96,9 +96,7 @@ def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
         return [head, ((_TOLD[loaded.server.tells], "muted"),)]
     if plain.tokens_per_s is None:
         return [head, (("plain speed was not measured here", "muted"),)]
-    passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
-    how = "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
-    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {how}", "muted"),)]
+    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {baseline_words(plain)}", "muted"),)]
 
 
 class AcceptancePanel(Panel):

@@ -131,6 +131,11 @@ class _Part(NamedTuple):
     spans: list[Span]
     command: str = ""
     """The slash command that a click on it runs."""
+    short: Span | None = None
+    """What it is where what always shows, the context and a warning do not fit side by side."""
+
+    def shortened(self) -> _Part:
+        return self._replace(spans=[self.short]) if self.short else self
 
     @property
     def width(self) -> int:
@@ -139,7 +144,7 @@ class _Part(NamedTuple):
 
 def _parts(status: Status, width: int) -> list[_Part]:
     text, role = STATES[status.state]
-    parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)])]
+    parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)], short=(text, role))]
     progress = status.progress
     if status.state == "loading":
         filled, rest = rate_bar(progress.fraction, 10)
@@ -151,7 +156,8 @@ def _parts(status: Status, width: int) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
     if status.state == "writing" and status.stats.repeating:
-        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")]))
+        short = "loops; Esc stops", "warning"
+        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")], short=short))
     if status.model:
         name = _short(status.model, 28 if width < VERY_WIDE else 44)
         parts.append(_Part(6, [(name, "strong")], "/model"))
@@ -171,9 +177,10 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         most, depth = loaded.drafter.max_depth, tuning.depth
         beyond = f" of {depth} asked" if isinstance(depth, int) and depth > most else ""
         shown = f"{most if beyond else depth}{probe}"
-        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")], "/mtp off")]
+        spans = [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")]
+        parts = [_Part(0, spans, "/mtp off", short=(f"depth {shown}", "strong"))]
         if beyond:
-            parts[0].spans.append((beyond, "warning"))
+            spans.append((beyond, "warning"))
     if loaded.server is None:
         parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(2, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
@@ -205,14 +212,21 @@ def _mode(tuning: Tuning) -> Span:
 
 
 def _fitting(parts: list[_Part], width: int) -> list[_Part]:
-    """The parts in their order, those of the highest rank left out until the rest fits."""
+    """The parts in their order, those of the highest rank left out until the rest fits. Before a part of rank
+    1 is left out, all are shortened."""
     kept = list(parts)
-    while sum(part.width + 2 for part in kept) - 2 > width:
+    while not _fit(kept, width):
         last = max(kept, key=lambda part: part.rank)
-        if last.rank == 0:
-            break
+        if last.rank <= 1:
+            short = [part.shortened() for part in kept]
+            if last.rank == 0 or _fit(short, width):
+                return short
         kept.remove(last)
     return kept
+
+
+def _fit(parts: list[_Part], width: int) -> bool:
+    return sum(part.width + 2 for part in parts) - 2 <= width
 
 
 def _short(name: str, width: int) -> str:

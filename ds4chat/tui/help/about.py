@@ -69,9 +69,15 @@ def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None
         ),
         BLANK,
         (("It speculates as ds4 by antirez does, which inspired it.", "muted"),),
-        (("Nothing you write leaves this machine.", "muted"),),
+        ((_where_text_goes(loaded), "muted"),),
     ]
     return lines
+
+
+def _where_text_goes(loaded: Loaded | None) -> str:
+    if loaded is not None and loaded.server is not None:
+        return f"What you write goes to the server {one_line(loaded.server.name)}."
+    return "Nothing you write leaves this machine."
 
 
 class AboutScreen(Sheet[None]):

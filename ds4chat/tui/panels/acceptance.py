@@ -163,7 +163,7 @@ class AcceptancePanel(Panel):
         lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
         space = [] if self.compact else [BLANK]
         lines += counter_lines(stats, self._session)
-        lines += [*space, *position_lines(self._positions(), width)]
+        lines += [*space, *position_lines(self._positions(), width, compact=self.compact)]
         lines += outcome_lines(stats)
         lines += space
         lines += curve_lines(

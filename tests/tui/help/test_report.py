@@ -224,5 +224,14 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
     assert "CPU, 2 threads" in text and "eagle3, at most 16 drafts a step" in text
 
 
+def test_about_says_where_the_text_goes() -> None:
+    def end(pair: Loaded) -> str:
+        return "".join(text for text, _ in about_lines((), pair)[-1])
+
+    assert end(loaded()) == "Nothing you write leaves this machine."
+    served = dataclasses.replace(loaded(), server=SERVER)
+    assert end(served) == "What you write goes to the server llama.example.org:8080."
+
+
 def test_about_without_a_model_says_that_none_is_loaded() -> None:
     assert "none is loaded" in "".join(text for line in about_lines(()) for text, _ in line)

@@ -14,12 +14,12 @@ from kits.chat import ended, steps_of
 from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.commands.oneshot import _request
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Tuning
+from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Token, Tuning
 from ds4chat.engine.from_settings import ends_loops
-from ds4chat.engine.loops import LoopDetector
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.loops import LoopDetector, identity
+from ds4chat.engine.stats import LoopingDocument, Stats
 from ds4chat.settings.schema import Settings
 
 
@@ -91,6 +91,22 @@ def test_what_only_looks_like_a_loop_is_none(tokens: list[str]) -> None:
     assert noticed(tokens) is None
 
 
+def test_nothing_known_is_no_passage_but_may_stand_in_one() -> None:
+    assert noticed([None] * 500) is None
+    assert noticed([*"abc", *[None] * 100, *"de", *[None] * 100]) is None
+    assert noticed([None, None, None, "x"] * 40) == 4 + 64
+
+
+def test_a_token_is_known_by_its_id_and_by_its_text() -> None:
+    def token(id_: int, text: str) -> Token:
+        return Token(id_, text, "plain")
+
+    assert identity(token(7, "a")) == identity(token(7, "a"))
+    assert len({identity(token(*t)) for t in ((7, "a"), (8, "a"), (7, "b"), (UNKNOWN_ID, "a"))}) == 4
+    assert identity(token(7, "")) is not None  # its text comes with another token
+    assert identity(token(UNKNOWN_ID, "")) is None
+
+
 def test_it_agrees_with_the_definition_and_not_with_less() -> None:
     """Against the plain reading of it: is there a period by which so many last tokens repeat?"""
     draw = random.Random(3)
@@ -160,7 +176,7 @@ def test_acceptance_within_a_loop_is_counted_apart() -> None:
     assert (stats.loop_tokens, stats.loop_judged, stats.loop_accepted) == (87, 58, 58)
     assert stats.loop_acceptance == 1.0
     assert stats.acceptance_elsewhere == 2 / 14
-    assert stats.as_json()["looping"] == {"tokens": 87, "judged": 58, "accepted": 58}
+    assert stats.document().looping == LoopingDocument(tokens=87, judged=58, accepted=58)
 
 
 def test_a_reply_without_a_loop_counts_none() -> None:
@@ -228,4 +244,4 @@ def test_a_reply_ends_at_the_token_that_makes_it_a_loop_where_that_is_asked_for(
 def test_whose_replies_end(setting: str, demo: bool, ends: bool) -> None:
     settings = Settings(end_loops=setting, demo=demo)
     assert ends_loops(settings) is ends
-    assert _request(settings, Shot(prompt="x"), "x").end_loops is ends
+    assert _request(settings, OneShotOptions(prompt="x"), "x").end_loops is ends

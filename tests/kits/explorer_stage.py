@@ -93,7 +93,7 @@ def reply_of(steps: Sequence[Step]) -> Reply:
     """The reply that these steps made."""
     reply = Reply(steps[0].reply, "tiny")
     for step in steps:
-        reply.take(step)
+        reply.add_step(step)
     return reply
 
 

@@ -16,6 +16,7 @@ from ds4chat.engine.events import (
     Prefill,
     Replay,
     Tuning,
+    refused,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
@@ -86,6 +87,28 @@ def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
     chat.frame()
     chat.submit("And?")
     assert engine.generates[1].messages[2] == Message("assistant", "Yes", "hm")
+
+
+def test_a_reply_that_could_not_be_gone_on_with_is_gone_on_with_by_a_retry() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.recorder = NullRecorder()
+    chat.submit("hi")
+    engine.push(*steps_of(1, PIECES), ended(1, reason="length"))
+    chat.frame()
+    begun = chat.conversation.last_reply
+    assert begun is not None and chat.go_on()
+    asked = engine.generates[-1].messages
+    assert asked[-1] == Message("assistant", begun.answer)
+    engine.push(refused(2, "The server is not ready. Wait a little, then retry."))
+    chat.frame()
+    assert chat.retry()
+    assert engine.generates[-1].messages == asked
+    engine.push(*steps_of(3, PIECES), ended(3))
+    chat.frame()
+    again = chat.conversation.last_reply
+    assert again is not None and again.before is begun
+    assert again.whole_answer == 2 * begun.answer
+    assert [message.role for message in chat.conversation.messages()] == ["system", "user", "assistant"]
 
 
 def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
@@ -294,7 +317,7 @@ def test_the_lossless_check_needs_a_finished_reply() -> None:
 def test_a_token_is_found_from_its_step_and_the_step_from_the_token() -> None:
     reply = Reply(1, "m")
     for step in steps_of(1, PIECES):
-        reply.take(step)
+        reply.add_step(step)
     assert reply.token_of(1, 0) == 1  # " ulative decoding lets" is the second step
     place = reply.place(2)
     assert place is not None and (place.step.index, place.index) == (1, 1)
@@ -308,9 +331,9 @@ def test_a_token_is_found_from_its_step_and_the_step_from_the_token() -> None:
 def test_an_approximate_reply_is_marked() -> None:
     reply = Reply(1, "m")
     step = steps_of(1, PIECES[:4])[1]
-    reply.take(step)
+    reply.add_step(step)
     assert not reply.lossy
-    reply.take(replace(step, tuning=Tuning(margin=0.5)))
+    reply.add_step(replace(step, tuning=Tuning(margin=0.5)))
     assert reply.lossy
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.running import FEWEST_TOKENS
-from ds4chat.commands.bench.server import Reply
+from ds4chat.commands.bench.server import ServerReply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, SpeculationOff, Step, Tuning
@@ -38,7 +38,7 @@ RESERVE = 0.85
 class Server(Protocol):
     """Another program that answers the same prompts; server.LlamaServer is one."""
 
-    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> Reply | None:
+    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> ServerReply | None:
         """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile.
         Raises BenchError."""
 
@@ -273,7 +273,7 @@ class Measurement:
             decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
             self._learn_pace(longest, decode_ms, (ended - started) * 1000)
 
-    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> Reply | None:
+    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> ServerReply | None:
         """The server's reply; None without a server, when it failed, and when there is no time for it."""
         if not self._server or self.stopped or self._late:
             return None
@@ -299,7 +299,7 @@ class Measurement:
         steps: list[Step] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if self._late:
                 control.cancel()
             if isinstance(event, Step):
@@ -318,7 +318,7 @@ class Measurement:
             max_tokens=tokens,
             think=self._think,
         )
-        self._session.generate(request, control, take)
+        self._session.generate(request, control, collect)
         end = ended[-1]
         if end.finish_reason == "cancelled":
             return None

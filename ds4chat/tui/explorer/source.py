@@ -90,7 +90,7 @@ def log_source(name: str) -> Source:
         )
     replies: dict[int, Reply] = {}
     for step in log.steps:
-        replies.setdefault(step.reply, Reply(step.reply, "")).take(step)
+        replies.setdefault(step.reply, Reply(step.reply, "")).add_step(step)
     broken = "line is" if log.broken == 1 else "lines are"
     note = f"{log.broken} {broken} incomplete." if log.broken else ""
     return Source.of(path.name, list(replies.values()), told=LOG_TELLS, note=note)

@@ -20,7 +20,7 @@ _POSITION_CELL = 9
 
 
 def position_lines(counts: Sequence[PositionCount], width: int, *, compact: bool = False) -> list[Line]:
-    """One line a draft position: number, bar of the conditional acceptance, share, accepted/judged.
+    """One line per draft position: number, bar of the conditional acceptance, share, accepted/judged.
     ``compact``: where that would be more than COMPACT_POSITIONS lines, several positions share one, without
     their counts."""
     if compact and len(counts) > COMPACT_POSITIONS:
@@ -75,9 +75,9 @@ def curve_lines(
     scale: float = 1.0,
     compact: bool = False,
 ) -> list[Line]:
-    """Three lines: a curve two cells high with its greatest and least value at the right, then the marks.
+    """Three lines: a curve two cells high with its largest and smallest value at the right, then the marks.
 
-    ``top`` is the value at the upper edge; None takes the greatest column. Values are shown times ``scale``.
+    ``top`` is the value at the upper edge; None uses the largest column. Values are shown times ``scale``.
     Columns cover equally many steps; a column without a value is a dot. ``compact`` makes the curve one cell
     high, with the least value beside the marks.
     """
@@ -125,7 +125,7 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
 
 
 def speedup_role(stats: Stats) -> str:
-    """The look of the speed against plain decoding: muted as long as only the load told of that."""
+    """The role of the speed against plain decoding: muted while it was measured only at the load."""
     factor = stats.plain.speedup
     if factor is None or stats.plain.at_load:
         return "muted"
@@ -139,7 +139,7 @@ def baseline_words(plain: PlainTime) -> str:
 
 
 def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str:
-    """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does.
+    """The differences between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty without any.
     ``told``: the settings that are looked at."""
     return ", ".join(
         f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
@@ -149,7 +149,7 @@ def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str
 
 
 def shown_value(value: Any, option: Option) -> str:
-    """A value of an option as the charts write it."""
+    """A value of an option as the charts show it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     places = option.slider.places if option.slider else 0

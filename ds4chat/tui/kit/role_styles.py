@@ -10,9 +10,9 @@ from textual.widget import Widget
 
 class RoleStyles(dict[str, Style]):
     """``styles[role]`` is the style of the component class ``<prefix>--<role>``, and the widget's own for the
-    role "". It asks the style sheets once for each role; ``clear`` has it ask again.
+    role "". The style sheets are queried once per role; ``clear`` empties the cache.
 
-    Roles in ``partial`` give only what their rules say, to be laid over another style.
+    Roles in ``partial`` have only what their rules set, to be combined with another style.
     """
 
     def __init__(self, widget: Widget, prefix: str, partial: Collection[str] = ()) -> None:
@@ -23,7 +23,7 @@ class RoleStyles(dict[str, Style]):
 
     def __missing__(self, role: str) -> Style:
         if not role:
-            # Not kept: it also depends on what lies under the widget.
+            # Not cached: it also depends on what is under the widget.
             return self._widget.rich_style
         style = self._widget.get_component_rich_style(
             f"{self._prefix}--{role}", partial=role in self._partial

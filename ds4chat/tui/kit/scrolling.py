@@ -8,10 +8,10 @@ from textual.widget import Widget
 
 
 def set_virtual_size(view: ScrollView, size: Size) -> None:
-    """Set the size of what a ScrollView scrolls over, without laying out the screen anew.
+    """Set the size of a ScrollView's content without a new layout of the screen.
 
     Assigning ``virtual_size`` lays out and then draws the whole screen, because the scrollbar might come or
-    go. Where it always shows (``overflow-y: scroll``) only its thumb changes.
+    go. If it is always shown (``overflow-y: scroll``) only its thumb changes.
     """
     view.set_reactive(Widget.virtual_size, size)
     if view.show_vertical_scrollbar:

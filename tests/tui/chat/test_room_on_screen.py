@@ -13,7 +13,7 @@ from kits.panel_stage import step
 from ds4chat.engine.events import DrafterInfo, Loaded, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.chat.status_line import Status, status_lines
-from ds4chat.tui.controller import Progress
+from ds4chat.tui.controller import EngineProgress
 
 LONG = (
     "the support file pairs with another model, whose width is 4096 where this one has 576: /mtp chooses one."
@@ -82,33 +82,46 @@ def full(off: bool = False, repeating: bool = False) -> Stats:
 
 NAME = "A model with quite a long name that goes on"
 STATUSES: dict[str, Status] = {
-    "ready": Status("ready", Progress(), NAME, loaded(), Tuning(depth=2), full()),
-    "queued": Status("writing", Progress(), NAME, loaded(), Tuning(depth=2), full(), 12),
-    "repeats itself": Status("writing", Progress(), NAME, loaded(), Tuning(depth=2), full(repeating=True)),
+    "ready": Status("ready", EngineProgress(), NAME, loaded(), Tuning(depth=2), full()),
+    "queued": Status("writing", EngineProgress(), NAME, loaded(), Tuning(depth=2), full(), 12),
+    "repeats itself": Status(
+        "writing", EngineProgress(), NAME, loaded(), Tuning(depth=2), full(repeating=True)
+    ),
     "repeats itself, approximate": Status(
-        "writing", Progress(), NAME, loaded(), Tuning(depth=2, margin=0.8), full(repeating=True), 3
+        "writing", EngineProgress(), NAME, loaded(), Tuning(depth=2, margin=0.8), full(repeating=True), 3
     ),
     "repeats itself, strict at 16": Status(
-        "writing", Progress(), NAME, loaded(), Tuning(depth=16, strict=True, probe=True), full(repeating=True)
+        "writing",
+        EngineProgress(),
+        NAME,
+        loaded(),
+        Tuning(depth=16, strict=True, probe=True),
+        full(repeating=True),
     ),
     "repeats itself, deeper than was loaded": Status(
         "writing",
-        Progress(),
+        EngineProgress(),
         NAME,
         replace(loaded(), drafter=DrafterInfo("nextn-embedded", "", 4, "it has 4 heads")),
         Tuning(depth=16, margin=0.8),
         full(repeating=True),
     ),
-    "MTP off": Status("ready", Progress(), NAME, loaded(off_reason=LONG), Tuning(depth=2), full(off=True)),
-    "paused": Status("writing", Progress(), NAME, loaded(), Tuning(depth=0), full(off=True), 2),
-    "off and repeats itself": Status(
-        "writing", Progress(), NAME, loaded(off_reason=LONG), Tuning(margin=0.8), full(True, True)
+    "MTP off": Status(
+        "ready", EngineProgress(), NAME, loaded(off_reason=LONG), Tuning(depth=2), full(off=True)
     ),
-    "reading": Status("reading", Progress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()),
-    "checking": Status("checking", Progress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()),
+    "paused": Status("writing", EngineProgress(), NAME, loaded(), Tuning(depth=0), full(off=True), 2),
+    "off and repeats itself": Status(
+        "writing", EngineProgress(), NAME, loaded(off_reason=LONG), Tuning(margin=0.8), full(True, True)
+    ),
+    "reading": Status(
+        "reading", EngineProgress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()
+    ),
+    "checking": Status(
+        "checking", EngineProgress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()
+    ),
     "two drafters": Status(
         "writing",
-        Progress(),
+        EngineProgress(),
         NAME,
         replace(loaded(), drafter=DrafterInfo("lookup+eagle3", "", 16)),
         Tuning(depth="auto", margin=0.8),

@@ -41,7 +41,7 @@ async def test_they_fit_a_terminal_of_80_by_24(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_each_shows_hits_misses_and_bonus_tokens_and_what_is_said_of_it() -> None:
-    """The demo itself: the first hits most, the last misses most."""
+    """The demo itself: the first hits most of the time, and the others miss often."""
     session, _ = open_session(load_of(Settings(demo=True, ctx_size=512)), lambda event: None, forgiving=False)
     rates, misses = [], []
     try:
@@ -63,5 +63,5 @@ def test_each_shows_hits_misses_and_bonus_tokens_and_what_is_said_of_it() -> Non
             misses.append(stats.outcomes["miss"] / stats.drafting_steps)
     finally:
         session.close()
-    assert rates == sorted(rates, reverse=True) and rates[0] > 0.8
-    assert misses == sorted(misses) and misses[-1] > 0.3
+    assert rates[0] > 0.8 > max(rates[1:])
+    assert misses[0] < 0.15 and min(misses[1:]) > 0.2

@@ -91,7 +91,7 @@ def test_the_speed_by_the_load_alone_is_muted() -> None:
     reply = Reply(1, "m")
     reply.stats.plain.load_ms = 25.0
     for step in steps_from(("++",)):
-        reply.take(step)
+        reply.add_step(step)
     (row,) = reply_rows([reply])
     assert (row.speedup, row.speedup_role) == (3 * 25 / 40, "muted")
 

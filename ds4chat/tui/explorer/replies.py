@@ -1,4 +1,4 @@
-"""A conversation in time: a row a reply, and a strip of milliseconds a token over all of them. Pure."""
+"""A conversation in time: a row per reply, and a strip of milliseconds per token over all of them. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import Line, Span
 
 DETAIL_ROWS = 2
-STRIP_TITLE = "Milliseconds a token over all replies"
-STRIP_ROWS = 5
+STRIP_TITLE = "Milliseconds per token over all replies"
 _NUMBER, _TOKENS, _ACCEPTED, _RATE, _FACTOR, _CHANGES = 6, 7, 7, 6, 7, 3
 _FIXED = _NUMBER + _TOKENS + _ACCEPTED + _RATE + _FACTOR + _CHANGES + 7
 """Cells of a row without its settings and its sparkline, a blank between any two columns."""
@@ -158,7 +157,7 @@ def sparkline(points: Sequence[StepPoint], width: int) -> str:
 
 
 class Strip:
-    """Milliseconds a token over all steps of all replies, with ▲ where settings changed, and below it which
+    """Milliseconds per token over all steps of all replies, with ▲ where settings changed, and below it which
     steps are whose."""
 
     def __init__(self, rows: Sequence[ReplyRow]) -> None:

@@ -26,7 +26,7 @@ class ReplyList(RowList):
 
 
 class RepliesView(Vertical):
-    """A row a reply, the strip of milliseconds a token, and the settings of the row under the cursor."""
+    """A row per reply, the strip of milliseconds per token, and the settings of the row under the cursor."""
 
     class Picked(Message):
         """The user wants this reply in its text."""

@@ -66,7 +66,7 @@ def model_facts(loaded: Loaded | None) -> Facts:
     else:
         facts.append(("server", _server_words(server)))
     if drafter is not None:
-        most = f", at most {drafter.max_depth} drafts a step" if drafter.max_depth else ""
+        most = f", at most {drafter.max_depth} drafts per step" if drafter.max_depth else ""
         facts.append(("drafter", one_line(drafter.kind) + most))
         if drafter.path:
             facts.append(("", f"{one_line(drafter.path)}, {_file_words(drafter.path)}"))
@@ -125,7 +125,7 @@ def figure_facts(reply: Stats, session: Stats) -> Facts:
         *(counts(name, name) for name in ("steps", "drafted", "judged", "accepted", "emitted", "lossy")),
         both("acceptance", percent(reply.acceptance), percent(session.acceptance)),
         figures("mean accepted", "mean_accepted"),
-        figures("tokens a step", "tokens_per_step"),
+        figures("tokens per step", "tokens_per_step"),
         figures("tok/s", "decode_tokens_per_s"),
         figures("prefill tok/s", "prefill_tokens_per_s"),
     ]
@@ -156,7 +156,7 @@ def position_facts(reply: Stats) -> Facts:
 
 
 def phase_facts(reply: Stats) -> Facts:
-    """Milliseconds a step of each phase, and its share."""
+    """Milliseconds per step of each phase, and its share."""
     total = reply.ms["total"]
     return [
         (phase, f"{decimal(reply.ms[phase] / reply.steps, 8, 2)} ms {percent(reply.ms[phase] / total)}")
@@ -181,7 +181,7 @@ def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, sessi
         parts += [
             ("Figures", figure_facts(reply, session)),
             ("Acceptance by position, last reply", position_facts(reply) or [("", "no draft was judged")]),
-            ("Milliseconds a step, last reply", phase_facts(reply) or [("", "none was told")]),
+            ("Milliseconds per step, last reply", phase_facts(reply) or [("", "none was told")]),
         ]
     lines = [line for title, facts in parts for line in _part(title, facts)]
     return _without_private("\n".join(["```text", *lines[1:], "```"]) + "\n", settings, loaded)

@@ -148,7 +148,7 @@ def test_the_strip_has_ms_a_token_the_changes_and_whose_steps_they_are() -> None
     the depth before the second reply."""
     strip = Strip(reply_rows(conversation()))
     title, upper, lower, marks, ruler = drawn(strip.lines(40, 0))
-    assert title == "Milliseconds a token over all replies"
+    assert title == "Milliseconds per token over all replies"
     assert upper[:8] == "   ██ ██" and lower[:8] == "█▆▆█████"
     assert upper.endswith("40.0ms") and lower.endswith("13.3ms")
     assert marks[:8] == "╌╌╌▲╌▲╌╌"
@@ -243,7 +243,7 @@ async def test_the_view_shows_the_newest_reply_and_goes_through_all(size) -> Non
         await settled(pilot)
         screen = shown(app)
         assert "1 Rows" in screen if size == NARROW else "By ratio" not in screen
-        assert "Milliseconds a token over all replies" in screen
+        assert "Milliseconds per token over all replies" in screen
         assert "reply 2: depth 1 · ▲ before it: depth 2→1" in screen
         assert app.focused is app.explorer.replies.list
         await pilot.press("up")
@@ -251,7 +251,7 @@ async def test_the_view_shows_the_newest_reply_and_goes_through_all(size) -> Non
         assert "reply 1: depth 2, temp 0.80, seed 7 · ▲ step 3: margin 1.00→0.80" in shown(app)
         await pilot.press("1")
         await settled(pilot)
-        assert "Milliseconds a token" not in shown(app) and app.focused is app.explorer.table
+        assert "Milliseconds per token" not in shown(app) and app.focused is app.explorer.table
 
 
 @BOTH
@@ -264,7 +264,7 @@ async def test_the_keys_of_other_views_lead_out_of_it(size, key: str, sign: str)
         await settled(pilot)
         await pilot.press(key)
         await settled(pilot)
-        assert "Milliseconds a token" not in shown(app)
+        assert "Milliseconds per token" not in shown(app)
         assert sign in shown(app)
 
 

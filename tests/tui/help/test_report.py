@@ -72,7 +72,7 @@ def test_the_figures_are_the_replys() -> None:
     assert figures(text, "emitted") == ["132", "135"]
     assert figures(text, "acceptance") == ["75.0", "%", "75.5", "%"]
     assert figures(text, "mean accepted") == ["1.33", "1.35"]
-    assert figures(text, "tokens a step")[0] == "2.20"
+    assert figures(text, "tokens per step")[0] == "2.20"
     assert figures(text, "tok/s")[0] == "55.00"
     assert figures(text, "prefill tok/s")[0] == "200.00"
     assert facts(text)["plain"] == "50.0 tok/s by 6 passes here, 1.16× plain"
@@ -115,7 +115,7 @@ def test_files_have_their_quantisation_and_size() -> None:
     text = report(Settings(), pair, None, Stats(), "ready")
     assert facts(text)["model"] == "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters"
     assert "/models/tiny.gguf" in text
-    assert facts(text)["drafter"] == "eagle3, at most 16 drafts a step"
+    assert facts(text)["drafter"] == "eagle3, at most 16 drafts per step"
     size = support.stat().st_size / 1e6
     assert f"{support}, Q8_0, {size:.3g} MB" in text
 
@@ -213,6 +213,16 @@ async def test_the_command_copies_it_without_a_word_of_the_conversation(opened: 
         assert any(said.startswith("Copied a report: paste it") for said in chat.said())
 
 
+async def test_the_command_copies_it_without_a_model_too(opened: Open) -> None:
+    async with opened(model="") as chat:
+        await chat.type("/report", "enter")
+        await chat.searched()
+        assert (
+            "none is loaded" in chat.app.clipboard
+            and "there is no reply with steps yet" in chat.app.clipboard
+        )
+
+
 async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
     async with opened() as chat:
         await chat.type("/about", "enter")
@@ -221,7 +231,7 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
         text = chat.app.screen.query_one("#about-lines", LinesView).text
     assert f"{machine.cores()} cores" in text and machine.processor() in text
     assert "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters" in text
-    assert "CPU, 2 threads" in text and "eagle3, at most 16 drafts a step" in text
+    assert "CPU, 2 threads" in text and "eagle3, at most 16 drafts per step" in text
 
 
 def test_about_says_where_the_text_goes() -> None:

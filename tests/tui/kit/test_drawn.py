@@ -173,7 +173,7 @@ def load() -> Source:
         ("2", "#reliability", "Acceptance by probability"),
         ("3", "#whatif-figures", ""),
         ("4", "#reply-list", "1 depth 2"),
-        ("4", "#reply-strip", "Milliseconds a token"),
+        ("4", "#reply-strip", "Milliseconds per token"),
         ("4", "#reply-detail", "reply 1: depth 2"),
     ],
 )

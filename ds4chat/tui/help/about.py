@@ -4,6 +4,7 @@ ds4chat stands on."""
 from __future__ import annotations
 
 import platform
+import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,10 @@ PACKAGES = (
 )
 
 
+_VALUE = 64
+"""Cells of a line for a value, so that a path is whole on a narrow terminal, too."""
+
+
 def package_licence(name: str) -> tuple[str, str]:
     """Version and licence that an installed package states; ("not installed", "") for another."""
     try:
@@ -55,8 +60,10 @@ def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None
         BLANK,
         (("Python    ", "muted"), (platform.python_version(), "")),
     ]
-    lines += [((f"{label.capitalize():<10}", "muted"), (value, "")) for label, value in facts]
-    lines += [((f"{label:<10}", "muted"), (one_line(path), "")) for label, path in places]
+    facts += [(label, one_line(path)) for label, path in places]
+    for label, value in facts:
+        for place, piece in enumerate(textwrap.wrap(value, _VALUE, break_on_hyphens=False)):
+            lines.append(((f"{'' if place else label.capitalize():<10}", "muted"), (piece, "")))
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
     for name in PACKAGES:
         version, licence = package_licence(name)

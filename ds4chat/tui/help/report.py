@@ -38,14 +38,14 @@ def machine_facts(loaded: Loaded | None) -> Facts:
     memory = machine.memory()
     facts = [
         ("system", f"{machine.system()} {platform.release()}"),
-        ("processor", f"{one_line(machine.processor())}, {machine.cores()} cores"),
+        ("processor", f"{one_line(machine.processor())}, {_counted(machine.cores(), 'core')}"),
     ]
     if memory:
         facts.append(("memory", shown_size(memory)))
     if loaded is None:
         facts.append(("device", "not known before a model is loaded"))
     elif loaded.server is None:
-        facts.append(("device", f"{one_line(loaded.device)}, {loaded.threads} threads"))
+        facts.append(("device", f"{one_line(loaded.device)}, {_counted(loaded.threads, 'thread')}"))
     return facts
 
 
@@ -66,13 +66,18 @@ def model_facts(loaded: Loaded | None) -> Facts:
     else:
         facts.append(("server", _server_words(server)))
     if drafter is not None:
-        most = f", at most {drafter.max_depth} drafts per step" if drafter.max_depth else ""
-        facts.append(("drafter", one_line(drafter.kind) + most))
+        most = f"at most {drafter.max_depth} drafts per step" if drafter.max_depth else ""
+        file = _file_words(drafter.path) if drafter.path else ""
+        facts.append(("drafter", one_line(", ".join(filter(None, (drafter.kind, file, most))))))
         if drafter.path:
-            facts.append(("", f"{one_line(drafter.path)}, {_file_words(drafter.path)}"))
+            facts.append(("", one_line(drafter.path)))
     if loaded.off_reason:
         facts.append(("MTP is off", one_line(loaded.off_reason)))
     return facts
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _server_words(server: ServerInfo) -> str:
@@ -85,9 +90,9 @@ def _file_words(path: str) -> str:
     """Quantisation and size of a model file."""
     try:
         size = shown_size(Path(path).stat().st_size)
-        return f"{one_line(quantisation(read_header(path)))}, {size}"
+        return f"{quantisation(read_header(path))}, {size}"
     except (OSError, ModelFileError):
-        return "which cannot be read now"
+        return "its file cannot be read now"
 
 
 def setting_facts(settings: Settings) -> Facts:

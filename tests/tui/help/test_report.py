@@ -103,7 +103,7 @@ def test_versions_and_the_machine_are_named() -> None:
     told = facts(report(Settings(), loaded(), None, Stats(), "ready"))
     assert told["ds4chat"] == __version__
     assert told["llama.cpp"] == "the one in llama-cpp-python 0.3.36"
-    assert told["processor"] == f"{machine.processor()}, {machine.cores()} cores"
+    assert told["processor"].startswith(f"{machine.processor()}, {machine.cores()} core")
     assert told["device"] == "CPU, 2 threads"
     assert told["engine"] == "ready"
 
@@ -115,15 +115,14 @@ def test_files_have_their_quantisation_and_size() -> None:
     text = report(Settings(), pair, None, Stats(), "ready")
     assert facts(text)["model"] == "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters"
     assert "/models/tiny.gguf" in text
-    assert facts(text)["drafter"] == "eagle3, at most 16 drafts per step"
     size = support.stat().st_size / 1e6
-    assert f"{support}, Q8_0, {size:.3g} MB" in text
+    assert facts(text)["drafter"] == f"eagle3, Q8_0, {size:.3g} MB, at most 16 drafts per step"
+    assert str(support) in text
 
 
 def test_a_file_that_is_gone_is_said() -> None:
-    assert "/models/eagle3.gguf, which cannot be read now" in report(
-        Settings(), loaded(), None, Stats(), "ready"
-    )
+    told = facts(report(Settings(), loaded(), None, Stats(), "ready"))
+    assert told["drafter"] == "eagle3, its file cannot be read now, at most 16 drafts per step"
 
 
 def test_why_there_is_no_drafter_is_told() -> None:
@@ -229,9 +228,17 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
         await chat.pilot.pause()
         assert isinstance(chat.app.screen, AboutScreen)
         text = chat.app.screen.query_one("#about-lines", LinesView).text
-    assert f"{machine.cores()} cores" in text and machine.processor() in text
+    assert f"{machine.processor()}, {machine.cores()} core" in text
     assert "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters" in text
-    assert "CPU, 2 threads" in text and "eagle3, at most 16 drafts per step" in text
+    assert "CPU, 2 threads" in text and "at most 16 drafts per step" in text
+
+
+def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
+    long = "/" + "/".join(["a folder with-a-hyphen"] * 6)
+    lines = ["".join(text for text, _ in line) for line in about_lines([("settings", Path(long))], loaded())]
+    at = next(at for at, line in enumerate(lines) if line.startswith("Settings"))
+    shown = [line[10:] for line in lines[at : at + 3]]
+    assert " ".join(shown).startswith(long) and max(map(len, lines[: at + 3])) <= 74
 
 
 def test_about_says_where_the_text_goes() -> None:

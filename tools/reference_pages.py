@@ -106,8 +106,9 @@ Any key can be changed in the settings file, by the name in the last column:
     "chat.view" = "f3, ctrl+n"
 
 `Ctrl+C` copies a selection, else stops a reply, else leaves when it is pressed twice. The mouse works too: a
-click on a token shows its row, dragging over text selects it, a click on a panel's title folds it, and the
-numbers of the Tuning panel and of the what-if are sliders: drag them, or turn the wheel on them.
+click on a token shows its row, dragging over text, panels or figures selects them, a click on a panel's title
+folds it, and the numbers of the Tuning panel and of the what-if are sliders: drag them, or turn the wheel on
+them.
 """
 
 DS4_HEAD = """\

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
 def run(host: str, port: int, threads: int) -> int:
     """Serve until Ctrl-C; the exit code: 1 if this llama.cpp has no RPC or the port is in use."""
     import ds4chat.engine.llama as llama
-    from ds4chat.engine.measure import cores
+    from ds4chat.engine.machine import cores
     from ds4chat.engine.rpc import UNPROTECTED
 
     say(UNPROTECTED)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ds4chat.engine import measure
 from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
+from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, PromptError, named_template
 from ds4chat.engine.reply import Generation
 from ds4chat.models.pairing import check_target
@@ -58,7 +58,7 @@ class BatchedSession:
             n_ctx=self._n_ctx * slots,
             n_batch=BATCH,
             n_outputs=slots,
-            threads=load.threads or measure.cores(),
+            threads=load.threads or cores(),
             cache=CacheConfig(load.cache_type_k, load.cache_type_v, load.flash_attn),
             sequences=slots,
         )

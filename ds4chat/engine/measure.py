@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 
 from ds4chat.engine.llama import Context
+from ds4chat.engine.machine import cores
 
 BUDGET_S = 1.5
 """Most seconds that measuring may add to a load."""
-
-
-def cores() -> int:
-    """Processors that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def decode_ms(

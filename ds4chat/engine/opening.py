@@ -39,6 +39,7 @@ from ds4chat.engine.llama import (
     device,
     memory,
 )
+from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
@@ -138,7 +139,7 @@ class _Opening:
         self._template = named_template(load.chat_template)
         self._emit = emit
         self._rollback = rollback_class(header)
-        self._threads = load.threads or measure.cores()
+        self._threads = load.threads or cores()
         self._max_depth = MAX_DEPTH
         self._windowed = False
         """A cache of the target's or the drafter's holds sliding windows."""

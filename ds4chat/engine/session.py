@@ -264,18 +264,21 @@ class Session:
             return True
         if n + ROOM > self.n_ctx or (n and (self.rollback != "kv" or self._restored)):
             return False
+        held = list(self.tokens)
         try:
             last = self.target.model.any_token
             table = measure_costs(self.target, self.drafter, self.tokens, last, interrupted, budget_s)
             if table:
                 self._costs.put(n, table)
+            if not n:
+                self.reset()
+            elif 0 < (keep := self._rewind_to(n)) < n:
+                # What the drafter read off the last token went with what was measured: without it, the next
+                # prompt would have to give up one token more.
+                self._commit(held[keep:])
         except LlamaError:
             self.reset()
             return False
-        if n:
-            self._rewind_to(n)
-        else:
-            self.reset()
         return table is not None
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class ChatApp(App[int]):
         )
         self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
-        self._commands = ChatCommands(self.chat_screen, self.load, lambda: self._settings.presets)
+        self._commands = ChatCommands(self.chat_screen, self.load, lambda: self.settings)
 
     def on_key(self, event: events.Key) -> None:
         """Send a letter typed right after the key that opened a field to the field. It was sent to the widget
@@ -523,11 +523,11 @@ class ChatApp(App[int]):
         self.chat_screen.retune(event.tuning)
 
     def action_about(self) -> None:
-        """Versions, places, licences."""
+        """Versions, the machine, the model, places, licences."""
         from ds4chat.tui.help.about import AboutScreen
 
         places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
-        self.push_screen(AboutScreen(places))
+        self.push_screen(AboutScreen(places, self.chat.loaded))
 
     # -- leaving
 

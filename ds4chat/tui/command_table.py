@@ -131,7 +131,10 @@ COMMANDS: tuple[Command, ...] = (
         completes="file",
     ),
     Command("log", "The log of the engine and of ds4chat", action="app.log"),
-    Command("about", "Versions, places, licences"),
+    Command("about", "Versions, the machine, the model, places, licences"),
+    Command(
+        "report", "Copy what an issue report needs: versions, machine, files, settings, figures; no texts"
+    ),
     Command("quit", "Leave", aliases=("exit", "q"), action="app.quit"),
 )
 

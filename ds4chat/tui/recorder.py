@@ -395,7 +395,7 @@ def read_conversation(
         if turn is None and message.role == "user":
             turn = UserTurn(message.text, message.id)
         elif turn is None:
-            turn = _reply(store, message, number())
+            turn = read_reply(store, message, number())
             last = found.turns[-1] if found.turns else None
             turn.before = last if isinstance(last, Reply) and last.can_go_on else None
         turn.versions = versions.get(message.id, ())
@@ -403,7 +403,8 @@ def read_conversation(
     return found
 
 
-def _reply(store: Store, message: Message, number: int) -> Reply:
+def read_reply(store: Store, message: Message, number: int) -> Reply:
+    """A stored reply with its steps and figures, as far as they can be read."""
     model = message.model
     name = one_line(model.name or PurePath(model.path).stem) if model else ""
     reply = Reply(number, name, key=message.id)

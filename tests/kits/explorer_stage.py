@@ -12,9 +12,12 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
+from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import Judged, Outcome, Phases, Step, Token, Tuning
 from ds4chat.tui import themes
+from ds4chat.tui.conversation import Reply
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.source import Source
 
@@ -81,12 +84,17 @@ VERDICTS = ("++", "-", "+-", "", "++", "++", "-", "+-", "++", "~+") * 6
 
 def source(rows: JudgedRows | None = None, *, jumps: bool = True, note: str = "") -> Source:
     """The rows of VERDICTS, or others."""
-    return Source.of(
-        "this conversation",
-        rows_from_steps(steps_from(VERDICTS)) if rows is None else rows,
-        jumps=jumps,
-        note=note,
-    )
+    if rows is None:
+        return Source.of("this conversation", [reply_of(steps_from(VERDICTS))], jumps=jumps, note=note)
+    return Source("this conversation", rows, Texts(rows), StepTimes(rows), jumps=jumps, note=note)
+
+
+def reply_of(steps: Sequence[Step]) -> Reply:
+    """The reply that these steps made."""
+    reply = Reply(steps[0].reply, "tiny")
+    for step in steps:
+        reply.add_step(step)
+    return reply
 
 
 def many_rows(count: int) -> JudgedRows:

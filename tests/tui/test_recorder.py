@@ -158,7 +158,7 @@ def test_a_stored_reply_has_the_speed_against_plain_decoding_that_it_had_live(
         assert isinstance(again, Reply)
         assert (again.stats.plain.speedup, again.stats.plain.at_load) == (live.speedup, live.at_load)
         assert stored_source(store, conversation).times.plain.speedup == live.speedup
-    assert conversation_source(reply.steps, [live]).times.plain.speedup == live.speedup
+    assert conversation_source([reply]).times.plain.speedup == live.speedup
 
 
 def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store, path: Path) -> None:

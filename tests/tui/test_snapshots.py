@@ -208,7 +208,8 @@ def test_about(same, size, theme, monkeypatch) -> None:
     monkeypatch.setattr(about, "package_licence", lambda name: ("1.2.3", "MIT"))
     monkeypatch.setattr(about, "__version__", "1.0.0")
     monkeypatch.setattr(about.platform, "python_version", lambda: "3.11.0")
-    monkeypatch.setattr(about.platform, "system", lambda: "Linux")
+    machine = [("system", "Linux x86_64 6.1.0"), ("processor", "A processor, 2 cores"), ("memory", "16 GB")]
+    monkeypatch.setattr(about, "machine_facts", lambda loaded: machine)
 
     async def scene(pilot: Pilot) -> None:
         pilot.app.push_screen(AboutScreen([("settings", Path("config.toml")), ("log", Path("ds4chat.log"))]))

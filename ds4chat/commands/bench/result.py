@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +13,7 @@ from msgspec import Meta
 from ds4chat.commands.bench.advice import Advice
 from ds4chat.commands.bench.figures import Setting, Spread, TextFigures
 from ds4chat.engine.events import Count, Depth, Loaded, Mode, Tuning
-from ds4chat.engine.measure import cores
+from ds4chat.engine.machine import cores, processor, system
 from ds4chat.engine.stats import NonNegative, PositionCount, rounded
 
 VERSION = 1
@@ -311,8 +308,8 @@ def machine(loaded: Loaded, load_before: float | None) -> Machine:
     """The machine as it is now."""
     after = load_average()
     return Machine(
-        system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu(),
+        system=system(),
+        cpu=processor(),
         cores=cores(),
         threads=loaded.threads,
         device=loaded.device,
@@ -322,15 +319,6 @@ def machine(loaded: Loaded, load_before: float | None) -> Machine:
             else None
         ),
     )
-
-
-def _cpu() -> str:
-    """Name of the processor."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def peak_rss() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.pairing import check_pair, check_target
-from ds4chat.settings.schema import BY_KEY
+from ds4chat.settings.schema import BY_KEY, Settings
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
 from ds4chat.store.entities import title_of
@@ -42,13 +42,11 @@ class ChatCommands:
     ``action_NAME``, given what follows if anything does.
     """
 
-    def __init__(
-        self, screen: ChatScreen, load: Load, presets: Callable[[], Mapping[str, Mapping[str, Any]]]
-    ) -> None:
-        """``presets``: the named presets as they are now, tables of option keys by name."""
+    def __init__(self, screen: ChatScreen, load: Load, settings: Callable[[], Settings]) -> None:
+        """``settings``: all of them, as they are now."""
         self._screen = screen
         self._load = load
-        self._presets = presets
+        self._settings = settings
 
     def run(self, text: str) -> bool:
         """Run the line; False if it failed, which was then reported."""
@@ -212,7 +210,7 @@ class ChatCommands:
         )
 
     def do_preset(self, argument: str) -> None:
-        presets = self._presets()
+        presets = self._settings().presets
         if not presets:
             raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
         if not argument:
@@ -337,6 +335,25 @@ class ChatCommands:
 
     def do_panels(self, argument: str) -> None:
         self._screen.action_toggle_panels()
+
+    def do_report(self, argument: str) -> None:
+        from ds4chat.tui.help.report import report
+
+        chat, app = self._screen.chat, self._screen.app
+        last = chat.conversation.last_reply
+        settings, state = self._settings(), chat.state
+
+        def copy(text: str) -> None:
+            app.copy_to_clipboard(text)
+            self._screen.notify(
+                "Copied a report: paste it into the issue. It holds no text of a conversation."
+            )
+
+        self._aside(
+            "/report",
+            lambda: report(settings, chat.loaded, last.stats if last else None, chat.session, state),
+            copy,
+        )
 
     def do_quit(self, argument: str) -> None:
         self._screen.app.exit()

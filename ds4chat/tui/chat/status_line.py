@@ -12,10 +12,10 @@ from textual import events
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import Chat, EngineProgress, EngineState
+from ds4chat.tui.kit.charts import speedup_role
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
-from ds4chat.tui.panels.acceptance import speedup_role
 
 STATES: dict[EngineState, tuple[str, str]] = {
     "none": ("○ no model", "muted"),
@@ -132,6 +132,11 @@ class _Part(NamedTuple):
     spans: list[Span]
     command: str = ""
     """The slash command that a click runs."""
+    short: Span | None = None
+    """What it shows where what is always shown, the context and a warning do not fit on one line."""
+
+    def shortened(self) -> _Part:
+        return self._replace(spans=[self.short]) if self.short else self
 
     @property
     def width(self) -> int:
@@ -140,7 +145,7 @@ class _Part(NamedTuple):
 
 def _parts(status: Status, width: int) -> list[_Part]:
     text, role = STATES[status.state]
-    parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)])]
+    parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)], short=(text, role))]
     progress = status.progress
     if status.state == "loading":
         filled, rest = rate_bar(progress.fraction, 10)
@@ -152,7 +157,8 @@ def _parts(status: Status, width: int) -> list[_Part]:
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
     if status.state == "writing" and status.stats.repeating:
-        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")]))
+        short = "loops; Esc stops", "warning"
+        parts.append(_Part(1, [("repeats itself; Esc stops", "warning")], short=short))
     if status.model:
         name = _short(status.model, 28 if width < VERY_WIDE else 44)
         parts.append(_Part(6, [(name, "strong")], "/model"))
@@ -172,9 +178,10 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
         most, depth = loaded.drafter.max_depth, tuning.depth
         beyond = f" of {depth} asked" if isinstance(depth, int) and depth > most else ""
         shown = f"{most if beyond else depth}{probe}"
-        parts = [_Part(0, [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")], "/mtp off")]
+        spans = [(f"{loaded.drafter.kind} depth ", ""), (shown, "strong")]
+        parts = [_Part(0, spans, "/mtp off", short=(f"depth {shown}", "strong"))]
         if beyond:
-            parts[0].spans.append((beyond, "warning"))
+            spans.append((beyond, "warning"))
     if loaded.server is None:
         parts.append(_Part(0, [_mode(tuning)]))
     parts.append(_Part(2, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
@@ -206,14 +213,21 @@ def _mode(tuning: Tuning) -> Span:
 
 
 def _fitting(parts: list[_Part], width: int) -> list[_Part]:
-    """The parts in order, without those of the highest rank until the rest fits."""
+    """The parts in order, without those of the highest rank until the rest fits. Before a part of rank 1 is
+    hidden, all are shortened."""
     kept = list(parts)
-    while sum(part.width + 2 for part in kept) - 2 > width:
+    while not _fit(kept, width):
         last = max(kept, key=lambda part: part.rank)
-        if last.rank == 0:
-            break
+        if last.rank <= 1:
+            short = [part.shortened() for part in kept]
+            if last.rank == 0 or _fit(short, width):
+                return short
         kept.remove(last)
     return kept
+
+
+def _fit(parts: list[_Part], width: int) -> bool:
+    return sum(part.width + 2 for part in parts) - 2 <= width
 
 
 def _short(name: str, width: int) -> str:

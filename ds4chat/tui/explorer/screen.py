@@ -20,6 +20,7 @@ from ds4chat.tui.explorer import charts
 from ds4chat.tui.explorer.export import ExportError, FileExistsAlready, export_rows
 from ds4chat.tui.explorer.filter_line import FilterLine
 from ds4chat.tui.explorer.listing import Column, Listing
+from ds4chat.tui.explorer.replies_view import RepliesView
 from ds4chat.tui.explorer.source import Source, SourceError
 from ds4chat.tui.explorer.table import LABELS, RowTable, TableHead, detail_line
 from ds4chat.tui.explorer.views import VIEWS, ViewBar, hint
@@ -46,10 +47,11 @@ class ExplorerScreen(Sheet[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
         Binding("slash,ctrl+f", "filter", "Filter the rows", id="explorer.filter"),
-        Binding("f2", "next_view", "Rows, charts or what-if", id="explorer.view"),
+        Binding("f2", "next_view", "Rows, charts, what-if or replies", id="explorer.view"),
         Binding("1", "view('rows')", "Rows", show=False, id="explorer.rows"),
         Binding("2", "view('charts')", "Charts", show=False, id="explorer.charts"),
         Binding("3", "view('what-if')", "What-if", show=False, id="explorer.what_if_view"),
+        Binding("4", "view('replies')", "Replies in time", show=False, id="explorer.replies"),
         Binding("h", "next_chart", "Another histogram", id="explorer.chart"),
         Binding("w", "what_if", "Other settings: what if", id="explorer.what_if"),
         Binding("a", "apply", "Apply the what-if to the chat", id="explorer.apply"),
@@ -65,6 +67,7 @@ class ExplorerScreen(Sheet[None]):
         self.table = RowTable()
         self.filter_line = FilterLine()
         self.what_if = WhatIfPanel()
+        self.replies = RepliesView()
         self._bar = ViewBar()
         self._head = TableHead()
         self._detail = LinesView(id="row-detail")
@@ -95,6 +98,7 @@ class ExplorerScreen(Sheet[None]):
                     yield self._histogram
                     yield self._reliability
                 yield self.what_if
+        yield self.replies
         with Horizontal(id="explorer-foot"):
             yield self._export
             yield self._state
@@ -148,6 +152,7 @@ class ExplorerScreen(Sheet[None]):
         self.retitle(f"{self.TITLE_TEXT}  {source.title}")
         self.table.show(listing)
         self.what_if.show(source.rows, source.times)
+        self.replies.show(source.replies, source.told)
         self._draw_charts()
         self._show_state()
 
@@ -211,17 +216,27 @@ class ExplorerScreen(Sheet[None]):
     def picked(self, event: RowTable.Picked) -> None:
         """Close, and have the chat show the token."""
         event.stop()
+        if self.source is not None:
+            rows, row = self.source.rows, event.row
+            step = rows.step[row]
+            self._jump(int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1)
+
+    @on(RepliesView.Picked)
+    def reply_picked(self, event: RepliesView.Picked) -> None:
+        """Close, and have the chat show the reply's first token."""
+        event.stop()
+        if event.row.first is None:
+            self._say(f"Reply {event.row.number} has no text.")
+        else:
+            self._jump(event.row.number, event.row.first, 0)
+
+    def _jump(self, reply: int, step: int, token: int) -> None:
         if self.source is None or not self.source.jumps:
             title = self.source.title if self.source else "the record"
             self._say(f"The text of {title} is not in the chat: open the conversation to go to its tokens.")
             return
-        rows, row = self.source.rows, event.row
-        step = rows.step[row]
-        picked = TokenPicked(
-            int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1
-        )
         # To the app: the chat is below this screen, not around it.
-        self.app.post_message(picked)
+        self.app.post_message(TokenPicked(reply, step, token))
         self.dismiss(None)
 
     # -- charts
@@ -229,7 +244,7 @@ class ExplorerScreen(Sheet[None]):
     def action_next_chart(self) -> None:
         """The histogram of another column."""
         self._chart = (self._chart + 1) % len(charts.CHART_COLUMNS)
-        if not self.has_class("-wide") and self._view != "charts":
+        if self._view == "replies" or (not self.has_class("-wide") and self._view != "charts"):
             self.action_view("charts")
         self._draw_charts()
 
@@ -261,11 +276,8 @@ class ExplorerScreen(Sheet[None]):
 
     def action_what_if(self) -> None:
         """To the first control."""
-        if self.source is None:
-            return
-        if not self.has_class("-wide"):
+        if self.source is not None:
             self.action_view("what-if")
-        self.what_if.query("Control").first().focus()
 
     def action_apply(self) -> None:
         """What the panel's button does."""
@@ -296,6 +308,8 @@ class ExplorerScreen(Sheet[None]):
             self.table.focus()
         elif view == "what-if":
             self.what_if.query("Control").first().focus()
+        elif view == "replies":
+            self.replies.list.focus()
         elif not self.has_class("-wide"):
             self.set_focus(None)
         self.call_after_refresh(self._draw_charts)

@@ -6,22 +6,27 @@ Reading can take seconds for a long record: the screen calls it in a thread.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.log_parser import parse_log
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
-from ds4chat.analysis.times import StepTimes, plain_times
-from ds4chat.engine.baseline import PlainTime
-from ds4chat.engine.events import Step
+from ds4chat.analysis.times import StepTimes
 from ds4chat.files import is_regular, open_regular, user_path
+from ds4chat.settings.schema import TUNING, Option
 from ds4chat.tui.conversation import Reply
+from ds4chat.tui.explorer.replies import ReplyRow, reply_rows
+from ds4chat.tui.recorder import read_reply
 
 if TYPE_CHECKING:
     from ds4chat.store import Store
     from ds4chat.tui.controller import Chat
+
+
+LOG_TELLS = tuple(option for option in TUNING if option.tuning in ("margin", "gate"))
+"""The settings that a line of a log names. The depth that it names is what was asked for in that step."""
 
 
 class SourceError(Exception):
@@ -36,6 +41,9 @@ class Source:
     rows: JudgedRows
     texts: Texts
     times: StepTimes
+    replies: tuple[ReplyRow, ...] = ()
+    told: Sequence[Option] = TUNING
+    """The settings that the record tells."""
     jumps: bool = False
     """The rows' tokens are in the text on the screen, under the same reply numbers."""
     note: str = ""
@@ -45,28 +53,26 @@ class Source:
     def of(
         cls,
         title: str,
-        rows: JudgedRows,
-        plain: Iterable[PlainTime] | None = None,
+        replies: Sequence[Reply],
         *,
+        told: Sequence[Option] = TUNING,
         jumps: bool = False,
         note: str = "",
     ) -> Source:
-        """The source of these rows. ``plain``: plain decoding of their replies; None: what the rows tell."""
-        return cls(title, rows, Texts(rows), StepTimes(rows, plain), jumps, note)
+        """The source of these replies' steps."""
+        # Lists grow while a reply runs; what is copied here stays as it is.
+        rows = rows_from_steps([step for reply in replies for step in list(reply.steps)])
+        times = StepTimes(rows, [reply.stats.plain for reply in replies if reply.steps])
+        return cls(title, rows, Texts(rows), times, reply_rows(replies, told), told, jumps, note)
 
 
-def conversation_source(
-    steps: Sequence[Step], plain: Iterable[PlainTime] | None = None, unread: int = 0
-) -> Source:
-    """The conversation on the screen. ``unread``: how many of its replies have no steps at hand. Raises
-    SourceError."""
-    if not any(step.judged for step in steps):
+def conversation_source(replies: Sequence[Reply]) -> Source:
+    """The conversation on the screen. Raises SourceError."""
+    if not any(step.judged for reply in replies for step in list(reply.steps)):
         raise SourceError(
             "No draft was judged in this conversation yet. Ask something with speculation on, then F5 here."
         )
-    replies = "reply has" if unread == 1 else "replies have"
-    note = f"{unread} {replies} no steps on record." if unread else ""
-    return Source.of("this conversation", rows_from_steps(steps), plain, jumps=True, note=note)
+    return Source.of("this conversation", replies, jumps=True, note=_unread(replies))
 
 
 def log_source(name: str) -> Source:
@@ -77,33 +83,40 @@ def log_source(name: str) -> Source:
             log = parse_log(io.TextIOWrapper(file, encoding="utf-8", errors="replace"))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}. Give a log file.") from None
-    rows = log.rows()
-    if not len(rows):
+    if not any(step.judged for step in log.steps):
         raise SourceError(
             f"{path} has no judged drafts. ds4chat writes them to stderr with --mtp-conf-log; --mtp-timing "
             "adds the times."
         )
+    replies: dict[int, Reply] = {}
+    for step in log.steps:
+        replies.setdefault(step.reply, Reply(step.reply, "")).add_step(step)
     broken = "line is" if log.broken == 1 else "lines are"
-    return Source.of(path.name, rows, note=f"{log.broken} {broken} incomplete." if log.broken else "")
+    note = f"{log.broken} {broken} incomplete." if log.broken else ""
+    return Source.of(path.name, list(replies.values()), told=LOG_TELLS, note=note)
 
 
 def stored_source(store: Store, conversation: int, title: str = "") -> Source:
-    """Every reply of a stored conversation, all branches. Raises SourceError."""
+    """Every reply of a stored conversation, all branches; a reply's number is its message's. Raises
+    SourceError."""
     from ds4chat.store.errors import StoreError
 
     try:
-        rows = store.judged_rows(conversation)
         messages = store.conversations.messages(conversation)
     except StoreError as error:
         raise SourceError(str(error)) from None
-    if not len(rows):
-        raise SourceError(f"The stored conversation {conversation} has no judged drafts, or there is none.")
-    plain = plain_times(rows)
-    for message in messages:
-        if message.id in plain:
-            plain[message.id].load_ms = message.load_plain_ms
-            plain[message.id].checked_ms = message.check_plain_ms
-    return Source.of(title or f"conversation {conversation}", rows, plain.values())
+    replies = [read_reply(store, message, message.id) for message in messages if message.role == "assistant"]
+    if not any(step.judged for reply in replies for step in reply.steps):
+        why = next((reply.trouble for reply in replies if not reply.steps and reply.trouble), "")
+        raise SourceError(
+            why or f"The stored conversation {conversation} has no judged drafts, or there is none."
+        )
+    return Source.of(title or f"conversation {conversation}", replies, note=_unread(replies))
+
+
+def _unread(replies: Sequence[Reply]) -> str:
+    unread = sum(bool(reply.text) and not reply.steps for reply in replies)
+    return f"{unread} {'reply has' if unread == 1 else 'replies have'} no steps on record." if unread else ""
 
 
 def opener(chat: Chat, name: str) -> Callable[[], Source]:
@@ -126,8 +139,4 @@ def opener(chat: Chat, name: str) -> Callable[[], Source]:
 
 
 def _chat_source(chat: Chat) -> Source:
-    # Lists grow while a reply runs; what is copied here stays as it is.
-    replies = [turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)]
-    steps = [step for reply in replies for step in list(reply.steps)]
-    unread = sum(bool(reply.text) and not reply.steps for reply in replies)
-    return conversation_source(steps, [reply.stats.plain for reply in replies if reply.steps], unread)
+    return conversation_source([turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)])

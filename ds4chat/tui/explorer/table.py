@@ -175,7 +175,6 @@ class RowTable(CellView, can_focus=True):
         Binding("r", "reverse", "Reverse the order", id="explorer.reverse"),
         Binding("enter", "pick", "Show the token in its text", id="explorer.pick"),
     ]
-    ALLOW_SELECT = False
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -309,8 +308,10 @@ class RowTable(CellView, can_focus=True):
         self._styles.clear()
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
-        place = y + self.scroll_offset.y
+    def lines_drawn(self) -> range:
+        return range(len(self.listing))
+
+    def draw_line(self, place: int) -> Strip:
         width = self._width
         if place >= len(self.listing):
             return Strip.blank(width, self.rich_style)

@@ -7,11 +7,12 @@ from textual.message import Message
 
 from ds4chat.tui.kit.lines import Line, LinesView, Span
 
-VIEWS = ("rows", "charts", "what-if")
+VIEWS = ("rows", "charts", "what-if", "replies")
 KEYS = {
     "rows": "[b]/[/b] filter · [b]←→[/b] sort · [b]r[/b] reverse · [b]Enter[/b] text · [b]e[/b] export",
     "charts": "[b]h[/b] another chart · [b]/[/b] filter · [b]e[/b] export",
     "what-if": "[b]↑↓[/b] choose · [b]←→[/b] change · [b]Del[/b] as recorded · [b]a[/b] applies",
+    "replies": "[b]↑↓[/b] choose · [b]Enter[/b] text",
 }
 """Markup of the keys that matter in each view."""
 _GAP = 3
@@ -19,7 +20,11 @@ _GAP = 3
 
 def hint(view: str, *, wide: bool) -> str:
     """Markup of the line at the foot: the keys of the view in sight; beside the rows, those of all."""
-    keys = f"{KEYS['rows']} · [b]h[/b] chart · [b]w[/b] what if" if wide else KEYS[view]
+    keys = KEYS[view]
+    if wide and view == "replies":
+        keys += " · [b]1[/b] rows"
+    elif wide:
+        keys = f"{KEYS['rows']} · [b]h[/b] chart · [b]w[/b] what if · [b]4[/b] replies"
     return f"{keys} · [b]Esc[/b] closes"
 
 

@@ -1,8 +1,10 @@
-"""The about screen: versions, where things are kept, and the licences of what ds4chat stands on."""
+"""The about screen: versions, the machine and the model, where things are kept, and the licences of what
+ds4chat stands on."""
 
 from __future__ import annotations
 
 import platform
+import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +14,9 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from ds4chat import __version__
+from ds4chat.engine.events import Loaded
+from ds4chat.text import one_line
+from ds4chat.tui.help.report import machine_facts, model_facts
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
@@ -28,6 +33,10 @@ PACKAGES = (
 )
 
 
+_VALUE = 64
+"""Cells of a line for a value, so that a path is whole on a narrow terminal, too."""
+
+
 def package_licence(name: str) -> tuple[str, str]:
     """Version and licence that an installed package states; ("not installed", "") for another."""
     try:
@@ -42,15 +51,19 @@ def package_licence(name: str) -> tuple[str, str]:
     return data["Version"], licence[:60]
 
 
-def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
+def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None) -> list[Line]:
     """What the screen says; ``places`` are files and folders to name, such as the settings file."""
+    facts = [*machine_facts(loaded), *model_facts(loaded)]
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
         (("Chat that shows and steers multi-token prediction on llama.cpp.", "muted"),),
         BLANK,
-        (("Python    ", "muted"), (f"{platform.python_version()} on {platform.system()}", "")),
+        (("Python    ", "muted"), (platform.python_version(), "")),
     ]
-    lines += [((f"{label:<10}", "muted"), (str(path), "")) for label, path in places]
+    facts += [(label, one_line(path)) for label, path in places]
+    for label, value in facts:
+        for place, piece in enumerate(textwrap.wrap(value, _VALUE, break_on_hyphens=False)):
+            lines.append(((f"{'' if place else label.capitalize():<10}", "muted"), (piece, "")))
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
     for name in PACKAGES:
         version, licence = package_licence(name)
@@ -63,23 +76,30 @@ def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
         ),
         BLANK,
         (("It speculates as ds4 by antirez does, which inspired it.", "muted"),),
-        (("Nothing you write leaves this machine.", "muted"),),
+        ((_where_text_goes(loaded), "muted"),),
     ]
     return lines
 
 
+def _where_text_goes(loaded: Loaded | None) -> str:
+    if loaded is not None and loaded.server is not None:
+        return f"What you write goes to the server {one_line(loaded.server.name)}."
+    return "Nothing you write leaves this machine."
+
+
 class AboutScreen(Sheet[None]):
-    """Versions, places, licences."""
+    """Versions, the machine, the model, places, licences."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "about.tcss"]
     TITLE_TEXT = "About"
 
-    def __init__(self, places: Sequence[tuple[str, Path]] = ()) -> None:
+    def __init__(self, places: Sequence[tuple[str, Path]] = (), loaded: Loaded | None = None) -> None:
         super().__init__()
         self._places = places
+        self._loaded = loaded
 
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
             view = LinesView(id="about-lines")
-            view.set_lines(about_lines(self._places))
+            view.set_lines(about_lines(self._places, self._loaded))
             yield view

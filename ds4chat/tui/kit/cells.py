@@ -9,10 +9,11 @@ from rich.style import Style
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.role_styles import RoleStyles
 
 
-class CellView(ScrollView):
+class CellView(ScrollView, DrawnLines):
     """A ScrollView whose rows are (text, role) cells. A role is a component class ``<STYLES>--<role>``."""
 
     STYLES = ""

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Tuning
-from ds4chat.engine.stats import PositionCount
+from ds4chat.engine.stats import PositionCount, Stats
 from ds4chat.settings.schema import TUNING, Option
-from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked
+from ds4chat.tui.kit.figures import decimal, level, percent, rate_bar, stacked, whole_percent
 from ds4chat.tui.kit.history import Group, History
 from ds4chat.tui.kit.lines import Line, Span
 
 MARK = "▲"
 LABEL_WIDTH = 8
+COMPACT_POSITIONS = 4
+_POSITION_CELL = 9
 
 
-def position_lines(counts: Sequence[PositionCount], width: int) -> list[Line]:
-    """One line per draft position: number, bar of the conditional acceptance, share, accepted/judged."""
+def position_lines(counts: Sequence[PositionCount], width: int, *, compact: bool = False) -> list[Line]:
+    """One line per draft position: number, bar of the conditional acceptance, share, accepted/judged.
+    ``compact``: where that would be more than COMPACT_POSITIONS lines, several positions share one, without
+    their counts."""
+    if compact and len(counts) > COMPACT_POSITIONS:
+        return _position_grid(counts, width)
     lines: list[Line] = []
     for position, counted in enumerate(counts, start=1):
         tally = f"{counted.accepted}/{counted.judged}"
@@ -32,6 +39,22 @@ def position_lines(counts: Sequence[PositionCount], width: int) -> list[Line]:
             )
         )
     return lines
+
+
+def _position_grid(counts: Sequence[PositionCount], width: int) -> list[Line]:
+    cells: list[Line] = [
+        (
+            (f"{position:>2} ", "muted"),
+            ("·" if counted.rate is None else level(counted.rate), "accept"),
+            ("  –  " if counted.rate is None else f"{whole_percent(counted.rate)} ", ""),
+        )
+        for position, counted in enumerate(counts, start=1)
+    ]
+    a_line = max(1, (width + 1) // _POSITION_CELL)
+    return [
+        tuple(span for cell in cells[first : first + a_line] for span in cell)
+        for first in range(0, len(cells), a_line)
+    ]
 
 
 def stacked_line(parts: Sequence[tuple[str, float]], width: int) -> Line:
@@ -101,11 +124,26 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
     return tuple(spans)
 
 
-def changes(before: Tuning, now: Tuning) -> str:
-    """The differences between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty without any."""
+def speedup_role(stats: Stats) -> str:
+    """The role of the speed against plain decoding: muted while it was measured only at the load."""
+    factor = stats.plain.speedup
+    if factor is None or stats.plain.at_load:
+        return "muted"
+    return "good" if factor >= 1 else "bad"
+
+
+def baseline_words(plain: PlainTime) -> str:
+    """How plain decoding was measured."""
+    passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
+    return "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
+
+
+def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str:
+    """The differences between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty without any.
+    ``told``: the settings that are looked at."""
     return ", ".join(
         f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
-        for option in TUNING
+        for option in told
         if (old := getattr(before, option.tuning)) != (new := getattr(now, option.tuning))
     )
 

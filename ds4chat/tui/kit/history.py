@@ -57,10 +57,18 @@ class History:
 
     def columns(self, width: int) -> list[Group]:
         """At most ``width`` groups that cover all steps; the number of steps in each doubles as they grow."""
+        factor = self._factor(width)
+        return self._groups if factor == 1 else _merged(self._groups, factor)
+
+    def column_steps(self, width: int) -> int:
+        """How many steps each of these groups covers, the last one perhaps fewer."""
+        return self._factor(width) * self._group_steps
+
+    def _factor(self, width: int) -> int:
         factor = 1
         while len(self._groups) > width * factor:
             factor *= 2
-        return self._groups if factor == 1 else _merged(self._groups, factor)
+        return factor
 
 
 def _merged(groups: list[Group], factor: int) -> list[Group]:

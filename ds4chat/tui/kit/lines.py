@@ -9,8 +9,8 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.role_styles import RoleStyles
 
 Span = tuple[str, str]
@@ -41,12 +41,11 @@ def style_sheet(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-class LinesView(Widget):
+class LinesView(DrawnLines):
     """Lines of spans, cut at the widget's width; its height is the number of lines."""
 
     DEFAULT_CSS = style_sheet(__package__, "lines.tcss")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
-    ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -86,7 +85,10 @@ class LinesView(Widget):
         self._styles.clear()
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
+    def lines_drawn(self) -> range:
+        return range(len(self._lines))
+
+    def draw_line(self, y: int) -> Strip:
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width, self.rich_style)

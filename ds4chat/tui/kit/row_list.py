@@ -15,13 +15,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import style_sheet
 
 DrawRow = Callable[[int, int], list[Text]]
 """The lines of row ``index`` in ``width`` cells: as many as the list has lines per row."""
 
 
-class RowList(ScrollView, can_focus=True):
+class RowList(ScrollView, DrawnLines, can_focus=True):
     """Rows of equal height, one of them current. Posts Moved and Chosen."""
 
     DEFAULT_CSS = style_sheet(__package__, "row_list.tcss")
@@ -124,9 +125,12 @@ class RowList(ScrollView, can_focus=True):
         """Keep the current row visible."""
         self._reveal()
 
-    def render_line(self, y: int) -> Strip:
+    def lines_drawn(self) -> range:
+        return range(self._count * self._lines)
+
+    def draw_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        index, line = divmod(self.scroll_offset.y + y, self._lines)
+        index, line = divmod(y, self._lines)
         style = self.rich_style
         if index >= self._count:
             return Strip.blank(width, style)

@@ -12,7 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
+
+from ds4chat.tui.kit.drawn import DrawnLines
 
 LABEL_WIDTH = 7
 VALUE_WIDTH = 8
@@ -32,7 +33,7 @@ def filled_cells(share: float) -> int:
     return min(VALUE_WIDTH - 1, max(1, round(VALUE_WIDTH * share)))
 
 
-class Control(Widget, can_focus=True):
+class Control(DrawnLines, can_focus=True):
     """Shows a value and reports what the user does; it does not change the value itself.
 
     Left and right, − and +, or a click on those signs step; page keys step five at once; what is typed is
@@ -59,7 +60,6 @@ class Control(Widget, can_focus=True):
         Binding("up", "app.focus_previous", "Control above", show=False, id="tuning.up"),
         Binding("down", "app.focus_next", "Control below", show=False, id="tuning.down"),
     ]
-    ALLOW_SELECT = False
     HELP_GROUP = "Tuning"
 
     class Stepped(Message):
@@ -279,7 +279,15 @@ class Control(Widget, can_focus=True):
 
     # -- drawing
 
-    def render_line(self, y: int) -> Strip:
+    @property
+    def allow_select(self) -> bool:
+        """A selection may go over it, but none begins here, where dragging moves the value."""
+        return super().allow_select and bool(self.screen._selecting)
+
+    def lines_drawn(self) -> range:
+        return range(1)
+
+    def draw_line(self, y: int) -> Strip:
         width = self.size.width
         if self._edit is None:
             value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
-from ds4chat.tui.kit.charts import changes, curve_lines, position_lines
+from ds4chat.tui.kit.charts import baseline_words, changes, curve_lines, position_lines, speedup_role
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
@@ -77,14 +77,6 @@ def outcome_lines(stats: Stats) -> list[Line]:
     ]
 
 
-def speedup_role(stats: Stats) -> str:
-    """The role of the speed against plain decoding: muted while it was measured only at the load."""
-    factor = stats.plain.speedup
-    if factor is None or stats.plain.at_load:
-        return "muted"
-    return "good" if factor >= 1 else "bad"
-
-
 def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
     """Speed and its ratio against plain decoding, and how that baseline was measured."""
     plain = stats.plain
@@ -98,9 +90,7 @@ def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
         return [head, ((_TOLD[loaded.server.tells], "muted"),)]
     if plain.tokens_per_s is None:
         return [head, (("plain speed was not measured here", "muted"),)]
-    passes = "1 pass" if plain.passes == 1 else f"{plain.passes:,} passes"
-    how = "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
-    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {how}", "muted"),)]
+    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {baseline_words(plain)}", "muted"),)]
 
 
 class AcceptancePanel(Panel):
@@ -167,7 +157,7 @@ class AcceptancePanel(Panel):
         lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
         space = [] if self.compact else [BLANK]
         lines += counter_lines(stats, self._session)
-        lines += [*space, *position_lines(self._positions(), width)]
+        lines += [*space, *position_lines(self._positions(), width, compact=self.compact)]
         lines += outcome_lines(stats)
         lines += space
         lines += curve_lines(

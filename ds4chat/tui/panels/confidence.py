@@ -115,7 +115,6 @@ class ConfidenceLog(CellView, can_focus=True):
         Binding("end", "follow", "Follow the newest draft", id="confidence.follow"),
         Binding("enter", "pick", "Show this draft in the text", id="confidence.pick"),
     ]
-    ALLOW_SELECT = False
 
     class FollowChanged(Message):
         """The log started or stopped following the newest row."""
@@ -266,12 +265,14 @@ class ConfidenceLog(CellView, can_focus=True):
         self._styles.clear()
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
-        index = y + self.scroll_offset.y
+    def lines_drawn(self) -> range:
+        return range(self._dropped, self._dropped + len(self._rows))
+
+    def draw_line(self, number: int) -> Strip:
+        index = number - self._dropped
         width = self.scrollable_content_region.width
-        if index >= len(self._rows):
+        if not 0 <= index < len(self._rows):
             return Strip.blank(width, self.rich_style)
-        number = self._dropped + index
         key = (number, width, number == self._cursor)
         strip = self._strips.get(key)
         if strip is None:

@@ -18,12 +18,13 @@ from textual.widget import Widget
 from ds4chat.engine.events import Loaded, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.glossary import explain
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import CommandRequested
 
 
-class PanelTitle(Widget, can_focus=True):
+class PanelTitle(DrawnLines, can_focus=True):
     """One line: a fold mark, the title, and at the right the figure that stays visible when the panel is
     folded."""
 
@@ -33,7 +34,6 @@ class PanelTitle(Widget, can_focus=True):
         Binding("up", "app.focus_previous", "Previous panel or control", show=False, id="panel.up"),
         Binding("down", "app.focus_next", "Next panel or control", show=False, id="panel.down"),
     ]
-    ALLOW_SELECT = False
 
     class Pressed(Message):
         """The title was clicked or its key pressed."""
@@ -65,7 +65,10 @@ class PanelTitle(Widget, can_focus=True):
         event.stop()
         self.post_message(self.Pressed())
 
-    def render_line(self, y: int) -> Strip:
+    def lines_drawn(self) -> range:
+        return range(1)
+
+    def draw_line(self, y: int) -> Strip:
         width = self.size.width
         left = f"{'▾' if self._open else '▸'} {self._text}"
         room = width - cell_len(left) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from rich.cells import get_character_cell_size
@@ -19,6 +19,7 @@ from textual.strip import Strip
 
 from ds4chat.engine.events import Level
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
+from ds4chat.tui.kit.drawn import DrawnLines, overlay
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.scrolling import set_virtual_size
@@ -71,7 +72,7 @@ RENDER_AHEAD = 1
 """Screens of Markdown that are rendered beyond the ones in sight."""
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(ScrollView, DrawnLines, can_focus=True):
     """Blocks of rows, drawn only where they are in sight.
 
     It follows its end until the user scrolls away, and again from End on. Posts TokenPicked when a token is
@@ -79,6 +80,7 @@ class Transcript(ScrollView, can_focus=True):
     """
 
     DEFAULT_CSS = style_sheet(__package__, "view.tcss")
+    SELECT_FROM = GUTTER
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"transcript--{role}" for role in ROLES),
         *(f"transcript--md-{role}" for role in MD_ROLES),
@@ -442,7 +444,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None or self.screen.get_selected_text():
+        if offset is None:
             return
         y = offset.y + self.scroll_offset.y
         if y >= self._stack.height:
@@ -459,16 +461,9 @@ class Transcript(ScrollView, can_focus=True):
 
     # -- selection
 
-    @property
-    def allow_select(self) -> bool:
-        return True
-
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text as it is shown."""
         return self._stack.selected(selection), "\n"
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        self.refresh()
 
     # -- drawing
 
@@ -481,14 +476,16 @@ class Transcript(ScrollView, can_focus=True):
             self.call_after_refresh(self._settle, 0)
         super().notify_style_update()
 
-    def render_line(self, y: int) -> Strip:
-        y += self.scroll_offset.y
+    def lines_drawn(self) -> range:
+        return range(self._stack.height)
+
+    def draw_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y >= self._stack.height:
             return Strip.blank(width, self.rich_style)
         index, row = self._stack.at(y)
         block = self._stack[index]
-        overlays = self._overlays(block, row, y)
+        overlays = self._overlays(block, row)
         key = (id(block), block.version, row)
         strip = None if overlays else self._strips.get(key)
         if strip is None or strip.cell_length != width:
@@ -499,9 +496,9 @@ class Transcript(ScrollView, can_focus=True):
             strip = strip.adjust_cell_length(width, self.rich_style)
             if not overlays:
                 self._strips[key] = strip
-        return strip.apply_offsets(0, y)
+        return strip
 
-    def _overlays(self, block: Block, row: int, y: int) -> list[tuple[int, int, Style]]:
+    def _overlays(self, block: Block, row: int) -> list[tuple[int, int, Style]]:
         found = []
         if self._cursor is not None and self._cursor.block is block:
             style = self._styles["cursor"]
@@ -510,32 +507,10 @@ class Transcript(ScrollView, can_focus=True):
                 for at, start, end in self._cursor.block.locate(self._cursor.token)
                 if at == row
             ]
-        selection = self.text_selection
-        if selection is not None and (span := selection.get_span(y)) is not None:
-            start, end = span
-            style = self.screen.get_component_rich_style("screen--selection")
-            found.append((max(GUTTER, start), end if end >= 0 else 1 << 30, style))
         return found
 
     def _style_of(self, role: str | Style) -> Style:
         return self._styles[role] if isinstance(role, str) else self.rich_style + role
-
-
-def overlay(
-    parts: Sequence[tuple[str, Style]], start: int, end: int, style: Style
-) -> list[tuple[str, Style]]:
-    """The parts with ``style`` laid over the characters from ``start`` to ``end``."""
-    found: list[tuple[str, Style]] = []
-    at = 0
-    for text, own in parts:
-        a, b = max(0, start - at), min(len(text), end - at)
-        if a >= b:
-            found.append((text, own))
-        else:
-            pieces = ((text[:a], own), (text[a:b], own + style), (text[b:], own))
-            found += [piece for piece in pieces if piece[0]]
-        at += len(text)
-    return found
 
 
 def _character_at(row: Row, cell: int) -> int:

@@ -35,16 +35,21 @@ def test_measuring_finds_every_cost_and_leaves_nothing(tiny_dir: Path, name: str
         assert bench.ask(n=60, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
 
 
-def test_measuring_behind_a_conversation_keeps_it(tiny_dir: Path) -> None:
-    """The next prompt finds its beginning in the cache, but for the token that the drafter wants again."""
-    with opened(load_of(tiny_dir, "eagle3")) as bench:
-        bench.ask(n=40, depth=2)
+@pytest.mark.parametrize("asked", [1, 2, 5, 1000], ids=lambda n: f"stopped at {n}")
+@pytest.mark.parametrize("name", ["eagle3", "llama-draft", "gemma4-assistant", "mimo2-nextn"])
+def test_measuring_behind_a_conversation_keeps_it(tiny_dir: Path, name: str, asked: int) -> None:
+    """All of it, however far it came: what goes on with the reply decodes its last token, which the cache
+    never held, and no other."""
+    with opened(load_of(tiny_dir, name)) as bench:
+        cut = bench.ask(n=40, depth=2)
         before = list(bench.session.tokens)
-        assert bench.session.measure()
-        after = bench.session.tokens
-        assert before[: len(after)] == after
-        assert len(after) >= len(before) - 1
-        assert bench.ask(n=40, depth=2).ids == tiny.reply(tiny.encode(END_NOW)[-1], 40)
+        left = iter(range(asked - 1))
+        done = bench.session.measure(lambda: next(left, None) is None)
+        assert done == (asked == 1000)
+        assert bench.session.tokens == before and bench.session.target.used == len(before)
+        more = bench.ask(END_NOW + cut.text, 40, depth=2)
+        assert more.ended.prompt_tokens - more.ended.reused_tokens == 1
+        assert [*cut.ids, *more.ids] == tiny.reply(tiny.encode(END_NOW)[-1], 80)
 
 
 def test_a_command_interrupts_measuring(tiny_dir: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
-from kits.explorer_stage import Stage, settled, source
+from kits.explorer_stage import VERDICTS, Stage, reply_of, settled, source, steps_from
 from kits.looks import looks
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer.source import Source, SourceError
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
@@ -90,3 +92,22 @@ def test_nothing_to_show(same, size, theme) -> None:
         await pilot.pause()
 
     assert same(scene, size, theme, load)
+
+
+@pytest.mark.parametrize(
+    ("size", "theme"), [((80, 24), "ds4-dark"), ((120, 40), "ds4-light")], ids=["80x24", "120x40"]
+)
+def test_the_conversation_in_time(same, size, theme) -> None:
+    """Three replies, of which the second was begun at another depth and had its margin changed."""
+    first = reply_of(steps_from(VERDICTS))
+    second = steps_from(VERDICTS[:20], Tuning(depth=4, temp=0.8), reply=2)
+    changed = [replace(step, tuning=replace(step.tuning, margin=0.8)) for step in second[12:]]
+    third = reply_of(steps_from(("-", "+-", "", "-") * 8, Tuning(depth=4), reply=3))
+    replies = [first, reply_of([*second[:12], *changed]), third]
+
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press("4")
+        await settled(pilot)
+        await pilot.press("up")
+
+    assert same(scene, size, theme, lambda: Source.of("this conversation", replies, jumps=True))

@@ -57,6 +57,9 @@ async def test_a_wide_screen_shows_everything_and_a_narrow_one_a_view_at_a_time(
         assert "What if" in shown(app) and "By ratio" not in shown(app)
         await pilot.press("f2")
         await settled(pilot)
+        assert app.focused is app.explorer.replies.list
+        await pilot.press("f2")
+        await settled(pilot)
         assert app.focused is app.explorer.table
 
 
@@ -534,4 +537,4 @@ async def test_the_foot_names_the_keys_of_the_view_in_sight_and_how_to_leave() -
             assert keys in shown(app)
         await pilot.resize_terminal(*WIDE)
         await settled(pilot)
-        assert "e export · h chart · w what if · Esc closes" in shown(app)
+        assert "e export · h chart · w what if · 4 replies · Esc closes" in shown(app)

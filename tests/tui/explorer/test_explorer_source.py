@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kits.chat import PIECES, ReplayEngine, loaded, steps_of
-from kits.explorer_stage import steps_from
+from kits.explorer_stage import reply_of, steps_from
 from kits.stored_replies import step as stored_step
 
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
@@ -78,7 +78,7 @@ def test_replies_without_steps_are_counted() -> None:
 
 def test_a_chat_without_a_judged_draft_says_what_to_do() -> None:
     with pytest.raises(SourceError, match=r"No draft was judged in this conversation yet\. Ask something"):
-        conversation_source(steps_from(("", "")))
+        conversation_source([reply_of(steps_from(("", "")))])
 
 
 def test_a_pass_on_record_counts_before_the_load() -> None:

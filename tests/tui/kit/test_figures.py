@@ -110,6 +110,23 @@ def test_position_lines_show_share_and_tally() -> None:
     assert lines[2] == " 3 " + "─" * 20 + "     –          0/0"
 
 
+def test_many_positions_share_lines_where_there_is_little_room() -> None:
+    counts = [
+        PositionCount(4, 3),
+        PositionCount(3, 0),
+        PositionCount(2, 2),
+        PositionCount(),
+        PositionCount(8, 1),
+    ]
+    assert plain(position_lines(counts, 46, compact=True)) == [
+        " 1 ▇ 75%  2 ▁  0%  3 █100%  4 ·  –   5 ▂ 12% "
+    ]
+    assert len(position_lines(counts[:4], 46, compact=True)) == 4
+    lines = plain(position_lines([PositionCount(4, 3)] * 16, 46, compact=True))
+    assert len(lines) == 4 and lines[3] == "16 ▇ 75% "
+    assert len(position_lines(counts, 46)) == 5
+
+
 def test_history_means_are_weighted_and_columns_never_shift() -> None:
     """Five steps in two columns: groups of four, from the first step on."""
     history = History()

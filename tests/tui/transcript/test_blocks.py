@@ -13,12 +13,13 @@ from textual.selection import Selection
 
 from ds4chat.engine.events import EngineDied, Origin, Tuning
 from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.kit.drawn import overlay
 from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
 from ds4chat.tui.transcript.markdown import markdown_page
 from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.stack import Stack
-from ds4chat.tui.transcript.view import MD_ROLES, overlay
+from ds4chat.tui.transcript.view import MD_ROLES
 
 
 def text_of(row: Row) -> str:

@@ -20,6 +20,7 @@ import traceback
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from ds4chat.engine.build import tell_of_idle_card
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     Cancel,
@@ -98,6 +99,10 @@ class Engine:
                 try:
                     session, loaded = open_session(command, self.emit, forgiving=True, resuming=True)
                     self.emit(loaded)
+                    if command.server is None and command.gpu_layers:
+                        from ds4chat.engine.llama import backends
+
+                        tell_of_idle_card([name for name, _ in backends()], self.emit)
                 except LoadError as error:
                     self.emit(LoadFailed(str(error)))
                 self._loading = False

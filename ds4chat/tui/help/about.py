@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from ds4chat import __version__
+from ds4chat.text import one_line
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
+ASK_S = 30.0
+"""Most seconds that llama.cpp has to say what it runs on: a GPU's driver may have to wake first."""
 PACKAGES = (
     "textual",
     "rich",
@@ -42,8 +48,21 @@ def package_licence(name: str) -> tuple[str, str]:
     return data["Version"], licence[:60]
 
 
-def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
-    """What the screen says; ``places`` are files and folders to name, such as the settings file."""
+def build_lines() -> list[str]:
+    """What llama.cpp runs on here, by ``ds4chat --version`` in a process of its own: no screen loads it."""
+    command = [sys.executable, "-P", "-m", "ds4chat", "--version"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ["llama.cpp does not say what it runs on; ds4chat --version in a shell shows why"]
+    return [*done.stdout.splitlines()[1:], *done.stderr.splitlines()]
+
+
+def about_lines(places: Sequence[tuple[str, Path]], build: Sequence[str]) -> list[Line]:
+    """What the screen says. ``places``: files and folders to name, such as the settings file. ``build``: what
+    llama.cpp runs on."""
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
         (("Chat that shows and steers multi-token prediction on llama.cpp.", "muted"),),
@@ -51,6 +70,7 @@ def about_lines(places: Sequence[tuple[str, Path]]) -> list[Line]:
         (("Python    ", "muted"), (f"{platform.python_version()} on {platform.system()}", "")),
     ]
     lines += [((f"{label:<10}", "muted"), (str(path), "")) for label, path in places]
+    lines += [BLANK, *(((one_line(line), "muted" if at else ""),) for at, line in enumerate(build))]
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
     for name in PACKAGES:
         version, licence = package_licence(name)
@@ -81,5 +101,12 @@ class AboutScreen(Sheet[None]):
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
             view = LinesView(id="about-lines")
-            view.set_lines(about_lines(self._places))
+            view.set_lines(about_lines(self._places, ["Asking llama.cpp what it runs on …"]))
             yield view
+
+    def on_mount(self) -> None:
+        self._show_build(self.query_one("#about-lines", LinesView))
+
+    @work(thread=True, exit_on_error=False)
+    def _show_build(self, view: LinesView) -> None:
+        self.app.call_from_thread(view.set_lines, about_lines(self._places, build_lines()))

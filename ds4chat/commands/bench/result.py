@@ -137,6 +137,8 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "spread": _spread(setting.speed),
         "ratio": _median(setting.ratio),
         "ratio_spread": _spread(setting.ratio),
+        "limit": _round(setting.limit),
+        "limit_share": _round(setting.limit_share),
         "acceptance": _round(stats.acceptance),
         "accepted": stats.accepted,
         "accepted_ends": stats.accepted_ends,

@@ -29,6 +29,7 @@ from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.conversation import UserTurn
 from ds4chat.tui.kit.charts import changes
+from ds4chat.tui.kit.compositor import FrugalCompositor
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import APART, Pace
 from ds4chat.tui.kit.slider import Control
@@ -105,6 +106,7 @@ class ChatScreen(ReadingScreen):
 
     def __init__(self, chat: Chat, settings: Settings, host: Host) -> None:
         super().__init__()
+        self._compositor = FrugalCompositor()
         self.chat = chat
         self._host = host
         self.dock_view = PanelDock(settings.panels, id="dock")

@@ -9,11 +9,7 @@ FASTEST = 1 / 20
 SLOWEST = 1 / 4
 """Seconds between two frames."""
 
-APART = 1 / 25
-"""Seconds between the drawing of the text, of the status line, and of the panels. Of changes that come
-together, Textual draws all that lies between as well: here nearly the whole screen."""
-
-CROWDED_SHARE = 0.04
+CROWDED_SHARE = 0.02
 """Share of one core that drawing may take when the engine's threads occupy every core. ggml's threads wait
 for each other at barriers, so a core that draws holds all of them up."""
 FREE_SHARE = 0.5

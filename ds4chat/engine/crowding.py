@@ -53,8 +53,8 @@ class Crowding:
             whose = f"thread {got} it wanted. Let the other finish."
         else:
             whose = (
-                f"{threads} threads {got} they wanted, and each waits for the slowest. Let the other finish, or "
-                f"start one of the two with -t {threads // 2}."
+                f"{threads} threads {got} they wanted, and each waits for the slowest. Let the other finish, "
+                f"or start one of the two with -t {threads // 2}."
             )
         return Notice(
             "warning",

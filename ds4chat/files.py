@@ -1,7 +1,7 @@
 """Files that a user names, opened so that nothing hangs, and files that are written whole or not at all.
 
-A pipe or a device is refused, and a disk or a mount that does not answer is given up. This module imports
-nothing else of ds4chat, so that every part may use it.
+Pipes and devices are refused, and reads from a disk or mount that does not answer time out. This module
+imports nothing else of ds4chat, so that every part may use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 T = TypeVar("T")
 
 ANSWER_SECONDS = 10.0
-"""How long a disk may take for one answer: one that has to spin up first takes about as long."""
+"""How long one operation may take: about as long as a disk needs to spin up."""
 _BUFFER = 1 << 18
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -32,19 +32,19 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 class NotRegularError(OSError):
-    """What is to be a regular file is something else."""
+    """A regular file was expected and something else is there."""
 
 
 def user_path(name: str) -> Path:
-    """The path that a user means, ``~`` written out; one of a user who is not known stays as it is."""
+    """The path that a user means, with ``~`` expanded unless its user is unknown."""
     return Path(os.path.expanduser(name))
 
 
 def within(seconds: float, work: Callable[[], T], *, too_late: Callable[[T], object] | None = None) -> T:
-    """What ``work`` gives, or raises, unless it takes longer: then TimeoutError, whose strerror says why.
+    """What ``work`` returns or raises; TimeoutError, whose strerror says why, if it takes longer.
 
-    A system call cannot be interrupted, so it is left to a thread that nothing waits for; ``too_late`` gets
-    what that gives in the end.
+    A system call cannot be interrupted, so it runs in a thread that nothing waits for; ``too_late`` gets its
+    result if it still returns one.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -79,18 +79,18 @@ def within(seconds: float, work: Callable[[], T], *, too_late: Callable[[T], obj
 
 
 def open_regular(path: str | os.PathLike[str], *, seconds: float = ANSWER_SECONDS) -> BinaryIO:
-    """The regular file at ``path``, to be read. Opening it and each read take ``seconds`` at most.
+    """The regular file at ``path``, opened for reading. Opening it and each read take ``seconds`` at most.
 
-    Raises OSError, its strerror fit for a sentence: for what is no regular file, which is not even opened, as
-    for what does not answer, which a read raises too.
+    Raises OSError, with a strerror fit for a sentence, for anything but a regular file, which is not opened,
+    and for a disk that does not answer; reads raise the latter too.
     """
     descriptor = within(seconds, lambda: _opened(path), too_late=os.close)
     return io.BufferedReader(_Answering(descriptor, seconds), _BUFFER)
 
 
 def read_regular(path: str | os.PathLike[str], most: int, *, seconds: float = ANSWER_SECONDS) -> bytes:
-    """All of a regular file, in ``seconds`` at most. Raises OSError as open_regular does, and where the file
-    has more than ``most`` bytes."""
+    """The contents of a regular file, in ``seconds`` at most. Raises OSError as open_regular does, and for a
+    file of more than ``most`` bytes."""
 
     def read() -> bytes:
         with open(_opened(path), "rb", buffering=0) as file:
@@ -114,7 +114,7 @@ def is_regular(path: str | os.PathLike[str], *, seconds: float = ANSWER_SECONDS)
 def _opened(path: str | os.PathLike[str]) -> int:
     """A descriptor of the regular file at ``path``. Raises OSError."""
     try:
-        # To open a device can do something by itself, and to open a pipe waits for its writer.
+        # Opening a device can have side effects, and opening a pipe waits for its writer.
         _refuse_special(os.stat(path).st_mode, path)
         flags = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
         descriptor = os.open(path, os.O_RDONLY | sum(getattr(os, name, 0) for name in flags))
@@ -137,15 +137,15 @@ def _refuse_special(mode: int, path: str | os.PathLike[str]) -> None:
 
 
 def open_to_append(path: str | os.PathLike[str]) -> int:
-    """A descriptor to append to ``path``, which is made, for its owner alone, where it is missing. Raises
-    OSError, for a named pipe too: it would hold up everything that is written until somebody reads."""
+    """A descriptor to append to ``path``, which is created, readable by its owner only, if it is missing.
+    Raises OSError, also for a named pipe: writes to it would block until somebody reads."""
     if stat.S_ISFIFO(_mode(path)):
         raise NotRegularError(errno.EINVAL, "It is a named pipe", os.fspath(path))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOCTTY", 0), 0o600)
 
 
 def _mode(path: str | os.PathLike[str]) -> int:
-    """The mode of what is at ``path``; 0 where nothing is."""
+    """The mode of the file at ``path``; 0 if there is none."""
     try:
         return os.stat(path).st_mode
     except (OSError, ValueError):
@@ -153,7 +153,7 @@ def _mode(path: str | os.PathLike[str]) -> int:
 
 
 class _Answering(io.RawIOBase):
-    """A file each of whose answers has a time limit."""
+    """A file with a time limit for each read."""
 
     def __init__(self, descriptor: int, seconds: float) -> None:
         self._descriptor = descriptor
@@ -190,11 +190,12 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 @contextmanager
 def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to, its owner's alone, which is complete on disk before it shows under its name.
+    """A file to write to, readable by its owner only, that is complete on disk before it appears under its
+    name.
 
-    Raises OSError, FileExistsError for a file that is there, unless it is to be replaced. Then, and where the
-    block raises, what was there is as it was, and nothing stays beside it; a process that is killed meanwhile
-    leaves ``.NAME.xxxxxxxx.part``.
+    Raises OSError; FileExistsError for an existing file, unless ``overwrite``. On an error, and if the block
+    raises, the folder is left as it was; a process that is killed while it writes leaves
+    ``.NAME.xxxxxxxx.part``.
     """
     _refuse_to_replace(path)
     if not overwrite and os.path.lexists(path):
@@ -219,7 +220,7 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, overwrite: bool = False)
 
 
 def try_place(path: Path) -> None:
-    """Raise the OSError with which ``path`` could not be written; leaves everything as it was."""
+    """Raise the OSError that writing ``path`` would raise, without changing anything."""
     _refuse_to_replace(path)
     descriptor, temporary = _beside(path)
     os.close(descriptor)
@@ -227,7 +228,7 @@ def try_place(path: Path) -> None:
 
 
 def _refuse_to_replace(path: Path) -> None:
-    """Raise OSError for what is no regular file: a rename would replace a device, such as /dev/null."""
+    """Raise OSError for anything but a regular file: a rename would replace a device, such as /dev/null."""
     if path.exists() and not path.is_file():
         raise NotRegularError(errno.EINVAL, "It is no regular file", os.fspath(path))
 
@@ -235,7 +236,7 @@ def _refuse_to_replace(path: Path) -> None:
 def _beside(path: Path) -> tuple[int, Path]:
     """A new file beside ``path``, to be renamed to it: its open descriptor and its path. Raises OSError."""
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-    # The system takes away what the umask forbids, and nothing adds to it.
+    # The umask restricts this further.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     return os.open(temporary, flags, PRIVATE), temporary
 
@@ -245,7 +246,7 @@ def _put(temporary: Path, path: Path, overwrite: bool) -> None:
         temporary.replace(path)
         return
     try:
-        # A link, unlike a rename, fails where a file of that name came up meanwhile.
+        # Unlike a rename, a link fails if a file of that name was created in the meantime.
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -255,11 +256,10 @@ def _put(temporary: Path, path: Path, overwrite: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder reach the disk: a file that was renamed into it is found there after a power
-    cut.
+    """Flush a folder's entries to disk, so that a file renamed into it is found there after a power cut.
 
-    Where that cannot be had (a folder that may be written but not read, a system that opens no folders) it is
-    left to the system, which does it within seconds: the file is in its place already, so nothing is raised.
+    Where that is impossible (a folder that may be written but not read, a system that cannot open folders)
+    the system does it within seconds. The file is in place already, so nothing is raised.
     """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -2,7 +2,7 @@
 drive a terminal.
 
 Two renderings of the same characters. In sentences, names, paths and logs an escape (``\\x1b``) says which
-character it was. In the transcript each character keeps a cell of its own, so a symbol (``␛``) stands for it.
+character it was. In the transcript each character keeps its own cell, so it is shown as a symbol (``␛``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 INVISIBLE = "▯"
-"""Stands in the transcript for a character that draws nothing or turns the direction of writing."""
+"""Shown in the transcript for a character that draws nothing or changes the direction of writing."""
 
-# Controls, line and paragraph separators, what turns the direction of writing, what draws nothing, lone
+# Controls, line and paragraph separators, what changes the direction of writing, what draws nothing, lone
 # surrogates, and code points that are no characters. Newline and tab stay.
 _SPECIAL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
@@ -38,8 +38,9 @@ _TYPED_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that could steer a terminal, turn the writing or hide as an escape. Line ends
-    and tabs stay, and so do joiners inside an emoji or a word of a script that uses them."""
+    """``text`` with everything that could control a terminal, change the direction of writing or be invisible
+    as an escape. Line ends and tabs stay, as do joiners inside an emoji or a word of a script that uses
+    them."""
     if _SPECIAL.search(text) is None:
         return text
     return _SPECIAL.sub(_escaped, text.replace("\r\n", "\n"))
@@ -73,9 +74,9 @@ def drawn(text: str) -> str:
     """``text`` with every control, escape, bidi and invisible character as a visible symbol. Line ends and
     tabs stay.
 
-    Every character that is left has the width that rich gives it alone, so widths add up. For that, joiners
-    and variation selectors, whose width depends on their neighbours, are left out: an emoji family shows as
-    its members.
+    Each remaining character has the width that rich gives it on its own, so widths add up. To that end,
+    joiners and variation selectors, whose width depends on their neighbours, are left out: an emoji family
+    shows as its members.
     """
     if _SPECIAL.search(text) is None:
         return text
@@ -105,8 +106,8 @@ _MOVING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def still(text: str) -> str:
-    """A row's ``text`` without the characters that move the cursor or turn the writing, which have no width,
-    and with U+FFFD for lone surrogates. The same object where there are none."""
+    """A row's ``text`` without the zero-width characters that move the cursor or change the direction of
+    writing, and with U+FFFD for lone surrogates. The same object where there are none."""
     if text.isascii() and text.isprintable():
         return text
     if _MOVING.search(text) is None and _SURROGATES.search(text) is None:
@@ -118,24 +119,24 @@ def still(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """A pasted or read text as it may stand in a prompt: newlines unified, escape sequences and control
-    characters left out, everything else kept."""
+    """A pasted or read text, cleaned for a prompt: newlines unified, escape sequences and control characters
+    removed, everything else kept."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _TYPED_CONTROLS.sub("", _ESCAPE_SEQUENCES.sub("", text))
 
 
 def encodable(text: str) -> str:
-    """``text`` with U+FFFD for lone surrogates, which UTF-8 has no form for; the length stays."""
+    """``text`` with U+FFFD for lone surrogates, which UTF-8 cannot encode; the length stays."""
     return _SURROGATES.sub("\ufffd", text)
 
 
 def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:
-    """``value`` as JSON in which special characters are ``\\u`` escapes: printable, and read as the same."""
+    """``value`` as JSON with special characters as ``\\u`` escapes: printable, and equal when parsed."""
     return json_printable(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
 
 
 def json_printable(document: str) -> str:
-    """The same JSON with special characters as ``\\u`` escapes. They can stand only inside strings."""
+    """The same JSON with special characters as ``\\u`` escapes. They occur only inside strings."""
     return _SPECIAL.sub(lambda match: _utf16(match.group()), document)
 
 
@@ -151,7 +152,7 @@ def _utf16(char: str) -> str:
 
 
 class PrintableStream:
-    """A text stream through which nothing but printable text passes; all else is the stream's own."""
+    """A text stream that makes all text printable; everything else is passed through to the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
@@ -159,7 +160,7 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write ``text`` made printable, joined to the character that was written before it."""
-        # A joiner is judged by what stands before it, which may have come with the write before.
+        # A joiner is judged by the character before it, which may be part of the previous write.
         shown = printable(self._last + text)[len(self._last) :]
         self._last = shown[-1:] if shown and _SPECIAL.search(shown[-1]) is None else ""
         self.unguarded.write(shown)
@@ -176,7 +177,7 @@ class PrintableStream:
 
 def unguarded(stream: TextIO) -> TextIO:
     """The stream behind a PrintableStream: for ds4chat's own control sequences, and for the model's bytes
-    where they go into a pipe."""
+    when they go into a pipe."""
     return cast(TextIO, getattr(stream, "unguarded", stream))
 
 
@@ -184,7 +185,7 @@ ERASE_LINE = "\r\x1b[K"
 
 
 def redraw_line(stream: TextIO, text: str = "") -> None:
-    """Put ``text`` in place of the terminal's current line."""
+    """Replace the terminal's current line with ``text``."""
     unguarded(stream).write(ERASE_LINE)
     stream.write(text)
     stream.flush()
@@ -192,8 +193,8 @@ def redraw_line(stream: TextIO, text: str = "") -> None:
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    """While this lasts, whatever is written to sys.stdout and sys.stderr arrives printable: sentences, traces
-    of uncaught exceptions, and what libraries print."""
+    """Make everything written to sys.stdout and sys.stderr printable: sentences, tracebacks of uncaught
+    exceptions, and what libraries print."""
     before = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, PrintableStream(unguarded(sys.stdout)))
     sys.stderr = cast(TextIO, PrintableStream(unguarded(sys.stderr)))
@@ -204,7 +205,7 @@ def printable_streams() -> Iterator[None]:
 
 
 _NO_ESCAPES = ("dumb", "unknown")
-"""Values of TERM for a terminal that only writes one line after another."""
+"""Values of TERM for a terminal without cursor movement."""
 
 
 def takes_escapes(stream: TextIO) -> bool:

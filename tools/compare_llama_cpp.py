@@ -135,7 +135,7 @@ class Ours:
         text: list[str] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             stats.fold(event)
             if isinstance(event, Step):
                 text.extend(token.text for token in event.tokens)
@@ -145,7 +145,7 @@ class Ours:
 
         self._session.reset()
         self._session.generate(
-            Generate(1, prompt=prompt, tuning=tuning, max_tokens=tokens), Control(tuning), take
+            Generate(1, prompt=prompt, tuning=tuning, max_tokens=tokens), Control(tuning), collect
         )
         if ended[0].finish_reason == "error":
             raise CompareError(f"ds4chat could not answer: {ended[0].detail}")

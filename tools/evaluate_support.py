@@ -4,6 +4,7 @@
     python tools/evaluate_support.py acceptance MODEL [MODEL..]  at temperatures 0 and 0.7, depth 5
     python tools/evaluate_support.py speed MODEL [MODEL..]       against plain decoding, depths 1 to 5
     python tools/evaluate_support.py whatif MODEL                predicted acceptance against reruns
+    python tools/evaluate_support.py window MODEL                after rests, by the tokens caught up with
 
 "demo" as a MODEL is the demo's target; --mtp names another support model than the demo's. Tables are Markdown
 on stdout, progress is on stderr. Acceptance does not depend on the machine's load. Speeds are taken in turn
@@ -31,6 +32,7 @@ from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.engine.control import Control
+from ds4chat.engine.drafters import eagle3, hidden
 from ds4chat.engine.events import Ended, Event, Generate, Load, Message, Step, Tuning
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.opening import LoadError, open_session
@@ -91,11 +93,24 @@ def loop_start(ids: Sequence[int]) -> int:
 
 
 @contextmanager
-def opened(model: str, support: str, threads: int) -> Iterator[Session]:
-    """A session, closed at the end. Raises LoadError."""
+def opened(model: str, support: str, threads: int, window: int | None = None) -> Iterator[Session]:
+    """A session, closed at the end. Raises LoadError.
+
+    window: tokens that a drafter that reads hidden rows catches up with, 0 for all; None: as it does."""
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
+    if window:
+        hidden.WINDOW, hidden.HELD = window, window + hidden.MERGED + 1
+        eagle3.HELD = hidden.HELD
     session, _ = open_session(load, lambda event: None, forgiving=False)
+    if window == 0:
+        drafter, observe = session.drafter, session.drafter.observe
+
+        def reading(tokens: Sequence[int], pos: int, keep: int) -> None:
+            observe(tokens, pos, keep)
+            drafter._flush(drafter._known)
+
+        drafter.observe = reading
     try:
         yield session
     finally:
@@ -244,6 +259,56 @@ def ms_per_token(reply: Reply) -> float:
     return reply.stats.decode_ms / max(reply.stats.emitted, 1)
 
 
+# ------------------------------------------------------------------------------------ window
+
+WINDOWS = (32, 64, 128, 256, 0)
+"""Tokens that the drafter catches up with after a rest; 0: all."""
+REST = 32
+"""Tokens without a draft, then as many with drafts, and so on. More than a step's, so that the window counts."""
+
+
+def print_window(args: argparse.Namespace) -> None:
+    """The table of the ``window`` command: each kind's prompts are one conversation, in which drafting rests
+    every now and then, so that the context is many times the window."""
+    print("| target | caught up with | conditional acceptance at 1.. | tokens per pass | judged at 1 |")
+    print("| --- " * 5 + "|")
+    for model in args.models:
+        for window in WINDOWS:
+            stats = Stats()
+            with opened(model, args.mtp, args.threads, window) as session:
+                for kind in workloads():
+                    _with_rests(session, kind.prompts[: args.prompts], args, stats)
+            print(
+                f"| {Path(model).stem} | {window or 'all'} | {rates(stats)} | {stats.tokens_per_step:.3f} | "
+                f"{stats.by_position[0].judged} |",
+                flush=True,
+            )
+
+
+def _with_rests(session: Session, prompts: Sequence[str], args: argparse.Namespace, stats: Stats) -> None:
+    """Count the steps with drafts of one conversation."""
+    drafting = Tuning(depth=args.depth, temp=args.temp, seed=SEED)
+    resting = replace(drafting, depth=0)
+    said: list[Message] = []
+    session.reset()
+    for prompt in prompts:
+        said.append(Message("user", prompt))
+        control, ids, text = Control(resting), 0, ""
+
+        def take(event: Event, control: Control = control) -> None:
+            nonlocal ids, text
+            if isinstance(event, Step):
+                ids += len(event.tokens)
+                text += "".join(token.text for token in event.tokens)
+                if event.drafted:
+                    stats.fold(event)
+                control.tuning = drafting if ids // REST % 2 else resting
+
+        session.generate(Generate(1, tuple(said), tuning=resting, max_tokens=args.tokens), control, take)
+        said.append(Message("assistant", text))
+    note(f"{sum(len(message.content) for message in said)} characters, {stats.by_position[0].judged} judged")
+
+
 # ------------------------------------------------------------------------------------ what-if
 
 RERUNS = ((3, 0.0), (2, 0.0), (1, 0.0), (4, 1.0), (4, 2.0), (4, 3.0), (2, 1.0), (2, 2.0), (1, 1.0))
@@ -349,7 +414,12 @@ def main() -> int:
     one = commands.add_parser("quantise", help="write the demo's target in other quantisations")
     one.add_argument("folder", type=Path)
     one.add_argument("--types", nargs="+", choices=FILE_TYPES, default=list(FILE_TYPES))
-    for name, prompts, tokens in (("acceptance", 6, 128), ("speed", 2, 64), ("whatif", 6, 128)):
+    for name, prompts, tokens in (
+        ("acceptance", 6, 128),
+        ("speed", 2, 64),
+        ("whatif", 6, 128),
+        ("window", 6, 192),
+    ):
         one = commands.add_parser(name)
         several = 1 if name == "whatif" else "+"
         one.add_argument("models", nargs=several, metavar="MODEL", help='GGUF, or "demo"')
@@ -360,6 +430,8 @@ def main() -> int:
         one.add_argument("-t", "--threads", type=int, default=0)
         if name == "acceptance":
             one.add_argument("--temps", type=float, nargs="+", default=[0.0, 0.7])
+        if name == "window":
+            one.add_argument("--temp", type=float, default=0.7)
         if name == "whatif":
             one.add_argument("--gate", type=float, default=0.0, help="of the recorded run")
             one.add_argument("--save", type=Path, metavar="FILE", help="record and counts as JSON")
@@ -369,6 +441,8 @@ def main() -> int:
             quantise(args.folder, args.types)
         elif args.command == "acceptance":
             print_acceptance(args)
+        elif args.command == "window":
+            print_window(args)
         elif args.command == "whatif":
             print_what_if(args)
         else:

@@ -18,7 +18,7 @@ from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 from ds4chat.commands.bench.errors import BenchError
-from ds4chat.commands.bench.server import LlamaServer, Reply
+from ds4chat.commands.bench.server import LlamaServer, ServerReply
 
 CONTEXT = 2048
 LOOKUP = "lookup"
@@ -221,7 +221,7 @@ class Server:
         return answer_of(reply)
 
 
-def answer_of(reply: Reply) -> Answer:
+def answer_of(reply: ServerReply) -> Answer:
     """A server's reply in the form of both sides. Raises CompareError where it is too short for a speed."""
     if reply.tokens_per_s is None:
         raise CompareError(

@@ -111,7 +111,7 @@ def python_share(model: str, runs: int, threads: int) -> None:
             steps: list[Step] = []
             begun: list[float] = []
 
-            def take(event: object, steps: list = steps, begun: list = begun) -> None:
+            def collect(event: object, steps: list = steps, begun: list = begun) -> None:
                 if isinstance(event, Step):
                     if not steps:
                         begun.append(session.target.native_s)
@@ -120,7 +120,7 @@ def python_share(model: str, runs: int, threads: int) -> None:
             tuning = Tuning(depth=depth)
             question = Message("user", "Repeat this sentence ten times: the old mill turns slowly.")
             request = Generate(run, (question,), tuning=tuning, max_tokens=200, ignore_eos=True)
-            session.generate(request, Control(tuning), take)
+            session.generate(request, Control(tuning), collect)
             native = session.target.native_s - begun[0]
             shares.append((sum(s.ms.total for s in steps[1:]) / 1000 - native) / native)
         share = statistics.median(shares)
@@ -315,7 +315,7 @@ def _timed_reply(session, days: int, depth: int, tokens: int):
     prompt = "".join(TALK.format(day=day, wind=day * 7 % 12) for day in range(1, days + 1))
     tuning, stats, ended = Tuning(depth=depth), Stats(), []
 
-    def take(event: object) -> None:
+    def collect(event: object) -> None:
         stats.fold(event)
         if isinstance(event, Ended):
             ended.append(event)
@@ -323,7 +323,7 @@ def _timed_reply(session, days: int, depth: int, tokens: int):
     request = Generate(
         1, prompt=prompt, tuning=tuning, max_tokens=tokens, ignore_eos=True, baseline=depth > 0
     )
-    session.generate(request, Control(tuning), take)
+    session.generate(request, Control(tuning), collect)
     return stats, ended[0].prompt_tokens
 
 

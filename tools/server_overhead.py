@@ -64,14 +64,14 @@ def main() -> None:
     def cockpit(prompt: str) -> tuple[float, float, int]:
         steps: list[tuple[float, int]] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if isinstance(event, Step):
                 steps.append((time.perf_counter(), len(event.tokens)))
             assert not isinstance(event, Ended) or event.finish_reason == "length", event
 
         begun = time.perf_counter()
         request = Generate(1, prompt=prompt, tuning=tuning, max_tokens=given.tokens, ignore_eos=True)
-        session.generate(request, Control(tuning), take)
+        session.generate(request, Control(tuning), collect)
         return steps[0][0] - begun, time.perf_counter() - steps[0][0], sum(count for _, count in steps)
 
     first: dict[str, list[float]] = {"bare": [], "cockpit": []}

@@ -1,4 +1,4 @@
-"""Judged rows as CSV and JSON Lines: one record a row, with its step's figures beside it."""
+"""Judged rows as CSV and JSON Lines: one record per row, with the figures of its step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def records(rows: JudgedRows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
-    """One dict a row, its keys in the order of COLUMNS; all rows, or those at ``indices`` in that order.
+    """One dict per row, with keys in the order of COLUMNS; all rows, or those at ``indices`` in that order.
 
     Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. What has no
     value is None, as in JSON.
@@ -89,8 +89,8 @@ def records(rows: JudgedRows, indices: Ints | None = None) -> Iterator[dict[str,
 
 
 def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write one JSON object a line, of all rows or those at ``indices``; returns how many. ASCII: a lone
-    surrogate in a text survives too. Raises OSError."""
+    """Write one JSON object per line for all rows, or those at ``indices``; returns how many. ASCII, so that
+    lone surrogates in texts survive. Raises OSError."""
     count = 0
     for values in records(rows, indices):
         file.write(json.dumps(values, allow_nan=False) + "\n")
@@ -99,11 +99,11 @@ def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> 
 
 
 def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write a header and one line a row, of all rows or those at ``indices``; returns how many rows. Open
+    """Write a header and one line per row, for all rows or those at ``indices``; returns how many rows. Open
     ``file`` with newline="". Raises OSError.
 
-    Texts are model output: one that a spreadsheet would take for a formula gets an apostrophe in front, as
-    OWASP recommends. JSON Lines holds the texts as they are.
+    Texts are model output: one that a spreadsheet would interpret as a formula gets a leading apostrophe, as
+    OWASP recommends. JSON Lines has the texts unchanged.
     """
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -120,5 +120,5 @@ def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> in
 
 
 def _number(value: float) -> float | None:
-    """A plain float, or None for NaN and infinity, which JSON does not know."""
+    """A plain float, or None for NaN and infinity, which JSON lacks."""
     return float(value) if math.isfinite(value) else None

@@ -35,7 +35,7 @@ class Filter:
 
 
 class Texts:
-    """Text search over rows. Each distinct token text is looked at once, however often it occurs."""
+    """Text search over rows. Each distinct token text is examined once, however often it occurs."""
 
     def __init__(self, rows: JudgedRows) -> None:
         numbers: dict[str, int] = {}
@@ -57,8 +57,8 @@ class Texts:
 
 
 def select(rows: JudgedRows, wanted: Filter, texts: Texts | None = None) -> Ints:
-    """Indices of the rows that pass, in their order. ``texts``: the rows' search index, where it is kept from
-    one call to the next; it is made here otherwise. A row without a value is in no range of that column."""
+    """Indices of the rows that pass, in their order. ``texts``: the rows' search index, to reuse it between
+    calls; built here if None. A row without a value is in no range of that column."""
     mask = np.ones(len(rows), np.bool_)
     if wanted.accepted is not None:
         mask &= rows.accepted == wanted.accepted

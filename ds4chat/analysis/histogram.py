@@ -51,17 +51,16 @@ def histogram(rows: JudgedRows, column: Column, bins: int = 20) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Acceptance by the drafter's probability of its draft: where it lies on the diagonal, the drafter's
-    confidence can be taken at its word."""
+    """Acceptance by the drafter's probability of its draft. On the diagonal, the drafter is calibrated."""
 
     edges: Floats
     """bins + 1 values over 0..1."""
     count: Ints
     """Drafts in the bin; as all that follows but the last, shape (bins,)."""
     mean_prob: Floats
-    """Mean probability in the bin; NaN where it is empty."""
+    """Mean probability in the bin; NaN if it is empty."""
     acceptance: Floats
-    """NaN where the bin is empty."""
+    """NaN if the bin is empty."""
     low: Floats
     high: Floats
     """Wilson interval of the acceptance."""

@@ -1,14 +1,14 @@
-"""Reads the logs that --mtp-timing, --mtp-spec-log, --mtp-conf-log and --mtp-probe leave on stderr.
+"""Reads the logs that --mtp-timing, --mtp-spec-log, --mtp-conf-log and --mtp-probe write to stderr.
 
-Lines of other programs, lines cut off anywhere and unknown fields are passed over and counted, never an
-error. ds4's own timing, spec, conf and probe lines are read where they carry the figures; what they count
-differently is translated:
+Lines of other programs, truncated lines and unknown fields are skipped and counted, never an error. ds4's
+own timing, spec, conf and probe lines are read as far as they have the figures; what they count differently
+is converted:
 
 - ds4's ``drafted`` and ``committed`` include the first draft, which it verified for free: both are kept one
   lower, so that they count what a verification batch decided;
 - ds4's ``margin`` is the drafter's logit gap and becomes ``draft_gap``;
-- a ds4 cycle whose first draft missed prints no timing line, so acceptance from its timing lines alone is too
-  good; its miss lines count as steps here.
+- a ds4 cycle whose first draft missed prints no timing line, so acceptance from the timing lines only would
+  be too high; its miss lines count as steps here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 _LINE = re.compile(r"(ds4chat|ds4): (?:mtp )?(timing|spec|conf|probe|summary)\b ?(.*)")
 _UNTOLD = Token(-1, "", "plain")
-"""A log tells how many tokens a step emitted, not which."""
+"""A log says how many tokens a step emitted, not which."""
 MOST_EMITTED = 1 << 16
 _FIELD = re.compile(r'([A-Za-z0-9_]+)=("(?:[^"\\]|\\.)*"|\[.*\]|[^\s"\[]\S*)(?: ms\b)?')
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One line of --mtp-probe: the token, the draft held against it, hits and total so far."""
+    """One line of --mtp-probe: the token, the draft compared with it, hits and total so far."""
 
     token: int
     draft: int
@@ -47,7 +47,7 @@ class Probe:
 
 @dataclass(slots=True)
 class ParsedLog:
-    """What a log held."""
+    """The contents of a log."""
 
     steps: list[Step] = field(default_factory=list)
     """In the order of their first line."""
@@ -55,12 +55,12 @@ class ParsedLog:
     summary: dict[str, float] = field(default_factory=dict)
     """Fields of the last summary, such as acceptance or decode_tokens_per_s."""
     source: Literal["ds4chat", "ds4", ""] = ""
-    """Who wrote the lines; ds4chat where both did."""
+    """The program that wrote the lines; ds4chat if both did."""
     lines: int = 0
     foreign: int = 0
     """Lines that are not of these logs."""
     broken: int = 0
-    """Lines of these logs that lack a field they must have, such as a last line that was cut off."""
+    """Lines of these logs that lack a required field, such as a truncated last line."""
 
     def rows(self) -> JudgedRows:
         """The judged rows and steps as columns."""
@@ -69,7 +69,7 @@ class ParsedLog:
 
 @dataclass(slots=True)
 class _Step:
-    """A step as its lines come in: timing, spec and conf lines of one step, in any order."""
+    """A step while its lines are read: its timing, spec and conf lines, in any order."""
 
     reply: int
     index: int
@@ -77,7 +77,7 @@ class _Step:
     judged: dict[int, Judged] = field(default_factory=dict)
 
     def step(self) -> Step:
-        """The step; what no line told is worked out from the rest, or NaN. Raises ValueError."""
+        """The step; what no line says is computed from the rest, or NaN. Raises ValueError."""
         judged = tuple(self.judged[position] for position in sorted(self.judged))
         number = self.fields.get
         drafted = int(number("drafted", str(len(judged))))
@@ -137,7 +137,7 @@ class _Parser:
         """A conf line whose timing line has not come yet, with its counts."""
 
     def feed(self, line: str) -> None:
-        """Take in one line."""
+        """Parse one line."""
         self.log.lines += 1
         match = _LINE.search(line.rstrip("\r\n"))
         if match is None:
@@ -199,8 +199,8 @@ class _Parser:
             )
 
     def _step(self, fields: dict[str, str], part: str) -> _Step:
-        """The step that a line belongs to. Reply numbers begin anew in each process: where a line that a step
-        has already comes a second time, the log of another process has begun."""
+        """The step that a line belongs to. Reply numbers start over in each process: a second line of a kind
+        that the step has already is from the log of another process."""
         reply, index = int(fields["reply"]), int(fields["step"])
         run = self.run_of.get(reply)
         if run is not None and part in self.seen.get((run, index), ()):
@@ -262,7 +262,7 @@ class _Parser:
         self._ds4_step(max(0, drafted - 1), max(0, committed - 1), extra, micro)
 
     def _ds4_judged(self, fields: dict[str, str]) -> None:
-        """A conf line: the second draft against the first row, and the gap of the last draft. It may stand
+        """A conf line: the second draft against the first row, and the gap of the last draft. It may come
         before or after its cycle's timing line, or without one."""
         drafted, committed = int(fields["drafted"]), int(fields["committed"])
         draft, target = int(fields["draft_next"]), int(fields["target_next"])
@@ -290,7 +290,7 @@ class _Parser:
             self.ds4_conf = (judged, drafted, committed)
 
     def _ds4_flush(self) -> None:
-        """A conf line without a timing line makes a step of its own."""
+        """A conf line without a timing line becomes a step of its own."""
         if self.ds4_conf is not None:
             _, drafted, committed = self.ds4_conf
             self._ds4_step(drafted - 1, committed - 1, {"emitted": str(committed + 1)})
@@ -313,7 +313,7 @@ def _float(text: str) -> float:
 def _text(quoted: str) -> str:
     value = json.loads(quoted)
     if not isinstance(value, str):
-        raise ValueError("a text that is no JSON string")
+        raise ValueError("a text that is not a JSON string")
     return value
 
 

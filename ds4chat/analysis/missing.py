@@ -1,8 +1,8 @@
-"""Chances of a draft that a record does not have: that a gate lets it pass, and that it is accepted if so.
+"""Probabilities for drafts that a record lacks: that a gate lets one pass, and that it is then accepted.
 
-Two kinds of places have no verdict. At the one the drafter had a draft that the recorded gate refused, and
-what would have come of it under a lower gate is not on record. At the other no draft was made: behind a step
-whose drafts were all accepted, and in plain steps.
+Two kinds of places have no verdict. At one, the recorded gate refused a draft, and its verdict under a lower
+gate is not on record. At the other, no draft was made: after a step whose drafts were all accepted, and in
+plain steps.
 
 A chance depends much on what is known of the place. Behind three accepted drafts the text is easy, and the
 next draft is accepted as often as recorded ones at position 4, wherever a step of other settings would have
@@ -17,7 +17,7 @@ from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, JudgedRows
 from ds4chat.engine.events import MAX_DEPTH
 
 _ENOUGH = 20
-"""Drafts behind a number of accepted ones from which a chance is taken from them alone."""
+"""Drafts after a number of accepted ones from which their own rate is used."""
 
 
 class MissingDrafts:
@@ -34,11 +34,11 @@ class MissingDrafts:
         passing = _count(before[passes])
         accepted = _count(before[passes], verdicts[passes])
         self.passes = _chances(passing, tried, otherwise=1.0)
-        """By the number of accepted drafts before it: that a draft passes the gate."""
+        """Probability that a draft passes the gate, by the number of accepted drafts before it."""
         self.accepted = _chances(accepted, passing, otherwise=0.0)
-        """By the number of accepted drafts before it: that a draft that passed is accepted."""
+        """Probability that a draft that passed is accepted, by the number of accepted drafts before it."""
         self.pass_rate = float(passing.sum() / tried.sum()) if tried.sum() else 1.0
-        """That a draft passes the gate, wherever it stands."""
+        """Probability that any draft passes the gate."""
 
 
 def refused_steps(rows: JudgedRows) -> Bools:
@@ -63,7 +63,7 @@ def _count(behind: Ints, weights: Bools | Floats | None = None) -> Floats:
 
 
 def _chances(hits: Floats, of: Floats, *, otherwise: float) -> list[float]:
-    """hits / of for each number of accepted drafts before; where too few are known, that of the nearest lower
+    """hits / of for each number of accepted drafts before; if too few are known, that of the nearest lower
     number, else that of all together, else ``otherwise``."""
     last = float(hits.sum() / of.sum()) if of.sum() else otherwise
     chances = []

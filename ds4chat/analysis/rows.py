@@ -21,8 +21,8 @@ OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 
 @dataclass(frozen=True, slots=True)
 class JudgedRows:
-    """Columns. The first block has one entry a judged draft, in order: shape (rows,). The second, whose names
-    begin with ``step_``, has one a step: shape (steps,). ``step`` leads from the first to the second."""
+    """Columns. The first block has one entry per judged draft, in order: shape (rows,). The second, whose
+    names begin with ``step_``, has one per step: shape (steps,). ``step`` maps the first to the second."""
 
     step: Ints
     """Index into the ``step_`` columns."""
@@ -31,26 +31,26 @@ class JudgedRows:
     draft: Ints
     """Token ids."""
     target: Ints
-    """Token ids: the target's own choice at the draft's place."""
+    """Token ids: the target's own choice at the draft's position."""
     accepted: Bools
     ratio: Floats
     """The draft's probability over the likeliest token's, by the target: 0..1."""
     gap: Floats
     """Logits by which the target's best token leads its second."""
     draft_gap: Floats
-    """Logits by which the drafter's best token leads its second; NaN where the drafter has no logits."""
+    """Logits by which the drafter's best token leads its second; NaN if the drafter has no logits."""
     draft_prob: Floats
-    """The drafter's own probability of its draft, 0..1; NaN where the drafter has no probabilities."""
+    """The drafter's own probability of its draft, 0..1; NaN if the drafter has no probabilities."""
     draft_text: tuple[str, ...]
     target_text: tuple[str, ...]
     by: tuple[str, ...]
     """Why it was accepted, as in Judged."""
     token: Ints
-    """Index, in the reply, of the token that the row decided; -1 where it decided none."""
+    """Index, in the reply, of the token that the row decided; -1 if it decided none."""
     thinking: Bools
     """That token belongs to the thinking."""
     p_draft: Floats
-    """NaN, as the next two, where the whole distribution was not asked for."""
+    """NaN, as the next two, if the whole distribution was not requested."""
     p_target: Floats
     entropy: Floats
 
@@ -67,19 +67,19 @@ class JudgedRows:
     step_outcome: Ints
     """Index into engine.stats.OUTCOMES."""
     step_margin: Floats
-    """In force: 1 unless the mode was approximate."""
+    """The margin in force: 1 unless the mode was approximate."""
     step_gate: Floats
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
     step_baseline: Bools
-    """The step is a plain pass that the baseline rests on."""
+    """The step is a plain pass that the baseline is computed from."""
 
     def __len__(self) -> int:
         return len(self.step)
 
     @property
     def steps(self) -> int:
-        """How many steps there are, those without a judged draft included."""
+        """Number of steps, including those without a judged draft."""
         return len(self.step_reply)
 
     @property

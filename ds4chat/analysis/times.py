@@ -1,4 +1,4 @@
-"""What recorded steps took, by their drafts: the step times that a what-if and the bench's prediction use."""
+"""Times of recorded steps by number of drafts, which the what-if and the bench's prediction use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DRAFT, _VERIFY, _TOTAL = (PHASES.index(phase) for phase in ("draft", "verify", 
 
 
 def plain_times(rows: JudgedRows) -> dict[int, PlainTime]:
-    """What plain decoding takes for the tokens of each reply, as the panels show it while they come."""
+    """The time that plain decoding takes for the tokens of each reply, as the panels show it."""
     found: dict[int, PlainTime] = {}
     for reply, drafted, emitted, judged, ms, is_pass in zip(
         rows.step_reply.tolist(),
@@ -38,7 +38,7 @@ def plain_times(rows: JudgedRows) -> dict[int, PlainTime]:
 
 
 class StepTimes:
-    """Milliseconds of a step that verifies so many drafts.
+    """Milliseconds of a step by the number of drafts that it verifies.
 
     A plain step takes the baseline's mean over the recorded tokens. A step with drafts takes the medians of
     its parts (verification by rows, drafting by drafts, the rest), so that an interrupted step says nothing
@@ -46,7 +46,7 @@ class StepTimes:
     """
 
     def __init__(self, rows: JudgedRows, plain: Iterable[PlainTime] | None = None) -> None:
-        """``plain``: of the replies that the rows belong to; None: what the rows tell of them."""
+        """``plain``: that of the rows' replies; if None, it is estimated from the rows."""
         drafted, ms = rows.step_drafted, rows.step_ms
         timed = np.isfinite(ms[:, _TOTAL])
         drafting = timed & (drafted > 0)
@@ -64,18 +64,18 @@ class StepTimes:
             self._scale = float(ms[drafting, _TOTAL].sum()) / expected
 
     def step_ms(self, drafts: int) -> float:
-        """A step that verifies ``drafts`` drafts; NaN where no step tells."""
+        """Milliseconds of a step that verifies ``drafts`` drafts; NaN if no step was timed."""
         if not drafts:
             return self._plain_ms
         parts = _at(self._verify, drafts + 1) + (_at(self._draft, drafts) if self._draft else 0.0)
         return self._scale * (parts + self._rest)
 
     def timed(self, drafts: int) -> bool:
-        """Whether a step of this size was timed, or the baseline tells for a plain one."""
+        """Whether a step of this size was timed, or for a plain one the baseline is known."""
         return drafts + 1 in self._verify
 
     def _plain(self, rows: JudgedRows, timed: Bools) -> float:
-        """Without a pass on record, as in a log of another program, the plain steps tell what they can."""
+        """Estimated from the plain steps if no pass is on record, as in another program's log."""
         plain = timed & (rows.step_drafted == 0) & (rows.step_depth == 0)
         if self.plain.at_load and plain.any():
             return float(np.median(rows.step_ms[plain, _TOTAL]))
@@ -87,8 +87,8 @@ def _medians(sizes: np.ndarray, ms: Floats) -> dict[int, float]:
 
 
 def _at(points: Mapping[int, float], x: int) -> float:
-    """The value at x: measured, or on the line between its neighbours; above the highest it goes on with the
-    mean slope, below the lowest it stays. NaN without a point."""
+    """The value at x: measured, or interpolated linearly; extrapolated with the mean slope above the highest
+    point, constant below the lowest. NaN without a point."""
     if not points:
         return math.nan
     xs = sorted(points)

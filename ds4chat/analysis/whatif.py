@@ -7,8 +7,8 @@ first position of a deep run is accepted several points less often than the draf
 
 So the recorded reply is walked again, token by token, under the new settings. For each token that a draft
 was judged against, the record says whether the drafter had it right. A walked step drafts along these
-verdicts until one fails, the depth or the gate ends it; the token after that is the target's own, and the
-next step begins behind it. Where no draft was judged (the target's token after a full draft, a draft that the
+verdicts until one fails, or the depth or the gate ends it; the token after that is the target's own, and the
+next step begins after it. Where no draft was judged (the target's token after a full draft, a draft that the
 recorded gate refused, plain steps), the verdict is a chance estimated from the record (analysis.missing); the
 walk then splits, and the figures are expectations.
 
@@ -17,11 +17,10 @@ only what was recorded for that step: the same settings; a lower depth that no s
 a gate that drops only drafts that were rejected anyway; a margin that changes no verdict. It is an estimate
 if
 
-- a step begins elsewhere: its drafts would be made anew, from a fresher hidden state. Most come out the same:
-  of the demo pair's accepted drafts at positions 2 to 4, 97 % were accepted again when a run at depth 1 made
-  them, and of the rejected ones 13 %. So the estimate for a lower depth is a little too low;
-- a verdict is missing: a depth above the recorded one;
-- a margin turns a verdict over: the text itself would go another way.
+- a step begins elsewhere: its drafts would be made again, from a fresher hidden state. Most come out the
+same: of the demo pair's accepted drafts at positions 2 to 4, 97 % were accepted again when a run at depth 1
+made them, and of the rejected ones 13 %. So the estimate for a lower depth is a little too low; - a verdict
+is missing: a depth above the recorded one; - a margin changes a verdict: the text itself would differ.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ class WhatIf:
     by_position: tuple[tuple[float, float], ...]
     """(judged, accepted) at positions 1, 2, ..."""
     ms: float
-    """Decode time by the step times given; NaN where they do not know a depth that was walked."""
+    """Decode time by the given step times; NaN if they lack a depth that was walked."""
     plain_ms: float
-    """Time of the same tokens by plain decoding; NaN where it is unknown."""
+    """Time of the same tokens by plain decoding; NaN if unknown."""
     estimate: bool
     exact_share: float
     """Share of the walked steps that are wholly determined by the record; 1 if ``estimate`` is False."""
     changed: int
-    """Verdicts that the margin turns over: places where the text would go another way."""
+    """Verdicts that the margin changes: places where the text would differ."""
 
     @property
     def acceptance(self) -> float | None:
-        """accepted / judged; None where nothing was judged."""
+        """accepted / judged; None if nothing was judged."""
         return self.accepted / self.judged if self.judged else None
 
     @property
@@ -70,12 +69,12 @@ class WhatIf:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Decode speed; None where the step times do not tell."""
+        """Decode speed; None if the step times are unknown."""
         return self.tokens / self.ms * 1000 if self.ms > 0 else None
 
     @property
     def speedup(self) -> float | None:
-        """Speed over plain decoding's; None where the step times do not tell."""
+        """Speed over plain decoding's; None if the step times are unknown."""
         return self.plain_ms / self.ms if self.ms > 0 and self.plain_ms > 0 else None
 
 
@@ -89,10 +88,10 @@ def what_if(
 ) -> WhatIf:
     """The figures of the recorded replies at another depth, margin (ratio) or gate (logit gap).
 
-    What is None stays as recorded, step by step. ``times``: StepTimes(rows) if None. Raises ValueError
-    for a depth outside 0..16, a margin outside 0..1 or a negative gate, for either of these two where the
-    rows come from a server, which does not tell what they are compared with, and for a gate below a recorded
-    one that refused drafts: what would have come of those is not on record.
+    Parameters that are None stay as recorded, step by step. ``times``: StepTimes(rows) if None. Raises
+    ValueError for a depth outside 0..16, a margin outside 0..1 or a negative gate; for a margin or a gate if
+    the rows come from a server, which does not report ratios and gaps; and for a gate below a recorded one
+    that refused drafts, whose verdicts are not on record.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
         raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
@@ -101,7 +100,7 @@ def what_if(
     if gate is not None and not gate >= 0:
         raise ValueError(f"A gate of {gate} is out of range: it takes 0 or more.")
     if (margin is not None or gate is not None) and np.isnan(rows.ratio).any():
-        raise ValueError("a server does not tell its drafts' ratios and gaps; ask about the depth alone.")
+        raise ValueError("a server does not report its drafts' ratios and gaps; ask about the depth only.")
     refused_at = rows.step_gate[refused_steps(rows)]
     if gate is not None and np.any(refused_at > gate):
         raise ValueError(
@@ -141,7 +140,7 @@ class _Walk:
         first, judged = rows.step_first.tolist(), rows.step_judged.tolist()
         emitted, reply = rows.step_emitted.tolist(), rows.step_reply.tolist()
         self.row_of: list[int] = []
-        """-1 where no draft was judged for the token."""
+        """-1 if no draft was judged for the token."""
         self.step_of: list[int] = []
         self.begin_of: list[int] = []
         self.end_of: list[int] = []
@@ -225,28 +224,29 @@ class _Walk:
         return exact
 
     def _recorded_stop(self, step: int) -> int:
-        """Drafts behind which the recorded step stopped by itself (an end token, its gate, the room left)."""
+        """Drafts after which the recorded step stopped by itself (an end token, its gate, the room left)."""
         drafted = self.recorded[step]
         looser = self.gate is not None and self.gate < self.recorded_gate[step]
         return MAX_DEPTH if drafted >= self.asked[step] or looser else drafted
 
     def _gate_at(self, step: int) -> float:
-        """The gate in force where this recorded step stands."""
+        """The gate in force at this recorded step."""
         return self.recorded_gate[step] if self.gate is None else self.gate
 
     def _chances(self, token: int, position: int) -> tuple[float, float]:
-        """That a draft for a token without a verdict passes the gate, and that it is accepted if it does."""
+        """Probabilities that a draft for a token without a verdict passes the gate, and that it is then
+        accepted."""
         step = self.step_of[token]
         before = token - self.begin_of[step]
         if self.refused[step]:
             return 0.0, 0.0
-        # Behind accepted drafts, recorded or walked, the text is easy: the more of them, the easier.
+        # After accepted drafts, recorded or walked, the text is easy: the more of them, the easier.
         before = min(max(before, position - 1), MAX_DEPTH - 1)
         present = self.missing.passes[before] if self._gate_at(step) > 0 else 1.0
         return present, self.missing.accepted[before]
 
     def _unjudged(self, behind: int, step: int, aligned: bool) -> float:
-        """Drafts in the batch behind a rejected one: verified in vain, and their gaps are not on record.
+        """Drafts in the batch after a rejected one: verified in vain, and their gaps are not on record.
 
         A step that begins where a recorded one did, under its gate, had as many; of others a gate is taken to
         let as many pass as of the judged ones.
@@ -257,7 +257,7 @@ class _Walk:
         return sum(self.missing.pass_rate**i for i in range(1, behind + 1))
 
     def _finish(self, token: int, drafted: float, weight: float, begins: list[float], end: int) -> None:
-        """Book a step whose last token, the target's own, is this one; the next begins behind it."""
+        """Count a step whose last token, the target's own, is this one; the next begins after it."""
         if weight <= 0:
             return
         self.drafted += weight * drafted

@@ -26,7 +26,7 @@ ELSEWHERE = {
     "-md": "it is --mtp here",
     "--spec-type": "the kind of drafter is read from the support file: name it with --mtp",
 }
-"""Options of ds4 and llama.cpp that go by another name here."""
+"""Options of ds4 and llama.cpp that have another name here."""
 
 
 class UsageError(Exception):
@@ -34,12 +34,12 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser without abbreviations, whose every error is a UsageError with a sentence."""
+    """An argparse parser without abbreviations that raises UsageError with a sentence for every error."""
 
     def __init__(self, **more: Any) -> None:
         self.spellings: dict[str, argparse.Action] = {}
         """Every option string with its action."""
-        # The width is asked once: argparse asks for each formatter.
+        # Ask for the width once: argparse asks again for each formatter.
         width = min(shutil.get_terminal_size().columns, 100)
         super().__init__(
             allow_abbrev=False,
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             **more,
         )
         self.about = self.add_argument_group("About")
-        self.put(self.about, "-h", "--help", action="help", help="Show this help and leave.")
+        self.put(self.about, "-h", "--help", action="help", help="Show this help and exit.")
 
     def put(self, group: Any, *names: str, **more: Any) -> None:
         """Add an argument to ``group`` and remember its spellings."""
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
             self.spellings[name] = action
 
     def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """What was given: the options, and the words that belong to none. Raises UsageError."""
+        """The options that were given, and the remaining words. Raises UsageError."""
         given, words = list(argv), []
         if "--" in given:
             cut = given.index("--")
@@ -73,19 +73,19 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-") and len(word) > 1:
                 raise UsageError(self.unknown(word))
         if namespace.settings.get("demo") and namespace.settings.get("model"):
-            raise UsageError("--demo and -m each name the model: leave one of them out.")
+            raise UsageError("--demo and -m both name the model: leave one of them out.")
         if namespace.settings.get("server") and (
             namespace.settings.get("demo") or namespace.settings.get("model")
         ):
-            raise UsageError("--server brings its own model: leave -m and --demo out, or --server.")
+            raise UsageError("--server comes with its own model: leave out -m and --demo, or --server.")
         return namespace, rest + words
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a help or the version. Raises OSError, which argparse would keep quiet about."""
+        """Print a help or the version. Raises OSError, which argparse would swallow."""
         print(message, end="", file=file)
 
     def unknown(self, word: str) -> str:
-        """The sentence for an option that does not exist, with the nearest one that does."""
+        """The sentence for an unknown option, with the most similar known one."""
         name = word.split("=", 1)[0]
         if name in ELSEWHERE:
             return f"{name} is not an option of ds4chat: {ELSEWHERE[name]}."
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         return f"{name} is not an option; {hint}{self.prog} -h lists them."
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError with argparse's message said as a sentence."""
+        """Raises UsageError with argparse's message as a sentence."""
         raise UsageError(self._sentence(message))
 
     def _sentence(self, message: str) -> str:
@@ -114,8 +114,8 @@ class Parser(argparse.ArgumentParser):
         return f"{names}: {what}."
 
     def _bind_text(self, given: list[str]) -> list[str]:
-        """A text that begins with a dash, such as a prompt "- one thing", tied to its option: argparse would
-        take it for an option of its own."""
+        """The arguments with texts that begin with a dash, such as a prompt "- one thing", joined to their
+        options: argparse would take such a text for an option."""
         bound: list[str] = []
         words = iter(given)
         for word in words:
@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Setting(argparse.Action):
-    """Checks an option's value and puts it into ``namespace.settings`` by key."""
+    """Checks an option's value and stores it in ``namespace.settings`` by key."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, option: Option, **more: Any) -> None:
         self.option = option
@@ -162,25 +162,25 @@ class _Setting(argparse.Action):
 
 
 def add_prompt(parser: Parser, group: Any) -> None:
-    """The options that give a prompt and say what is done with it."""
-    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; a pipe's text is put after it.")
+    """Add the options for a prompt and its answer."""
+    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; text from a pipe is appended.")
     parser.put(
         group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
     )
     parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
-    parser.put(group, "--raw", action="store_true", help="The prompt as it stands, without chat template.")
-    parser.put(group, "--ignore-eos", action="store_true", help="Go on past end tokens.")
+    parser.put(group, "--raw", action="store_true", help="Send the prompt as it is, without a chat template.")
+    parser.put(group, "--ignore-eos", action="store_true", help="Continue past end tokens.")
 
 
 def add_hub_model(parser: Parser) -> None:
-    """``-hf``, which names a model of the Hugging Face hub instead of -m."""
+    """Add ``-hf``, which names a model on the Hugging Face hub instead of -m."""
     parser.put(
         parser.about,
         "-hf",
         "--hf-repo",
         metavar="USER/REPO[:QUANT]",
-        help="Target from the Hugging Face hub, fetched into its cache where it is not there yet; without "
-        "QUANT Q4_K_M, Q8_0 or the first file.",
+        help="Target from the Hugging Face hub, downloaded into its cache if it is not there yet; without "
+        "QUANT, Q4_K_M, Q8_0 or the first file.",
     )
 
 
@@ -207,14 +207,14 @@ def _add_setting(parser: Parser, group: Any, option: Option) -> None:
     metavar = option.metavar or ("|".join(option.choices) if _is_short(option) else "TYPE")
     if option.optional_value:
         put(f"--{option.key}", nargs="?", metavar=metavar, help=text)
-        # The further spellings name a file and nothing else.
+        # The other spellings always need a file.
         put(*option.flags, metavar=metavar, help=f"As --{option.key} {metavar}.")
     else:
         put(*names, metavar=metavar, help=text)
 
 
 def help_of(option: Option) -> str:
-    """The help of an option, with what it takes, its default and its variable in brackets."""
+    """The help of an option, with its range, default and variable in brackets."""
     facts: list[str] = []
     if option.choices and not _is_short(option):
         facts.append(", ".join(option.choices))
@@ -234,7 +234,7 @@ def _is_short(option: Option) -> bool:
 
 
 def checked(option: Option) -> Callable[[str], Any]:
-    """An argparse ``type`` for an option that is no setting. Raises UsageError."""
+    """An argparse ``type`` for an option that is not a setting. Raises UsageError."""
 
     def convert(raw: str) -> Any:
         try:

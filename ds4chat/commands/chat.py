@@ -1,4 +1,4 @@
-"""``ds4chat`` without a command: the chat, or one reply where a prompt is given."""
+"""``ds4chat`` without a command: the chat, or one reply if a prompt is given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings, checked
 from ds4chat.commands.ds4_differences import help_text
 from ds4chat.commands.guard import supervised
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.commands.version import show as show_version
 from ds4chat.settings.load import Loaded
@@ -36,7 +36,7 @@ file: ds4chat config defaults prints it."""
 
 
 def parser(commands: str) -> Parser:
-    """The parser of the chat and the one shot; ``commands``: a line for each command."""
+    """The parser of the chat and the one shot; ``commands``: one line for each command."""
     made = Parser(
         prog="ds4chat",
         usage=USAGE,
@@ -47,14 +47,14 @@ def parser(commands: str) -> Parser:
         made.about,
         "--version",
         action="store_true",
-        help="Show the version and what llama.cpp was built for, and leave.",
+        help="Show the version and what llama.cpp was built for, and exit.",
     )
     made.put(
         made.about,
         "--continue",
         dest="go_on",
         action="store_true",
-        help="Open the chat with the conversation that was written to last. (-c is the context length.)",
+        help="Open the chat with the most recent conversation. (-c is the context length.)",
     )
     shot = made.add_argument_group("One shot")
     add_prompt(made, shot)
@@ -62,14 +62,14 @@ def parser(commands: str) -> Parser:
         shot,
         "--show-thinking",
         action="store_true",
-        help="The model's thinking on stderr. Stdout holds the answer alone.",
+        help="Write the model's thinking to stderr. Only the answer goes to stdout.",
     )
     made.put(
         shot,
         "--prompts-file",
         metavar="FILE",
-        help="Answer every prompt of FILE, without MTP: one a line, or JSON strings, one a line, in a .jsonl "
-        "file. Each has a context of -c tokens, without -c of 4096 at most.",
+        help="Answer every prompt of FILE, without MTP: one per line, or one JSON string per line in a "
+        ".jsonl file. Each has a context of -c tokens, or without -c of at most 4096.",
     )
     made.put(
         shot,
@@ -84,13 +84,13 @@ def parser(commands: str) -> Parser:
 
 
 def run(given: argparse.Namespace, *, own_process: bool) -> int:
-    """Open the chat, or answer the prompt that is given; the exit code. ``own_process``: nothing else runs
-    in this process, so that what loads a model may be forked off. Raises UsageError."""
+    """Open the chat, or answer the given prompt; the exit code. ``own_process``: nothing else runs in this
+    process, so that it may fork before it loads a model. Raises UsageError."""
     if given.version:
         return show_version(own_process=own_process)
     loaded = settings_of(given)
-    shot = _shot(given)
-    if shot is None:
+    one_shot = _one_shot(given)
+    if one_shot is None:
         return _chat(loaded, go_on=given.go_on)
     if given.go_on:
         raise UsageError("--continue opens the chat: leave the prompt out.")
@@ -105,17 +105,17 @@ def run(given: argparse.Namespace, *, own_process: bool) -> int:
         from ds4chat.commands.model_sampling import with_sampling_of_model
 
         loaded, _ = with_sampling_of_model(loaded)
-    return answer(loaded.settings, shot, loaded.sources)
+    return answer(loaded.settings, one_shot, loaded.sources)
 
 
-def _shot(given: argparse.Namespace) -> Shot | None:
+def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
     """The one shot that the options and a pipe ask for; None is a chat."""
     from ds4chat.commands.prompt import prompt_of, prompts_of
 
     if given.prompts_file is not None:
         if given.prompt is not None or given.prompt_file is not None:
-            raise UsageError("--prompts-file brings its own prompts: leave -p and --prompt-file out.")
-        return Shot(
+            raise UsageError("--prompts-file has its own prompts: leave out -p and --prompt-file.")
+        return OneShotOptions(
             None,
             json=given.json,
             raw=given.raw,
@@ -128,7 +128,7 @@ def _shot(given: argparse.Namespace) -> Shot | None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
     if prompt is not None:
-        return Shot(
+        return OneShotOptions(
             prompt,
             json=given.json,
             raw=given.raw,
@@ -143,11 +143,11 @@ def _shot(given: argparse.Namespace) -> Shot | None:
 
 def _chat(loaded: Loaded, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        raise UsageError("The chat needs a terminal, and there is none here: give a prompt with -p TEXT.")
+        raise UsageError("The chat needs a terminal, and this is not one: give a prompt with -p TEXT.")
     if not takes_escapes(sys.stdout):
         raise UsageError(
-            "The chat draws on the whole screen, and this terminal cannot, as TERM says: give a prompt with "
-            "-p TEXT, or set TERM to what the terminal is, such as xterm-256color."
+            "The chat uses the whole screen, which TERM says this terminal cannot do: give a prompt with "
+            "-p TEXT, or set TERM to the terminal's type, such as xterm-256color."
         )
     from ds4chat.tui.app import run
 

@@ -1,7 +1,7 @@
-"""The lossless check from the command line: answers with MTP, replayed without, and what differs.
+"""The lossless check from the command line: answer with MTP, replay without, and compare.
 
-A reply is decoded with the settings as they are, then its tokens are decoded again one by one without drafts
-and compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
+A reply is decoded with the given settings; then its tokens are decoded again one by one without drafts, and
+compared. Under exact settings a difference is either a rounding tie (the two best tokens are closer than
 a batch rounds) or a fault.
 """
 
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.prompt import prompt_of
 from ds4chat.commands.running import (
     INTERRUPTED,
@@ -26,11 +29,14 @@ from ds4chat.commands.running import (
 )
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
+    Count,
+    Depth,
     Ended,
     Event,
     Generate,
     Loaded,
     LoadError,
+    Mode,
     Notice,
     Replayed,
     SpeculationOff,
@@ -41,14 +47,65 @@ from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import Settings
 
 TOKENS = 256
-"""Most tokens of a reply where the settings set no limit: enough to cover many blocks, and twice decoded."""
+"""Most tokens of a reply if the settings set no limit: many blocks, and each token is decoded twice."""
 KINDS = ("code", "rewrite", "story")
-"""Kinds of text whose first prompts are checked where none is given."""
+"""Kinds of text whose first prompts are checked if no prompt is given."""
+
+
+class ChosenToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token as one of the two decodings chose it."""
+
+    id: int
+    text: str
+
+
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first token in which a reply differs from plain decoding."""
+
+    index: Annotated[int, Meta(description="Its number in the reply, from 0.")]
+    mtp: ChosenToken
+    plain: ChosenToken
+    gap: Annotated[
+        float, Meta(description="Logits between plain decoding's best and second best token there.")
+    ]
+
+
+class CheckedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One reply and its replay."""
+
+    prompt: str
+    equal: bool
+    tie: Annotated[bool, Meta(description="It differs, by no more than rounding explains.")]
+    compared: Annotated[Count, Meta(description="Tokens compared, an end token included.")]
+    difference: Difference | None
+    sentence: Annotated[str, Meta(description="What was found.")]
+    stats: StatsDocument
+
+
+class CheckSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the replies."""
+
+    draft: Depth
+    margin: NonNegative
+    gate: NonNegative
+    mode: Mode
+
+
+class CheckDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of a check."""
+
+    equal: Annotated[bool, Meta(description="Every reply has the tokens of plain decoding.")]
+    lossless: Annotated[bool, Meta(description="Every reply is equal or differs by a rounding tie.")]
+    model: Annotated[str, Meta(description="Path of the file.")]
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
+    settings: CheckSettings
+    replies: list[CheckedReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +118,8 @@ class Checked:
 
     @property
     def tie(self) -> bool:
-        """It differs where the two best tokens are so close that rounding decides; never where a draft was
-        accepted that is not the target's choice."""
+        """It differs at a token where the two best are so close that rounding decides; never after a draft
+        was accepted that is not the target's choice."""
         return not self.replayed.equal and self.replayed.gap < TIE and not self.stats.lossy
 
     @property
@@ -82,33 +139,33 @@ class Checked:
 
     @property
     def _speeds(self) -> str:
-        """Both speeds, where both were measured."""
+        """Both speeds, if both were measured."""
         rate = self.stats.decode_tokens_per_s
         plain = self.replayed.plain_speed
         return f"{plain} With MTP it was {rate:.1f} tok/s." if plain and rate else plain
 
-    def as_json(self) -> dict[str, Any]:
-        """One entry of the ``replies`` of the JSON."""
+    def document(self) -> CheckedReply:
+        """The entry in the JSON."""
         r = self.replayed
-        difference = {
-            "index": r.first_difference,
-            "mtp": {"id": r.spec_token, "text": r.spec_text},
-            "plain": {"id": r.plain_token, "text": r.plain_text},
-            "gap": round(r.gap, 6),
-        }
-        return {
-            "prompt": self.prompt,
-            "equal": r.equal,
-            "tie": self.tie,
-            "compared": r.compared,
-            "difference": None if r.equal else difference,
-            "sentence": self.sentence,
-            "stats": self.stats.as_json(),
-        }
+        difference = Difference(
+            index=r.first_difference,
+            mtp=ChosenToken(r.spec_token, r.spec_text),
+            plain=ChosenToken(r.plain_token, r.plain_text),
+            gap=round(r.gap, 6),
+        )
+        return CheckedReply(
+            prompt=self.prompt,
+            equal=bool(r.equal),
+            tie=self.tie,
+            compared=r.compared,
+            difference=None if r.equal else difference,
+            sentence=self.sentence,
+            stats=self.stats.document(),
+        )
 
 
 class CheckError(Exception):
-    """The check cannot be made; the text is a sentence for the user."""
+    """The check is impossible; the text is a sentence for the user."""
 
 
 def parser() -> Parser:
@@ -132,12 +189,14 @@ def main(argv: list[str]) -> int:
             "A server cannot be told to decode without drafts: check takes a model with -m FILE."
         )
     prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw, stdin=False)
-    return run(loaded.settings, Shot(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos))
+    return run(
+        loaded.settings, OneShotOptions(prompt, json=given.json, raw=given.raw, ignore_eos=given.ignore_eos)
+    )
 
 
-def run(settings: Settings, shot: Shot) -> int:
-    """Check one prompt, or three of those that come with ds4chat; the exit code: 0 when all replies are those
-    of plain decoding up to rounding ties, 1 when one is not or the check failed, 130 after Ctrl-C."""
+def run(settings: Settings, options: OneShotOptions) -> int:
+    """Check one prompt, or three of those that come with ds4chat; the exit code: 0 if all replies equal plain
+    decoding up to rounding ties, 1 if one does not or the check failed, 130 after Ctrl-C."""
     control = Control(Tuning())
     stopped = False
     off: SpeculationOff | None = None
@@ -168,14 +227,14 @@ def run(settings: Settings, shot: Shot) -> int:
     try:
         _need_drafter(loaded)
         with on_ctrl_c(stop):
-            for number, request in enumerate(_requests(settings, shot)):
+            for number, request in enumerate(_requests(settings, options)):
                 control = Control(request.tuning)
                 done = None if stopped else check(session, replace(request, reply=number), control, note)
                 if done is None:
                     code = INTERRUPTED
                     break
                 checked.append(done)
-                if not shot.json:
+                if not options.json:
                     print(f"{_short(done.prompt)}\n  {done.sentence}", flush=True)
     except CheckError as error:
         say(error)
@@ -184,8 +243,8 @@ def run(settings: Settings, shot: Shot) -> int:
         session.close()
     if off is not None:
         loaded = loaded.without_drafter(off)
-    if shot.json:
-        print(json_line(_as_json(checked, loaded, settings)))
+    if options.json:
+        print(json_line(_document(checked, loaded, settings)))
     elif len(checked) > 1:
         print(_summary(checked))
     return code or int(any(not (c.replayed.equal or c.tie) for c in checked))
@@ -205,7 +264,7 @@ def check(
     ended: list[Ended] = []
     replayed: list[Replayed] = []
 
-    def take(event: Event) -> None:
+    def collect(event: Event) -> None:
         if isinstance(event, (Step, Ended, Replayed)):
             stats.fold(event)
         if isinstance(event, Ended):
@@ -215,12 +274,12 @@ def check(
         note(event)
 
     session.reset()
-    session.generate(request, control, take)
+    session.generate(request, control, collect)
     if ended[-1].finish_reason == "error" or not stats.steps:
-        raise CheckError(ended[-1].detail or "The model answered with nothing, so there is nothing to check.")
+        raise CheckError(ended[-1].detail or "The model's answer is empty, so there is nothing to check.")
     if control.cancelled:
         return None
-    session.replay(request.reply, control, take)
+    session.replay(request.reply, control, collect)
     if replayed[0].equal is None:
         if control.cancelled:
             return None
@@ -229,7 +288,7 @@ def check(
 
 
 def _need_drafter(loaded: Loaded) -> None:
-    """Raises CheckError where every reply would be plain decoding anyway."""
+    """Raises CheckError if every reply would be plain decoding anyway."""
     if loaded.drafter is None:
         raise CheckError(
             f"There is nothing to check: MTP is off, because {loaded.off_reason}. Give a support model "
@@ -237,13 +296,13 @@ def _need_drafter(loaded: Loaded) -> None:
         )
 
 
-def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
-    """What is asked: the given prompt, or the first of three kinds of text."""
+def _requests(settings: Settings, options: OneShotOptions) -> Iterator[Generate]:
+    """The requests: the given prompt, or the first one of three kinds of text."""
     tuning = replace(tuning_of(settings), probe=False)
     limit = settings.predict if settings.predict >= 0 else TOKENS
     prompts: Sequence[str] = (
-        [shot.prompt]
-        if shot.prompt is not None
+        [options.prompt]
+        if options.prompt is not None
         else [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
     )
     for prompt in prompts:
@@ -251,8 +310,8 @@ def _requests(settings: Settings, shot: Shot) -> Iterator[Generate]:
             settings,
             prompt,
             reply=0,
-            raw=shot.raw,
-            ignore_eos=shot.ignore_eos,
+            raw=options.raw,
+            ignore_eos=options.ignore_eos,
             tuning=tuning,
             max_tokens=limit,
         )
@@ -273,25 +332,20 @@ def _summary(checked: Sequence[Checked]) -> str:
     tokens = sum(c.replayed.compared for c in checked)
     text = f"{equal} of {len(checked)} replies equal plain decoding, {tokens} tokens compared"
     if ties:
-        text += f"; {ties} part at a rounding tie"
+        text += f"; {ties} differ by a rounding tie"
     if real := len(checked) - equal - ties:
         text += f"; {real} differ by more than rounding"
     return f"{text}."
 
 
-def _as_json(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> dict[str, Any]:
+def _document(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> CheckDocument:
     tuning = tuning_of(settings)
-    return {
-        "equal": bool(checked) and all(c.replayed.equal for c in checked),
-        "lossless": bool(checked) and all(c.replayed.equal or c.tie for c in checked),
-        "model": loaded.target.path,
-        "drafter": loaded.drafter.kind if loaded.drafter else None,
-        "off_reason": loaded.off_reason,
-        "settings": {
-            "draft": tuning.depth,
-            "margin": tuning.margin,
-            "gate": tuning.gate,
-            "mode": tuning.mode,
-        },
-        "replies": [c.as_json() for c in checked],
-    }
+    return CheckDocument(
+        equal=bool(checked) and all(c.replayed.equal for c in checked),
+        lossless=bool(checked) and all(c.replayed.equal or c.tie for c in checked),
+        model=loaded.target.path,
+        drafter=loaded.drafter.kind if loaded.drafter else None,
+        off_reason=loaded.off_reason,
+        settings=CheckSettings(tuning.depth, tuning.margin, tuning.gate, tuning.mode),
+        replies=[c.document() for c in checked],
+    )

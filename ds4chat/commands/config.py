@@ -1,4 +1,4 @@
-"""``ds4chat config``: where the settings are, what they are, and whether the file is right."""
+"""``ds4chat config``: show, check and write the settings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ds4chat.text import one_line
 ACTIONS = {
     "path": "Print the path of the settings file, or of one of the folders.",
     "show": "Print every setting in force and where it comes from.",
-    "defaults": "Print the settings file with nothing changed, every key documented.",
-    "check": "Say what is wrong with a settings file, yours or FILE.",
-    "write": "Write the settings file, with the options given put in.",
+    "defaults": "Print the default settings file, with every key documented.",
+    "check": "Report the mistakes in a settings file, yours or FILE.",
+    "write": "Write the settings file, with the given options set.",
 }
 FOLDERS = ("config", "data", "cache", "log")
 
@@ -36,7 +36,7 @@ def parser() -> Parser:
         "       ds4chat config show | defaults | check [FILE] | write   [options]",
         description=f"Settings of ds4chat.\n\n{actions}",
     )
-    made.put(made.about, "--force", action="store_true", help="write: write a file that exists anew.")
+    made.put(made.about, "--force", action="store_true", help="write: overwrite an existing file.")
     add_settings(made)
     return made
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _refuse_others(given: Namespace, action: str, rest: Sequence[str]) -> None:
-    """Raises UsageError for a word or an option that means nothing to this action."""
+    """Raises UsageError for a word or an option that this action does not take."""
     if len(rest) > (action in ("path", "check")):
         raise UsageError(f'ds4chat config {action} takes no further word "{rest[-1]}".')
     if given.settings and action not in ("show", "write"):
@@ -75,20 +75,18 @@ def _refuse_others(given: Namespace, action: str, rest: Sequence[str]) -> None:
     if given.force and action != "write":
         raise UsageError(f"--force goes with write, not with {action}.")
     if given.config and (rest or action == "defaults"):
-        raise UsageError(
-            f"--config means nothing to ds4chat config {' '.join([action, *rest])}: leave it out."
-        )
+        raise UsageError(f"ds4chat config {' '.join([action, *rest])} does not use --config: leave it out.")
 
 
 def _path(name: str, path: Path | None) -> int:
     if name and name not in FOLDERS:
-        raise UsageError(f'"{name}" is no folder of ds4chat: it takes config, data, cache or log.')
+        raise UsageError(f'"{name}" is not a folder of ds4chat: choose config, data, cache or log.')
     print(folder(name) if name else (path or config_file()).absolute())
     return 0
 
 
 def _good(loaded: Loaded, named: str | None) -> Loaded:
-    """``loaded``; a named file with problems is a usage error, and one's own only a reason for sentences."""
+    """``loaded``; problems are a usage error in a named file, and only reported in the user's own."""
     if named and loaded.problems:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
@@ -135,7 +133,7 @@ def _check(path: Path | None) -> int:
 
 
 def _theme_problem(name: str) -> str:
-    """What is wrong with the name of a theme; "" where the chat would take it. Raises FolderError."""
+    """What is wrong with the name of a theme; "" if nothing is. Raises FolderError."""
     from textual.theme import BUILTIN_THEMES
 
     from ds4chat.settings.paths import folder
@@ -149,11 +147,9 @@ def _theme_problem(name: str) -> str:
 def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
     read = read_file(path)
     if os.path.exists(path) and not force:
-        lost = f", all but what is wrong in it. {read.problems[0]}" if read.problems else "."
-        raise UsageError(
-            f"{path} exists already: with --force it is written anew and its values are kept{lost}"
-        )
-    # What the environment says today is not for the file to keep.
+        lost = f", except the invalid ones. {read.problems[0]}" if read.problems else "."
+        raise UsageError(f"{path} exists already: --force rewrites it and keeps its values{lost}")
+    # Values from the environment are not saved.
     merged, _, _ = merge(read.values, {}, settings)
     try:
         save(merged, path, force=force)

@@ -1,4 +1,4 @@
-"""The command ``convert-mtp``: ds4's support file rewritten for llama.cpp."""
+"""The command ``convert-mtp``: rewrite ds4's support file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ds4chat.commands.arguments import Parser, UsageError
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError, shown_size
-from ds4chat.models.gguf_write import Progress
+from ds4chat.models.gguf_write import OnProgress
 from ds4chat.text import one_line, redraw_line
 
 
@@ -23,7 +23,7 @@ def parser() -> Parser:
         description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
         "the layout that llama.cpp takes. No value changes.",
     )
-    made.put(made.about, "--force", action="store_true", help="Replace OUT where it exists.")
+    made.put(made.about, "--force", action="store_true", help="Replace OUT if it exists.")
     return made
 
 
@@ -58,8 +58,8 @@ def run(
     return 0
 
 
-def _bar() -> Progress:
-    """A progress bar on stderr, silent where that is no terminal."""
+def _bar() -> OnProgress:
+    """A progress bar on stderr, silent if that is not a terminal."""
     if not sys.stderr.isatty():
         return lambda done, total: None
     last = -1

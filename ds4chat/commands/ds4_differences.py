@@ -1,4 +1,4 @@
-"""Where ds4chat and ds4 differ, for a reader who comes from ds4: the help and docs/ds4.md say the same."""
+"""How ds4chat differs from ds4, for its users: the source of the help and of docs/ds4.md."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
     (
         "--mtp FILE, --mtp-model FILE, --mtp",
         "ds4 has used both spellings at different times. Here the first two name a support file, and "
-        "--mtp alone takes the block inside the model.",
+        "--mtp without a file uses the block inside the model.",
     ),
     (
         "--mtp-draft 1",
         "In ds4 a depth of 1 means no speculation: its first draft is checked against logits that are "
-        "already there. Here it is one real draft a step. No speculation is no --mtp and no --lookup.",
+        "already there. Here it is one real draft per step. Without --mtp and --lookup nothing speculates.",
     ),
     (
         "--mtp-margin F",
@@ -24,12 +24,12 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
     ),
     (
         "DS4_MTP_MIN_MARGIN",
-        "It wins over --mtp-margin, as in ds4. Here it is that ratio; a value that is no number from 0 to "
+        "It overrides --mtp-margin, as in ds4. Here it is that ratio; a value that is not a number from 0 to "
         "1 is reported and ignored.",
     ),
     (
         "DS4_MTP_STRICT, DS4_MTP_PROBE, ... as switches",
-        "In ds4 any value switches them on, an empty one and 0 too. Here unset, empty or 0 is off.",
+        "In ds4 any value switches them on, even an empty one or 0. Here unset, empty or 0 means off.",
     ),
     (
         "--mtp-strict, DS4_MTP_STRICT",
@@ -38,7 +38,7 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
     ),
     (
         "DS4_MTP_FULL_LOGITS, DS4_MTP_KEEP_ACCEPTED",
-        "In ds4 the first reads back the drafter's logits, and the second is no variable. Here the first "
+        "In ds4 the first reads back the drafter's logits, and the second does not exist. Here the first "
         "computes the target's whole distribution, and the second, on by default, keeps accepted tokens "
         "of a block in which a reply ends; 0 drops them.",
     ),
@@ -59,7 +59,7 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
         "verified at any temperature.",
     ),
 )
-"""What the option or variable is, and how it differs."""
+"""Options or variables, and how they differ."""
 
 
 def help_text(width: int = 79) -> str:

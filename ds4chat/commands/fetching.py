@@ -1,4 +1,4 @@
-"""Fetching a model of the Hugging Face hub for a command, with its progress on stderr."""
+"""Downloads from the Hugging Face hub for a command, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from ds4chat.models.download import Progress, Report, fetch, resolve
+from ds4chat.models.download import DownloadProgress, Report, fetch, resolve
 from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
 from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
 
-GOES_ON = "Stopped. What came is kept: the same command goes on from there."
+GOES_ON = "Stopped. The part downloaded so far is kept: the same command resumes from there."
 
 
 def fetch_named(text: str) -> Path:
-    """The file that ``-hf USER/REPO[:QUANT]`` names, fetched where the cache has none; progress on stderr.
-    Raises ModelFileError."""
+    """The file that ``-hf USER/REPO[:QUANT]`` names, downloaded if it is not in the cache; progress on
+    stderr. Raises ModelFileError."""
     found = resolve(parse_reference(text))
     return found if isinstance(found, Path) else fetch_shown(found)
 
 
 def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
-    """Fetch a model, saying how far it is: a JSON line each, or one line on stderr drawn anew. Raises
+    """Download a model and show its progress: as JSON lines, or as one line on stderr that is redrawn. Raises
     ModelFileError."""
     if json:
         return fetch(model, _json_progress)
@@ -37,7 +37,7 @@ def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
         redraw_line(sys.stderr)
 
 
-def _json_progress(progress: Progress) -> None:
+def _json_progress(progress: DownloadProgress) -> None:
     row = {"done": progress.done, "total": progress.total, "speed": progress.speed, "left": progress.left}
     print(json_text(row), flush=True)
 

@@ -1,4 +1,4 @@
-"""``ds4chat get``: models from the Hugging Face hub, found, listed and fetched into the hub's cache."""
+"""``ds4chat get``: find, list and download models from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def parser() -> Parser:
         prog="ds4chat get",
         usage="ds4chat get USER/REPO[:QUANT] [--with-support] [--json]\n"
         "       ds4chat get --search WORDS [--json]",
-        description="Fetch a model from the Hugging Face hub. USER/REPO alone lists what the repository\n"
-        "holds; QUANT is a quantisation, such as Q4_K_M, or the name of a file. Files land in\n"
-        "the hub's cache, and a download that was cut goes on where it stopped. HF_TOKEN,\n"
-        "HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE hold. Prints the file's path.",
+        description="Download a model from the Hugging Face hub. Plain USER/REPO lists the repository's\n"
+        "models; QUANT is a quantisation, such as Q4_K_M, or the name of a file. Files go to\n"
+        "the hub's cache, and an interrupted download resumes where it stopped. HF_TOKEN,\n"
+        "HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE apply. Prints the file's path.",
     )
     made.put(
         made.about,
@@ -40,12 +40,15 @@ def parser() -> Parser:
         made.about,
         "--with-support",
         action="store_true",
-        help="Fetch the file of the repository that drafts for the model, too, without asking.",
+        help="Also download the repository's support file for the model, without asking.",
     )
     made.put(
-        made.about, "--list", action="store_true", help="List the repository's files, also a single one."
+        made.about,
+        "--list",
+        action="store_true",
+        help="List the repository's files, even if there is only one.",
     )
-    made.put(made.about, "--json", action="store_true", help="JSON on stdout, one object a line.")
+    made.put(made.about, "--json", action="store_true", help="JSON on stdout, one object per line.")
     return made
 
 
@@ -54,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     given, words = parser().read(argv)
     if given.search is not None:
         if words or given.with_support or given.list:
-            raise UsageError("--search goes with --json alone: leave the rest out.")
+            raise UsageError("--search can only be combined with --json: leave the rest out.")
         if not given.search.strip():
             raise UsageError("--search needs WORDS, such as --search qwen3.")
     elif len(words) != 1:
@@ -115,7 +118,7 @@ def _get(reference: Reference, with_support: bool, json: bool) -> int:
 
 
 def _agreed(model: HubModel, kind: str) -> bool:
-    """The user wants the support file, too; asked only where there is somebody to answer."""
+    """The user wants the support file too; asked only on a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     size = shown_size(model.size or 0)
@@ -144,7 +147,7 @@ def _show_models(repo: str, models: list[HubModel], json: bool) -> None:
 
 
 def as_json(model: HubModel) -> dict[str, Any]:
-    """A model of a repository as JSON's types."""
+    """A model of a repository as JSON types."""
     return {
         "name": model.name,
         "files": list(model.names),
@@ -170,13 +173,16 @@ def _show_found(found: list[FoundRepository], json: bool) -> None:
         print(json_text({"repositories": rows}))
         return
     if not found:
-        print("No repository with GGUF files has these words. Try fewer.", file=sys.stderr)
+        print("No repository with GGUF files matches these words. Try fewer.", file=sys.stderr)
         return
     width = max(len(one.repo) for one in found)
     for one in found:
         notes = [*one.marks, *(["gated"] if one.gated else [])]
         print(f"{one_line(one.repo):<{width}}  {one.downloads:>11,}  {', '.join(notes)}".rstrip())
-    print("Downloads, and what drafts there. List one with: ds4chat get USER/REPO", file=sys.stderr)
+    print(
+        "Downloads, and the support files there. List a repository with: ds4chat get USER/REPO",
+        file=sys.stderr,
+    )
 
 
 def _print_json(path: Path, description: str, problem: str, support: list[tuple[HubModel, str]]) -> None:

@@ -1,8 +1,8 @@
-"""A sentence for the native crash that no Python code of the crashed process can say.
+"""Report native crashes, which the crashed process itself cannot.
 
 llama.cpp ends the process on some files and in some states (an assertion, a fault, no memory). Commands that
-run it in their own process are therefore forked before anything is loaded: what was started stays behind,
-asleep and without threads, and only tells how the other ended. That costs a good file a millisecond.
+run it in their own process are therefore forked before anything is loaded: the parent waits, without threads,
+and reports how the child ended. That costs a millisecond.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from contextlib import suppress
 
 RUN_ERROR = 1
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""Signals that may be sent to one process, here to the one that only waits."""
+"""Signals that may be sent to the parent only, which passes them on."""
 _FROM_KERNEL = 0x80  # SI_KERNEL
 
 
 def supervised() -> int | None:
-    """None in the process that is to do the work; in the one that waits, the exit code, when that is over.
+    """None in the child, which does the work; in the parent, the exit code, once the child has ended.
 
-    Where a fork is not safe (macOS's frameworks, a process with threads) or not known, None alone: a crash
-    then ends the process as the system does it.
+    None without a fork where that is unsafe (macOS's frameworks, a process with threads) or unavailable: a
+    crash then ends this process.
     """
     if not sys.platform.startswith("linux") or threading.active_count() != 1:
         return None
@@ -32,11 +32,12 @@ def supervised() -> int | None:
     ends, alive = os.pipe()
     awaited = {signal.SIGCHLD, *(getattr(signal, name) for name in PASSED_ON)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    # Who started this process may have it ignore its children's ends: then nothing would ever tell of one.
+    # Whoever started this process may have set SIGCHLD to be ignored: then a child's end could not be waited
+    # for.
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         worker = os.fork()
-    except OSError:  # no memory or no room for processes: then without
+    except OSError:  # no memory or too many processes: run unguarded
         os.close(ends)
         os.close(alive)
         signal.signal(signal.SIGCHLD, children)
@@ -56,7 +57,7 @@ def supervised() -> int | None:
 
 
 def _wait(worker: int, awaited: set[signal.Signals]) -> int:
-    """The status with which the worker ends; signals that come meanwhile are passed on to it."""
+    """The worker's exit status; signals that arrive in the meantime are passed on to it."""
     while True:
         came = signal.sigwaitinfo(awaited)
         if came.si_signo == signal.SIGCHLD:
@@ -70,15 +71,15 @@ def _wait(worker: int, awaited: set[signal.Signals]) -> int:
 
 
 def _leave_with(ends: int) -> None:
-    """End this process when the one that waits for it is gone, however it went."""
+    """End this process when its parent is gone."""
     os.read(ends, 1)
     os._exit(RUN_ERROR)
 
 
 def _tell(number: int) -> int:
-    """Say what ended the worker; the exit code."""
+    """Report what ended the worker; the exit code."""
     if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-        # Asked for: whoever did so sees this process end as if it had been alone.
+        # Requested: end in the same way, so that the sender sees the expected status.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     try:
@@ -92,8 +93,8 @@ def _tell(number: int) -> int:
     advice = "Run the command again."
     if name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL"):
         advice = (
-            "Try another or a shorter prompt, a lower context length (-c), or free memory. Where it happens "
+            "Try another or a shorter prompt, a lower context length (-c), or free memory. If it happens "
             "with every prompt, download or convert the file again. The log may say more."
         )
-    print(f"ds4chat: The engine stopped: {why}. What came before is all there is. {advice}", file=sys.stderr)
+    print(f"ds4chat: The engine stopped: {why}. The output above is incomplete. {advice}", file=sys.stderr)
     return RUN_ERROR

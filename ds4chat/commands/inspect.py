@@ -1,4 +1,4 @@
-"""The command ``inspect``: what a model file is, and whether two of them pair, from their headers alone."""
+"""The command ``inspect``: what a model file is, and whether two of them pair, from their headers only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ds4chat.text import json_text, one_line, shortened
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file. Counts that it does not state are None, texts "". ``problem``: why it cannot be run, ""."""
+    """One file. Missing counts are None, missing texts "". ``problem``: why it cannot be run, or ""."""
 
     path: str
     kind: str
@@ -47,8 +47,8 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Whether the two files pair. ``kind``: how the support drafts, "" when they do not fit; ``reason``: why
-    they do not, or why the pair must not be run; ``notes``: warnings."""
+    """Whether the two files pair. ``kind``: how the support file drafts, "" if they do not fit; ``reason``:
+    why they do not, or why the pair must not be run; ``notes``: warnings."""
 
     fits: bool
     kind: str
@@ -58,7 +58,7 @@ class PairReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``inspect`` found. ``support`` and ``pair`` are None where one file was given."""
+    """The result of ``inspect``. ``support`` and ``pair`` are None if one file was given."""
 
     model: FileReport
     support: FileReport | None = None
@@ -69,7 +69,7 @@ def inspect_files(target_path: str | Path, support_path: str | Path | None = Non
     """What one file is or, with a support file (or "embedded"), whether the two pair.
 
     Raises ModelFileError when a file cannot be read. A file that can be read but not run, and a pair that
-    does not fit, are told in the report.
+    does not fit, are described in the report.
     """
     model = read_header(target_path)
     if support_path is None:
@@ -79,7 +79,7 @@ def inspect_files(target_path: str | Path, support_path: str | Path | None = Non
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as JSON's types; keys are the names of its fields."""
+    """The report as JSON types; keys are the names of its fields."""
     return asdict(report)
 
 
@@ -101,7 +101,7 @@ def parser() -> Parser:
         "       ds4chat inspect --server URL [--json]",
         description="Say what a GGUF file is, what it can be used for, and whether SUPPORT pairs with\n"
         'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
-        "With --server: what it is, what it tells of its drafts, what a request sets.",
+        "With --server: what it is, what it reports of its drafts, what a request sets.",
     )
     made.put(made.about, "--demo", action="store_true", help="Inspect the demo's files.")
     made.put(made.about, "--json", action="store_true", help="JSON on stdout instead of text.")
@@ -114,23 +114,23 @@ def main(argv: list[str]) -> int:
     given, words = parser().read(argv)
     if given.settings.get("server"):
         if given.demo or words:
-            raise UsageError("--server names what is inspected: leave FILE and --demo out.")
+            raise UsageError("--server inspects a server: leave out FILE and --demo.")
         loaded = settings_of(given)
         report(loaded, given.config)
         from ds4chat.commands.inspect_server import run as run_server
 
         return run_server(loaded.settings, given.json)
     if given.demo and words:
-        raise UsageError("--demo names the demo's own files: leave FILE out, or leave --demo out.")
+        raise UsageError("--demo inspects the demo's files: leave out FILE, or --demo.")
     if not given.demo and not 1 <= len(words) <= 2:
-        raise UsageError("ds4chat inspect takes FILE and, if you like, SUPPORT; or --demo.")
+        raise UsageError("ds4chat inspect takes FILE and optionally SUPPORT; or --demo.")
     model, support = (*words, "", "")[:2]
     return run(model, support or None, given.demo, given.json)
 
 
 def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> int:
-    """The command: 0 when the files can be read and, with two, fit; else 1. A sentence on stderr where one
-    cannot be read."""
+    """The exit code: 0 if the files can be read and, with two, fit; else 1. A file that cannot be read is
+    reported on stderr."""
     try:
         if demo:
             args_model = args_model or str(demo_model())
@@ -175,7 +175,7 @@ def _pre(header: Header) -> str:
 
 
 def _problem(header: Header) -> str:
-    """Why llama.cpp could not run this file in the role that its kind gives it, ""."""
+    """Why llama.cpp cannot run this file in the role of its kind, or ""."""
     try:
         check_metadata(header)
         if kind_of(header).whole:
@@ -232,12 +232,12 @@ def _verdict(pair: PairReport) -> str:
         return f"They do not pair. {pair.reason}"
     lines = [f"They pair: {pair.kind}."]
     if pair.reason:
-        lines.append(f"Speculation stays off all the same: {pair.reason}.")
+        lines.append(f"Speculation stays off anyway: {pair.reason}.")
     return "\n".join([*lines, *pair.notes])
 
 
 def _count(n: int) -> str:
-    """A count by its magnitude: "135 M"."""
+    """A count with its magnitude: "135 M"."""
     for exponent, unit in ((9, "B"), (6, "M"), (3, "K")):
         if n >= 10**exponent:
             return f"{n / 10**exponent:.3g} {unit}"

@@ -1,5 +1,5 @@
-"""``inspect --server``: what a server is, what it can tell of its speculation, and which settings it
-takes."""
+"""``inspect --server``: what a server is, what it reports about its speculation, and which settings it
+accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TELLS: dict[Tells, str] = {
 
 
 def run(settings: Settings, json: bool) -> int:
-    """Print the report; the exit code: 0, or 1 where no server answers as one."""
+    """Print the report; the exit code: 0, or 1 if no known server answers."""
     notes: list[str] = []
     try:
         _, loaded = open_session(

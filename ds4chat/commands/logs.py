@@ -24,9 +24,9 @@ from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarde
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
     "show ID": "Print a conversation.",
-    "search TEXT": 'Find messages that hold all words and "quoted phrases" of TEXT.',
-    "export ID": "Write one as md, json (all there is) or jsonl (judged drafts).",
-    "import FILE": "Take in a conversation that was exported as json.",
+    "search TEXT": 'Find messages with all words and "quoted phrases" of TEXT.',
+    "export ID": "Write one as md, json (everything) or jsonl (judged drafts).",
+    "import FILE": "Import a conversation that was exported as json.",
 }
 
 
@@ -40,11 +40,16 @@ def parser() -> Parser:
     )
     group = made.add_argument_group("Options")
     made.put(group, "--json", action="store_true", help="list, show, search: JSON on stdout.")
-    made.put(group, "--model", metavar="NAME", help="list, search: only where a model of that name answered.")
-    made.put(group, "--limit", metavar="N", help="list, search: at most N of them.")
+    made.put(
+        group,
+        "--model",
+        metavar="NAME",
+        help="list, search: only conversations in which a model of that name answered.",
+    )
+    made.put(group, "--limit", metavar="N", help="list, search: at most N results.")
     made.put(group, "--format", choices=("md", "json", "jsonl"), help="export: what to write.")
-    made.put(group, "-o", "--output", metavar="FILE", help="export: where to, instead of stdout.")
-    made.put(group, "--force", action="store_true", help="export: replace FILE where it exists.")
+    made.put(group, "-o", "--output", metavar="FILE", help="export: the file to write, instead of stdout.")
+    made.put(group, "--force", action="store_true", help="export: replace FILE if it exists.")
     return made
 
 
@@ -163,14 +168,14 @@ def _export(given: Any, rest: list[str]) -> int:
 
     form = given.format or (form_of(Path(given.output)) if given.output is not None else None)
     if form is None:
-        raise UsageError("ds4chat logs export needs --format md, json or jsonl, or a FILE that ends so.")
+        raise UsageError("ds4chat logs export needs --format md, json or jsonl, or a FILE with that ending.")
     store = _open_to_read()
     try:
         if given.output is not None:
             export(store, number, user_path(given.output), form=form, overwrite=given.force)
             say(f"wrote {one_line(given.output)}.")
         else:
-            # Markdown holds text as it is, which a terminal cannot take.
+            # Markdown holds raw text, which could control a terminal.
             out = sys.stdout if sys.stdout.isatty() else unguarded(sys.stdout)
             for chunk in chunks(store, number, form):
                 out.write(chunk)
@@ -186,7 +191,7 @@ def _import(given: Any, rest: list[str]) -> int:
 
     path = user_path(rest[0])
     if not (folder("data") / FILE_NAME).exists():
-        # A file that is refused is to leave no database behind.
+        # A refused file must not create a database.
         with closing(Store.in_memory()) as trial:
             import_file(trial, path)
     store = open_store(data_dir() / FILE_NAME)
@@ -203,7 +208,7 @@ def _import(given: Any, rest: list[str]) -> int:
 
 
 def _open_to_read() -> Store:
-    """The store; an empty one where nothing was stored yet, so that looking makes no files."""
+    """The store; an empty one if nothing was stored yet, so that reading creates no files."""
     path = folder("data") / FILE_NAME
     if not path.exists():
         return Store.in_memory()
@@ -243,7 +248,7 @@ def _time(ms: int) -> str:
 
 
 def _marked(hit: Hit) -> str:
-    """The snippet, its matches bold where a terminal shows it."""
+    """The snippet, with its matches bold on a terminal."""
     if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0

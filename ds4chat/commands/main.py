@@ -1,6 +1,6 @@
-"""The command line: which command it is, and a sentence and an exit code for whatever ends it.
+"""The command line: dispatch to a command, and an exit code and a sentence for every way in which it ends.
 
-Nothing heavy is imported before it is known to be needed: ``--version`` and ``-h`` must answer at once.
+Imports are deferred until they are needed: ``--version`` and ``-h`` must answer at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "get": Command("get", "fetch or find a model of the Hugging Face hub", "USER/REPO[:QUANT]"),
+    "get": Command("get", "download or find a model on the Hugging Face hub", "USER/REPO[:QUANT]"),
     "inspect": Command("inspect", "what a file or server is, and which files pair", "FILE [SUPPORT]"),
     "bench": Command("bench", "measure whether MTP pays here, and what to set", native=True),
     "check": Command("check", "decode a reply with and without MTP and compare", native=True),
@@ -72,7 +72,8 @@ def _run(arguments: list[str], *, own_process: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone. What is left in the buffer has nowhere to go, and must not fail again at exit.
+        # The reader is gone. Drop what is left in the buffer, so that flushing it does not fail again at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except FolderError as error:
@@ -84,7 +85,7 @@ def _run(arguments: list[str], *, own_process: bool) -> int:
 
 
 def _dispatch(argv: list[str], *, own_process: bool) -> int:
-    """``own_process``: nothing else runs in this process, so that what loads a model may be forked off."""
+    """``own_process``: nothing else runs in this process, so that it may fork before it loads a model."""
     first = argv[0] if argv else ""
     if first == "help":
         return _dispatch([*argv[1:2], "-h"], own_process=own_process)
@@ -111,19 +112,19 @@ def _stray(word: str, *, put_first: bool = False) -> str:
         return f"The command comes first: ds4chat {word} ..."
     close = nearest(word, COMMANDS)
     hint = f" Did you mean the command {close}?" if close else ""
-    return f'"{word}" is no command, and a prompt goes with -p: ds4chat -p "...".{hint} ds4chat -h says more.'
+    return f'"{word}" is not a command, and a prompt needs -p: ds4chat -p "...".{hint} ds4chat -h says more.'
 
 
 def _never_fail_to_encode() -> None:
-    """A terminal of a small character set shows "?" for what it lacks, instead of an error."""
+    """Print "?" for characters that the terminal's character set lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _open_closed_streams() -> None:
-    """What was closed by who started this is the null device: else the next file that is opened, a model or
-    the database, would get the number of a stream and what is written to it."""
+    """Open the null device for each standard stream that is closed: otherwise the next file opened, a model
+    or the database, would get a stream's number and what is written to it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -134,7 +135,7 @@ def _open_closed_streams() -> None:
 
 
 def _system_error(error: OSError) -> str:
-    """The sentence for an error of the system that no part of ds4chat had one for."""
+    """The sentence for an OSError that no part of ds4chat handled."""
     reason = error.strerror or str(error)
     if error.filename:
         return f"{error.filename}: {reason}. Change that, or name another place."
@@ -151,7 +152,7 @@ def _tell(text: str, code: int) -> int:
 
 
 def _record(error: Exception) -> str:
-    """Put an unforeseen error's trace into the log folder; the sentence for the user."""
+    """Write an unexpected error's traceback to the log folder; the sentence for the user."""
     import traceback
 
     from ds4chat.settings.paths import log_dir
@@ -162,8 +163,8 @@ def _record(error: Exception) -> str:
         trace = printable("".join(traceback.format_exception(error)))
         file.write_text(trace, encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:
-        return f"An unforeseen error ended this: {said}. Its trace could not be kept: {failed}"
-    return f"An unforeseen error ended this: {said}. The trace is in {file}; please report it."
+        return f"Unexpected error: {said}. Its traceback could not be saved: {failed}"
+    return f"Unexpected error: {said}. The traceback is in {file}; please report it."
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from ds4chat.models.gguf_file import read_header
 from ds4chat.models.naming import display_name
 from ds4chat.models.sampling import sampling_of
 from ds4chat.settings.load import Loaded
-from ds4chat.settings.model_sampling import take_sampling
+from ds4chat.settings.model_sampling import apply_model_sampling
 
 
 def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
-    """The settings in force once the model is loaded, and what it is called; as they are, and "", without a
-    model or where its file cannot be read, which its load says."""
+    """The settings in force once the model is loaded, and its name; unchanged, and "", without a model or if
+    its file cannot be read, which loading it reports."""
     try:
         path = with_demo(loaded.settings).model
         if not path or loaded.settings.server:
@@ -23,7 +23,7 @@ def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
         header = read_header(path)
     except ModelFileError:
         return loaded, ""
-    settings, _, sources = take_sampling(
+    settings, _, sources = apply_model_sampling(
         loaded.settings, loaded.settings, loaded.sources, sampling_of(header)
     )
     name = display_name(path, header.text("general.name"))

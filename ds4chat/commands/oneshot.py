@@ -4,60 +4,129 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Annotated, TextIO
 
-from ds4chat.commands.options import Shot
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.events import (
+    UNKNOWN_ID,
+    Count,
+    Depth,
     Ended,
     Event,
+    FinishReason,
     Generate,
     Load,
     Loaded,
     Loading,
+    Mode,
     Notice,
+    Origin,
     Prefill,
     Revised,
-    ServerInfo,
     SpeculationOff,
     Step,
+    Tells,
     Token,
-    Tuning,
 )
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
 from ds4chat.text import redraw_line, takes_escapes, unguarded
 
 ONLY_THOUGHT = (
-    "The reply ended within its thinking, so there is no answer: allow more tokens (-n), or have the model "
-    "answer at once (--nothink). --show-thinking shows the thinking."
+    "The reply ended while the model was thinking, so there is no answer: allow more tokens (-n), or have "
+    "the model answer at once (--nothink). --show-thinking shows the thinking."
 )
 
 
+class TokenDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A token of the reply."""
+
+    id: Annotated[int, Meta(ge=UNKNOWN_ID, description="-1 if a server does not name it.")]
+    text: Annotated[
+        str,
+        Meta(
+            description="Empty for a mark around the thinking, and when the token ends inside a UTF-8 "
+            "character."
+        ),
+    ]
+    origin: Origin
+    step: Count
+    thinking: Annotated[
+        bool | UnsetType, Meta(description="true: the token belongs to the thinking. Absent otherwise.")
+    ] = UNSET
+
+
+class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the reply. draft, margin, gate and mode are null if a server answered, with the values
+    that it was started with; temp is null if the server's own was used."""
+
+    draft: Depth | None
+    margin: Annotated[float, Meta(ge=0, le=1)] | None
+    gate: NonNegative | None
+    mode: Mode | None
+    temp: NonNegative | None
+    seed: Annotated[int, Meta(ge=0)]
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
+    strict_note: Annotated[str, Meta(description="What strict mode does here; empty without it.")]
+
+
+class ServerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server that answered instead of a local model."""
+
+    url: str
+    kind: str
+    version: str
+    tells: Annotated[Tells, Meta(description="How much it reports about its speculation.")]
+
+
+class AnswerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One answer. With --prompts-file one object per line, in the order of the prompts."""
+
+    text: Annotated[str, Meta(description="The answer.")]
+    thinking: Annotated[
+        str,
+        Meta(
+            description="What the model thought before and between the parts of its answer, without the "
+            "marks around it."
+        ),
+    ]
+    tokens: list[TokenDocument]
+    finish_reason: FinishReason
+    prompt_tokens: Count
+    settings: AnswerSettings
+    stats: StatsDocument
+    server: Annotated[ServerDocument | UnsetType, Meta(description="Absent for a local model.")] = UNSET
+
+
 class Printer:
-    """Puts a reply's events where they belong: the answer to stdout, logs and sentences to stderr, and the
-    thinking there too, where it is asked for."""
+    """Writes a reply's events: the answer to stdout; logs and sentences to stderr, and the thinking if
+    requested."""
 
     def __init__(
         self, settings: Settings, *, as_json: bool, out: TextIO, err: TextIO, show_thinking: bool = False
     ) -> None:
         self._settings = settings
         self._json = as_json
-        # Into a pipe or a file the text is byte for byte the model's; a terminal shows what it can print.
+        # A pipe or a file gets the model's text byte for byte, a terminal only printable characters.
         self._out, self._err = out if out.isatty() else unguarded(out), err
         self._show_thinking = show_thinking
         self.stats = Stats()
-        self.tokens: list[dict[str, Any]] = []
+        self.tokens: list[TokenDocument] = []
         self.text: list[str] = []
         """The answer."""
         self.thinking: list[str] = []
         self.ended: Ended | None = None
         self.loaded: Loaded | None = None
-        """What is known of the models; a server's reply may tell more of it."""
+        """What is known about the models; a server's reply may add to it."""
         self._hits = 0
         self._progress = False
         self._line_open = False
@@ -96,7 +165,7 @@ class Printer:
             self._end_thinking()
 
     def finish(self) -> None:
-        """What comes after the reply: the closing newline, the reason it ended early, the summary."""
+        """Write what follows the reply: the closing newline, the reason it ended early, the summary."""
         assert self.ended is not None
         if not self._json and self.text:
             print(file=self._out, flush=True)
@@ -113,8 +182,42 @@ class Printer:
         print(f"ds4chat: MTP is off: {reason}.", file=self._err)
 
     def write_text(self) -> None:
-        """The whole answer on stdout, for events that were taken as JSON."""
+        """Write the whole answer to stdout, for events that were collected as JSON."""
         print("".join(self.text), file=self._out, flush=True)
+
+    def document(self, off_reason: str = "") -> AnswerDocument:
+        """The answer as JSON. ``off_reason``: why speculation is off, if no Loaded says it. Of the settings,
+        those that a server did not take from the request are null."""
+        ended, loaded, tuning = self.ended, self.loaded, tuning_of(self._settings)
+        assert ended is not None
+        server = loaded.server if loaded else None
+        here = server is None
+        return AnswerDocument(
+            text="".join(self.text),
+            thinking="".join(self.thinking),
+            tokens=self.tokens,
+            finish_reason=ended.finish_reason,
+            prompt_tokens=ended.prompt_tokens,
+            settings=AnswerSettings(
+                draft=tuning.depth if here else None,
+                margin=tuning.margin if here else None,
+                gate=tuning.gate if here else None,
+                mode=tuning.mode if here else None,
+                temp=tuning.temp if server is None or "temp" in server.chosen else None,
+                seed=ended.seed,
+                drafter=loaded.drafter.kind if loaded and loaded.drafter else None,
+                off_reason=loaded.off_reason if loaded else off_reason,
+                strict_note=loaded.strict_note if loaded else "",
+            ),
+            stats=self.stats.document(),
+            server=ServerDocument(server.url, server.kind, server.version, server.tells) if server else UNSET,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Nothing was answered, because of an error or a full context."""
+        assert self.ended is not None
+        return not self.tokens and self.ended.finish_reason in ("error", "context")
 
     @property
     def only_thought(self) -> bool:
@@ -122,19 +225,19 @@ class Printer:
         return bool(self.thinking) and not self.text
 
     def _add_tail(self, tail: str, *, thinking: bool) -> None:
-        """Text that was held back belongs to the last token on its side, if there is one."""
-        owner = next((t for t in reversed(self.tokens) if t.get("thinking", False) is thinking), None)
+        """Append text that was held back to the last token on its side, if there is one."""
+        owner = next((t for t in reversed(self.tokens) if (t.thinking is True) is thinking), None)
         if owner is not None:
-            owner["text"] += tail
+            owner.text += tail
         self._put(tail, thinking)
 
     def _revise(self, event: Revised) -> None:
-        """Take the tokens as they are known now; their text stands already."""
-        self.tokens = [_as_json(token, step) for step in event.steps for token in step.tokens]
+        """Replace the tokens by what is known now; their text is written already."""
+        self.tokens = [_token_document(token, step) for step in event.steps for token in step.tokens]
 
     def _step(self, step: Step) -> None:
         for token in step.tokens:
-            self.tokens.append(_as_json(token, step))
+            self.tokens.append(_token_document(token, step))
             self._put(token.text, token.thinking)
         self._out.flush()
         if self._settings.mtp_timing or self._settings.mtp_spec_log or self._settings.mtp_conf_log:
@@ -165,7 +268,7 @@ class Printer:
                 self._out.write(text)
 
     def _end_thinking(self) -> None:
-        """Close the line that the thinking left open on stderr."""
+        """End the line that the thinking left open on stderr."""
         if self._line_open:
             print(file=self._err, flush=True)
             self._line_open = False
@@ -181,13 +284,11 @@ class Printer:
             self._progress = False
 
 
-def _as_json(token: Token, step: Step) -> dict[str, Any]:
-    """A token's entry in the JSON."""
-    told = {"id": token.id, "text": token.text, "origin": token.origin, "step": step.index}
-    return told | ({"thinking": True} if token.thinking else {})
+def _token_document(token: Token, step: Step) -> TokenDocument:
+    return TokenDocument(token.id, token.text, token.origin, step.index, True if token.thinking else UNSET)
 
 
-def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
+def run(settings: Settings, options: OneShotOptions, sources: Mapping[str, str]) -> int:
     """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C.
     ``sources`` says where each setting comes from."""
     log_to_file(settings)
@@ -197,12 +298,12 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     except ModelFileError as error:
         say(error)
         return RUN_ERROR
-    if shot.prompts is not None:
-        return run_many(settings, shot, load) if load.server is None else run_each(settings, shot, load)
+    if options.prompts is not None:
+        return run_many(settings, options, load) if load.server is None else run_each(settings, options, load)
     printer = Printer(
-        settings, as_json=shot.json, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+        settings, as_json=options.json, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
     )
-    if not answer(load, _request(settings, shot, shot.prompt or ""), printer):
+    if not answer(load, _request(settings, options, options.prompt or ""), printer):
         return RUN_ERROR
     loaded = printer.loaded
     assert loaded is not None
@@ -210,10 +311,8 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
         say(f"strict mode: {loaded.strict_note}.")
     printer.finish()
     assert printer.ended is not None
-    if shot.json:
-        drafter = loaded.drafter.kind if loaded.drafter else None
-        answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, loaded.strict_note)
-        print(json_line(_with_server(answered, loaded.server)))
+    if options.json:
+        print(json_line(printer.document()))
     if printer.ended.finish_reason == "cancelled":
         return INTERRUPTED
     failed = printer.ended.finish_reason == "error" or not (
@@ -222,12 +321,12 @@ def run(settings: Settings, shot: Shot, sources: Mapping[str, str]) -> int:
     return RUN_ERROR if failed else 0
 
 
-def _request(settings: Settings, shot: Shot, prompt: str) -> Generate:
+def _request(settings: Settings, options: OneShotOptions, prompt: str) -> Generate:
     return request_of(
         settings,
         prompt,
-        raw=shot.raw,
-        ignore_eos=shot.ignore_eos,
+        raw=options.raw,
+        ignore_eos=options.ignore_eos,
         baseline=True,
         end_loops=ends_loops(settings),
     )
@@ -257,17 +356,17 @@ def answer(load: Load, request: Generate, emit: Callable[[Event], None]) -> bool
     return True
 
 
-def run_many(settings: Settings, shot: Shot, load: Load) -> int:
+def run_many(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer every prompt of a file in one batched context, in order; the exit code."""
     import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
     from ds4chat.engine.batched import OFF_REASON, BatchedSession
     from ds4chat.engine.llama import LlamaError
 
-    prompts = shot.prompts or ()
+    prompts = options.prompts or ()
     if settings.mtp or settings.lookup:
         say(f"MTP is off: {OFF_REASON}.")
     try:
-        session = BatchedSession(load, max(1, min(shot.parallel, len(prompts))))
+        session = BatchedSession(load, max(1, min(options.parallel, len(prompts))))
     except (ModelFileError, LlamaError) as error:
         say(error)
         return RUN_ERROR
@@ -275,25 +374,15 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
         say(f"{session.note}")
     code = 0
     try:
-        for index, events in session.run([_request(settings, shot, prompt) for prompt in prompts]):
+        for index, events in session.run([_request(settings, options, prompt) for prompt in prompts]):
             printer = Printer(
-                settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+                settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
             )
             for event in events:
                 printer(event)
-            ended = printer.ended
-            assert ended is not None
-            if ended.detail:
-                say(f"prompt {index + 1}: {ended.detail}")
-            if printer.only_thought:
-                say(f"prompt {index + 1}: {ONLY_THOUGHT}")
-            if not printer.tokens and ended.finish_reason in ("error", "context"):
+            _show(index + 1, printer, options, OFF_REASON)
+            if printer.failed:
                 code = RUN_ERROR
-            if shot.json:
-                answered = as_json(printer, tuning_of(settings), None, OFF_REASON, "")
-                print(json_line(answered), flush=True)
-            else:
-                printer.write_text()
     except LlamaError as error:
         say(f"{error} The answers above are complete.")
         code = RUN_ERROR
@@ -305,65 +394,31 @@ def run_many(settings: Settings, shot: Shot, load: Load) -> int:
     return code
 
 
-def run_each(settings: Settings, shot: Shot, load: Load) -> int:
+def run_each(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer every prompt of a file over a server, one after the other; the exit code."""
     code = 0
-    for index, prompt in enumerate(shot.prompts or ()):
+    for index, prompt in enumerate(options.prompts or ()):
         printer = Printer(
-            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=shot.show_thinking
+            settings, as_json=True, out=sys.stdout, err=sys.stderr, show_thinking=options.show_thinking
         )
-        if not answer(load, _request(settings, shot, prompt), printer):
+        if not answer(load, _request(settings, options, prompt), printer):
             return RUN_ERROR
-        loaded, ended = printer.loaded, printer.ended
-        assert loaded is not None and ended is not None
-        if ended.detail:
-            say(f"prompt {index + 1}: {ended.detail}")
-        if shot.json:
-            drafter = loaded.drafter.kind if loaded.drafter else None
-            answered = as_json(printer, tuning_of(settings), drafter, loaded.off_reason, "")
-            print(json_line(_with_server(answered, loaded.server)), flush=True)
-        else:
-            printer.write_text()
-        if ended.finish_reason == "cancelled":
+        _show(index + 1, printer, options)
+        if printer.ended and printer.ended.finish_reason == "cancelled":
             return INTERRUPTED
-        if not printer.tokens and ended.finish_reason in ("error", "context"):
+        if printer.failed:
             code = RUN_ERROR
     return code
 
 
-def _with_server(answered: dict[str, Any], server: ServerInfo | None) -> dict[str, Any]:
-    """The JSON of a server's answer: who it was, and null for each setting that was the server's own."""
-    if server is None:
-        return answered
-    settings = answered["settings"] | dict.fromkeys(("draft", "margin", "gate", "mode"))
-    if "temp" not in server.chosen:
-        settings["temp"] = None
-    told = {"url": server.url, "kind": server.kind, "version": server.version, "tells": server.tells}
-    return answered | {"settings": settings, "server": told}
-
-
-def as_json(
-    printer: Printer, tuning: Tuning, drafter: str | None, off_reason: str, strict_note: str
-) -> dict[str, Any]:
-    """The one shot's JSON object; ds4chat/commands/oneshot.schema.json describes it."""
-    ended = printer.ended
-    assert ended is not None
-    return {
-        "text": "".join(printer.text),
-        "thinking": "".join(printer.thinking),
-        "tokens": printer.tokens,
-        "finish_reason": ended.finish_reason,
-        "prompt_tokens": ended.prompt_tokens,
-        "settings": {
-            "draft": tuning.depth,
-            "margin": tuning.margin,
-            "gate": tuning.gate,
-            "mode": tuning.mode,
-            "temp": tuning.temp,
-            "seed": ended.seed,
-            "drafter": drafter,
-            "off_reason": off_reason,
-            "strict_note": strict_note,
-        },
-        "stats": printer.stats.as_json(),
-    }
+def _show(number: int, printer: Printer, options: OneShotOptions, off_reason: str = "") -> None:
+    """One answer of several on stdout, and what is to be said about it on stderr."""
+    assert printer.ended is not None
+    if printer.ended.detail:
+        say(f"prompt {number}: {printer.ended.detail}")
+    if printer.only_thought:
+        say(f"prompt {number}: {ONLY_THOUGHT}")
+    if options.json:
+        print(json_line(printer.document(off_reason)), flush=True)
+    else:
+        printer.write_text()

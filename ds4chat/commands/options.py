@@ -1,4 +1,4 @@
-"""What the command line asks of one run, beside the settings."""
+"""Options of one run that are not settings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class OneShotOptions:
     """A one shot or a lossless check."""
 
     prompt: str | None
-    """None where there is none: ``prompts`` is set instead, or a check uses its own prompts."""
+    """None if ``prompts`` is set, or if a check uses its own prompts."""
     json: bool = False
-    """One JSON object on stdout instead of the text; with ``prompts`` one object a line."""
+    """One JSON object on stdout instead of the text; with ``prompts`` one object per line."""
     raw: bool = False
-    """The prompt as it stands, without the chat template."""
+    """Send the prompt as it is, without the chat template."""
     ignore_eos: bool = False
-    """Go on past end tokens."""
+    """Continue past end tokens."""
     show_thinking: bool = False
-    """The model's thinking on stderr; without it, nowhere but in the JSON."""
+    """Write the model's thinking to stderr; otherwise only the JSON has it."""
     parallel: int = 1
     """Prompts answered at once in one batched context; only with ``prompts``."""
     prompts: tuple[str, ...] | None = None
@@ -26,7 +26,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """How ``bench`` runs and what becomes of its result."""
+    """How ``bench`` runs and what happens to its result."""
 
     json: bool = False
     """The result as JSON on stdout, instead of the table."""
@@ -37,4 +37,4 @@ class BenchOptions:
     plot: bool = False
     """Draw the result with block characters, too."""
     compare: str = ""
-    """Base URL of a llama.cpp server that runs the same model, measured alongside; "" is none."""
+    """Base URL of a llama.cpp server that runs the same model, measured alongside; "" for none."""

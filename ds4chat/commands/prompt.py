@@ -13,13 +13,13 @@ from ds4chat.commands.arguments import UsageError
 from ds4chat.files import NotRegularError, read_regular
 
 PATIENCE_S = 3.0
-"""How long a silent pipe is waited for before a sentence says what is being waited for."""
+"""How long to wait for a silent pipe before saying so."""
 MAX_BYTES = 64 << 20
 _TOO_LARGE = "The prompt is larger than 64 MiB, more than any context holds: shorten it."
 
 
 def piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file: something that holds a prompt."""
+    """Whether standard input is a pipe, a socket or a file, which may hold a prompt."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
@@ -29,10 +29,9 @@ def piped() -> bool:
 
 
 def prompt_of(text: str | None, file: str | None, *, raw: bool, stdin: bool = True) -> str | None:
-    """The prompt that these options and a pipe make; None where none of them gives one. Raises UsageError.
+    """The prompt from these options and a pipe; None if there is none. Raises UsageError.
 
-    A pipe follows ``text`` after a blank line. Only ``raw`` keeps a final newline: a template has no use for
-    it.
+    The pipe's text is appended to ``text`` after a blank line. Only ``raw`` keeps a final newline.
     """
     if text is not None and file is not None:
         raise UsageError("-p and --prompt-file both give the prompt: leave one of them out.")
@@ -57,8 +56,8 @@ def read_stdin() -> str:
 
 
 def prompts_of(file: str) -> tuple[str, ...]:
-    """The prompts of a file: one a line, blank lines aside; in a .jsonl file each line is a JSON string or an
-    object with a "prompt". Raises UsageError."""
+    """The prompts of a file: one per line, without blank lines; in a .jsonl file each line is a JSON string
+    or an object with a "prompt". Raises UsageError."""
     text = _file_text(file)
     as_json = file.lower().endswith(".jsonl")
     prompts: list[str] = []
@@ -68,7 +67,7 @@ def prompts_of(file: str) -> tuple[str, ...]:
                 _json_prompt(line, f"{file}, line {number}") if as_json else line.removesuffix("\r")
             )
     if not prompts:
-        raise UsageError(f"{file} holds no prompt: write one a line.")
+        raise UsageError(f"{file} has no prompts: write one per line.")
     return tuple(prompts)
 
 
@@ -80,12 +79,12 @@ def _json_prompt(line: str, place: str) -> str:
     if isinstance(value, dict):
         value = value.get("prompt")
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f'{place}: there is no prompt in it; write "a prompt" or {{"prompt": "..."}}.')
+        raise UsageError(f'{place}: it has no prompt; write "a prompt" or {{"prompt": "..."}}.')
     return _argument(value, place)
 
 
 def _argument(text: str, place: str = "The prompt given with -p") -> str:
-    """``text``, unless it holds bytes that were no UTF-8, which Python keeps as lone surrogates."""
+    """``text``, unless it was not valid UTF-8: Python keeps such bytes as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -140,13 +139,13 @@ def _trimmed(text: str, raw: bool) -> str:
 
 
 def _say_what_is_waited_for() -> None:
-    """A pipe that nobody writes to or closes looks like a hang: say that it is the pipe."""
+    """Say that a pipe is being read: one that nobody writes to or closes looks like a hang."""
     if os.name != "posix":
         return
     import select
 
     if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
         print(
-            "ds4chat: reading the prompt from standard input until it ends; </dev/null gives none.",
+            "ds4chat: reading the prompt from standard input until it ends; use </dev/null for none.",
             file=sys.stderr,
         )

@@ -15,7 +15,7 @@ def parser() -> Parser:
         prog="ds4chat rpc-server",
         usage="ds4chat rpc-server [--host ADDRESS] [--port N] [--threads N]",
         description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
-        "Ctrl-C. It serves one at a time, without encryption and without a password.",
+        "Ctrl-C. It serves one client at a time, without encryption and without a password.",
     )
     made.put(
         made.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(host: str, port: int, threads: int) -> int:
-    """Serve until Ctrl-C; the exit code: 1 where this llama.cpp has no RPC or the port is taken."""
+    """Serve until Ctrl-C; the exit code: 1 if this llama.cpp has no RPC or the port is in use."""
     import ds4chat.engine.llama as llama
     from ds4chat.engine.measure import cores
     from ds4chat.engine.rpc import UNPROTECTED
@@ -47,5 +47,5 @@ def run(host: str, port: int, threads: int) -> int:
     except llama.LlamaError as error:
         say(error)
         return RUN_ERROR
-    say(f"{host}:{port} cannot be served: the port may be taken. Name another with --port.")
+    say(f"{host}:{port} cannot be served: the port may be in use. Name another with --port.")
     return RUN_ERROR

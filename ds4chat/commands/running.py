@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, sentences on stderr, its settings, Ctrl-C, and requests."""
+"""What the commands share: exit codes, sentences on stderr, settings, Ctrl-C, and requests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ds4chat.settings.schema import Settings
 from ds4chat.text import json_text, one_line
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from ds4chat.engine.events import Generate, Tuning
 
 RUN_ERROR = 1
@@ -24,14 +26,16 @@ INTERRUPTED = 130
 
 
 def say(sentence: object) -> None:
-    """Put a sentence on stderr."""
+    """Print a sentence on stderr."""
     print(f"ds4chat: {sentence}", file=sys.stderr)
 
 
-def json_line(value: object) -> str:
-    """``value`` as JSON on one line, in ASCII where stdout's character set cannot hold every text."""
+def json_line(document: Struct) -> str:
+    """``document`` as JSON on one line, in ASCII if stdout's character set cannot encode everything."""
+    from msgspec import to_builtins
+
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json_text(value, ascii_only=not unicode)
+    return json_text(to_builtins(document), ascii_only=not unicode)
 
 
 @contextmanager
@@ -74,20 +78,21 @@ def settings_of(given: Namespace) -> Loaded:
     loaded = load(given.settings, Path(given.config) if given.config else None)
     settings = loaded.settings
     if settings.demo and not settings.mtp and loaded.sources["mtp"] != "default":
-        # --mtp "" is no support model: the demo's model alone, not the demo, which brings its own.
+        # --mtp "" means no support model: use only the demo's target, because the demo comes with a support
+        # model.
         from ds4chat.models.demo import demo_model
         from ds4chat.models.errors import ModelFileError
 
-        with suppress(ModelFileError):  # said when it is loaded
+        with suppress(ModelFileError):  # reported when it is loaded
             return replace(loaded, settings=replace(settings, demo=False, model=str(demo_model())))
     return loaded
 
 
 def _name_fetched(given: Namespace) -> None:
-    """Use the file that -hf means as -m's. Raises UsageError, and SystemExit where it cannot be
-    had, which was said then."""
+    """Set -m to the file that -hf names. Raises UsageError, and SystemExit after reporting that it cannot be
+    downloaded."""
     if any(given.settings.get(key) for key in ("model", "demo", "server")):
-        raise UsageError("-hf, -m, --demo and --server each name the model: leave all but one out.")
+        raise UsageError("-hf, -m, --demo and --server all name the model: give only one of them.")
     from ds4chat.commands.fetching import GOES_ON, fetch_named
     from ds4chat.models.errors import ModelFileError
 
@@ -102,7 +107,8 @@ def _name_fetched(given: Namespace) -> None:
 
 
 def report(loaded: Loaded, named: str | None) -> None:
-    """What is wrong with the settings, on stderr; of a file named on the command line, a usage error."""
+    """Report problems with the settings on stderr; in a file named on the command line they are a usage
+    error."""
     if loaded.problems and named:
         raise UsageError("\n".join(map(str, loaded.problems)))
     for sentence in (*loaded.problems, *loaded.warnings):
@@ -110,11 +116,11 @@ def report(loaded: Loaded, named: str | None) -> None:
 
 
 def need_model(loaded: Loaded) -> None:
-    """Raise UsageError where nothing is named that could answer."""
+    """Raise UsageError if neither a model nor a server is named."""
     settings = loaded.settings
     if not (settings.model or settings.demo or settings.server):
         raise UsageError(
-            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo."
+            "There is no model: name a file with -m FILE or a server with --server URL, or use --demo."
         )
 
 
@@ -133,7 +139,7 @@ def request_of(
     baseline: bool = False,
     end_loops: bool = False,
 ) -> Generate:
-    """What the engine is asked: the prompt under the settings, but for ``tuning`` and ``max_tokens``."""
+    """The request for a prompt under the settings, except for ``tuning`` and ``max_tokens``."""
     from ds4chat.engine.events import Generate, Message
     from ds4chat.engine.from_settings import tuning_of
 

@@ -19,7 +19,7 @@ from ds4chat.engine import measure
 from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
 from ds4chat.engine.prompting import Prompter, PromptError, named_template
-from ds4chat.engine.reply import Reply
+from ds4chat.engine.reply import Generation
 from ds4chat.models.pairing import check_target
 
 OFF_REASON = "the prompts of a file share one batched context (--parallel), where drafts are not used"
@@ -34,7 +34,7 @@ class _Slot:
     """One sequence: a reply on its way, or free."""
 
     seq: int
-    reply: Reply | None = None
+    reply: Generation | None = None
     prompt: list[int] = field(default_factory=list)
     pos: int = 0
     number: int = 0
@@ -105,7 +105,7 @@ class BatchedSession:
         seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         request = replace(request, tuning=replace(request.tuning, seed=seed))
         self._context.remove_from(0, slot.seq)
-        slot.reply = Reply(request, prompt, self._context, request.tuning, seed)
+        slot.reply = Generation(request, prompt, self._model, request.tuning, seed)
         slot.prompt, slot.pos, slot.number, slot.events = prompt.tokens, 0, number, []
         slot.events += [Notice("info", note) for note in prompt.notes]
         slot.started, slot.decoding = time.perf_counter(), 0.0
@@ -117,7 +117,7 @@ class BatchedSession:
         pos: list[int] = []
         seq: list[int] = []
         outputs: list[bool] = []
-        speaking: list[tuple[_Slot, int]] = []
+        speaking: list[_Slot] = []
         room = BATCH - len(self._slots)
         for slot in self._slots:
             reply = slot.reply
@@ -135,24 +135,22 @@ class BatchedSession:
             outputs += [False] * (len(left) - 1) + [speaks]
             if speaks:
                 slot.decoding = slot.decoding or time.perf_counter()
-                speaking.append((slot, len(tokens) - 1))
+                speaking.append(slot)
         self._context.decode_many(
             np.array(tokens, np.int32), np.array(pos, np.int32), np.array(seq, np.int32), np.array(outputs)
         )
         ms = (time.perf_counter() - started) * 1000
         if speaking:
             rows = self._context.logits(len(speaking))
-            for row, (slot, index) in enumerate(speaking):
-                self._take(slot, rows[row], index, ms, done)
+            for slot, row in zip(speaking, rows):
+                self._take(slot, row, ms, done)
 
-    def _take(
-        self, slot: _Slot, row: np.ndarray, index: int, ms: float, done: dict[int, list[Event]]
-    ) -> None:
+    def _take(self, slot: _Slot, row: np.ndarray, ms: float, done: dict[int, list[Event]]) -> None:
         reply = slot.reply
         assert reply is not None
         request = reply.request
         try:
-            tokens = tuple(reply.take_own(row, index))
+            tokens = tuple(reply.emit_own(row))
         except BadRowError as error:
             tokens, reply.finish, reply.detail = (), "error", str(error)
         slot.events.append(

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +36,7 @@ from numpy.typing import NDArray
 from ds4chat.engine import stack
 from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
+from ds4chat.engine.judge import choose, largest
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -52,6 +55,7 @@ _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IG
 VERSION: str = llama_cpp.__version__
 """Of llama-cpp-python, which brings llama.cpp."""
 PENALTY_WINDOW = 64
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 STACK_PER_CHARACTER = 1024
 """Bytes of stack that llama.cpp's splitting of text may take for each character of the longest piece: most
 pre-tokenizers are std::regex patterns, and libstdc++ matches a run by recursion. Measured: 326 in each of
@@ -878,12 +882,10 @@ class Context:
         """View of the last decode's NextN hidden rows, (rows, width)."""
         return self._view(_get_nextn(self.handle), rows, width)
 
-    def layer_inputs(self, rows: int, keep: int) -> Floats:
-        """Copy of the enabled layer inputs of the first ``keep`` of the last decode's ``rows`` tokens, side
-        by side, (keep, layers * n_embd)."""
+    def layer_inputs(self, rows: int) -> list[Floats]:
+        """Views of the enabled layer inputs of the last decode's ``rows`` tokens, (rows, n_embd) each."""
         width = self.model.n_embd
-        parts = [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
-        return np.concatenate([part[:keep] for part in parts], axis=1)
+        return [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
 
     def enable_nextn(self, on: bool, *, masked: bool) -> None:
         """Keep NextN hidden rows: of output rows only when ``masked``, else of every row."""
@@ -956,10 +958,14 @@ class Context:
 
 
 class Sampler:
-    """llama.cpp's sampler chain: penalties, top-k, top-p, min-p, temperature, distribution.
+    """Draws tokens by llama.cpp's sampler chain: top-k, top-p, min-p, temperature, distribution.
 
-    At temperature 0 the chain ends in greedy instead and never draws from its generator. ``history`` is
-    what the penalties have seen: the prompt's last tokens.
+    The repeat penalty comes before them, over the last PENALTY_WINDOW tokens, as in llama.cpp's penalties
+    sampler; at temperature 0 the best token after it is taken, without a draw. ``history`` is what was said
+    before: the prompt's last tokens.
+
+    The chain gets only the tokens that it may draw, and draws bit for bit what it would draw from the whole
+    vocabulary, which takes many times as long.
     """
 
     def __init__(
@@ -974,14 +980,16 @@ class Sampler:
         seed: int,
         history: Sequence[int] = (),
     ) -> None:
-        self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
-        self._before: Any = None
-        self._penalised = penalty != 1.0
-        if self._penalised:
-            self._add(C.llama_sampler_init_penalties(model.n_vocab, PENALTY_WINDOW, penalty, 0.0, 0.0))
-        if temp <= 0:
-            self._add(C.llama_sampler_init_greedy())
-        else:
+        self._top_k, self._top_p, self._min_p = top_k, top_p, min_p
+        self._penalty = np.float32(penalty)
+        self._recent = deque(history, maxlen=PENALTY_WINDOW)
+        self._candidates = np.zeros(model.n_vocab, _CANDIDATE)
+        self._array = C.llama_token_data_array(
+            ctypes.cast(self._candidates.ctypes.data, C.llama_token_data_p), 0, -1, False
+        )
+        self._chain: Any = None
+        if temp > 0:
+            self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
             if top_k > 0:
                 self._add(C.llama_sampler_init_top_k(top_k))
             if top_p < 1:
@@ -990,33 +998,52 @@ class Sampler:
                 self._add(C.llama_sampler_init_min_p(min_p, 1))
             self._add(C.llama_sampler_init_temp(temp))
             self._add(C.llama_sampler_init_dist(seed & 0xFFFFFFFF))
-        for token in history[-PENALTY_WINDOW:]:
-            C.llama_sampler_accept(self._chain, token)
 
     def _add(self, sampler: Any) -> None:
         C.llama_sampler_chain_add(self._chain, sampler)
 
-    def sample(self, context: Context, row: int) -> int:
-        """The token chosen from output row ``row`` of the last decode; it also enters the penalties."""
-        if self._penalised:
-            self._free(self._before)
-            self._before = C.llama_sampler_clone(self._chain)
-        return int(C.llama_sampler_sample(self._chain, context.handle, row))
+    def sample(self, logits: Floats) -> int:
+        """The token chosen from a row (n_vocab,) of finite best logit, which is unchanged afterwards; it also
+        enters the penalties."""
+        recent = np.array(list(set(self._recent)) if self._penalty != 1 else [], np.intp)
+        before = logits[recent]
+        logits[recent] = np.where(before <= 0, before * self._penalty, before / self._penalty)
+        token = self._draw(logits) if self._chain else choose(logits)
+        logits[recent] = before
+        self._recent.append(token)
+        return token
+
+    def _draw(self, logits: Floats) -> int:
+        ids = self._possible(logits)
+        candidates = self._candidates[: len(ids)]
+        candidates["id"], candidates["logit"] = ids, logits[ids]
+        array = self._array
+        array.size, array.selected, array.sorted = len(ids), -1, False
+        C.llama_sampler_apply(self._chain, ctypes.byref(array))
+        return int(candidates["id"][array.selected])
+
+    def _possible(self, logits: Floats) -> NDArray[np.intp]:
+        """Ids, in ascending order, of the tokens that the chain may draw, and of a few more: it draws the
+        line itself. All ids where the draw depends on every token: for top-p without top-k, which sums up all
+        probabilities, and for top-k among equal logits, which come out of its sort in an order that depends
+        on the others."""
+        n = len(logits)
+        if 0 < self._top_k < n:
+            ids = largest(logits, self._top_k)
+            if len(np.unique(logits[ids])) == len(ids):
+                return ids
+        elif self._min_p > 0 and self._top_p >= 1:
+            top = float(logits.max())
+            least = top + math.log(self._min_p)
+            return np.flatnonzero(logits >= least - 1e-5 * (1 + abs(top) + abs(least)))
+        return np.arange(n)
 
     def emitted_instead(self, token: int) -> None:
         """Another token than the one just sampled was emitted: the penalties must see that one."""
-        if self._penalised:
-            self._free(self._chain)
-            self._chain, self._before = self._before, None
-            C.llama_sampler_accept(self._chain, token)
-
-    @staticmethod
-    def _free(chain: Any) -> None:
-        if chain:
-            C.llama_sampler_free(chain)
+        self._recent[-1] = token
 
     def close(self) -> None:
         """Free the chain."""
-        self._free(self._chain)
-        self._free(self._before)
-        self._chain = self._before = None
+        if self._chain:
+            C.llama_sampler_free(self._chain)
+            self._chain = None

@@ -27,7 +27,7 @@ from ds4chat.engine.thinking import (
     turn_of,
     with_word,
 )
-from ds4chat.engine.user_text import Finder, Marks, Span, forbidden_tokens, names_of, tokenize
+from ds4chat.engine.user_text import Finder, Marks, TextRange, forbidden_tokens, names_of, tokenize
 from ds4chat.models.errors import ModelFileError
 from ds4chat.text import one_line, shortened
 
@@ -139,7 +139,7 @@ class Prompter:
         tokens = {"bos_token": self._model.bos, "eos_token": self._model.eos}
         return {**tokens, **switches(self._template.source if self._template else "", think)}
 
-    def _forbidden(self, text: str, own: Sequence[Span]) -> dict[int, str]:
+    def _forbidden(self, text: str, own: Sequence[TextRange]) -> dict[int, str]:
         return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
 
     def raw(self, text: str) -> Prompt:

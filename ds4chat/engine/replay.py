@@ -11,7 +11,7 @@ from ds4chat.engine import judge
 from ds4chat.engine.events import Generate, Replayed, Tuning
 from ds4chat.engine.llama import Context
 from ds4chat.engine.prompting import Prompt
-from ds4chat.engine.reply import Reply
+from ds4chat.engine.reply import Generation
 
 TIE = 0.5
 """Logits: below this gap, rounding in batched kernels can turn one choice into the other."""
@@ -57,7 +57,7 @@ def compare(
     None when ``stop`` asked for it. The cache holds more tokens afterwards.
     """
     request = replace(finished.request, max_tokens=-1)
-    reply = Reply(request, finished.prompt, target, finished.tuning, finished.seed)
+    reply = Generation(request, finished.prompt, target.model, finished.tuning, finished.seed)
     last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
     ends = finished.end_token >= 0
     wanted = finished.compared
@@ -70,7 +70,7 @@ def compare(
                 settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
-            own = reply.own_choice(row, 0)
+            own = reply.own_choice(row)
             if own != expected:
                 gap = judge.top_gap(row, judge.choose(row))
                 return Replayed(
@@ -80,8 +80,8 @@ def compare(
                     first_difference=i,
                     spec_token=expected,
                     plain_token=own,
-                    spec_text=reply.shown(expected),
-                    plain_text=reply.shown(own),
+                    spec_text=reply.piece(expected),
+                    plain_text=reply.piece(own),
                     gap=gap,
                     detail=_explain(finished, gap, i),
                 )

@@ -18,7 +18,7 @@ from ds4chat.engine.events import (
     Token,
     Tuning,
 )
-from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Sampler
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Model, Sampler
 from ds4chat.engine.loops import LoopDetector
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
@@ -31,7 +31,7 @@ class Tails(TypedDict):
     thinking_tail: str
 
 
-class Rows:
+class TargetRows:
     """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
 
     In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
@@ -68,9 +68,9 @@ class Rows:
         if self.one_by_one and self._drafter:
             self._drafter.observe(self.tokens[:1], self._pos, 1)
 
-    def row(self, i: int) -> tuple[Floats, int] | None:
-        """Row i, (n_vocab,), and its index in the target's last decode; None where it cannot be decoded, as
-        ``failure`` says. Rows must be asked for in order."""
+    def row(self, i: int) -> Floats | None:
+        """Row i, (n_vocab,); None where it cannot be decoded, as ``failure`` says. Rows must be asked for in
+        order."""
         if i >= self.decoded:
             started = time.perf_counter()
             token = self.tokens[i : i + 1]
@@ -86,14 +86,14 @@ class Rows:
             self.late_s += time.perf_counter() - started
         assert self._logits is not None
         self.committed = i + 1
-        index = 0 if self.one_by_one else i
-        return self._logits[index], index
+        row: Floats = self._logits[0 if self.one_by_one else i]
+        return row
 
 
-class Reply:
+class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
-    def __init__(self, request: Generate, prompt: Prompt, target: Context, tuning: Tuning, seed: int) -> None:
+    def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning, seed: int) -> None:
         self.request = request
         self.last = prompt.tokens[-1]
         self.finish: FinishReason | None = None
@@ -110,8 +110,7 @@ class Reply:
         self._prompt = prompt.tokens
         self.given = len(prompt.tokens)
         """Tokens that stand before the reply."""
-        self._target = target
-        self._model = target.model
+        self._model = model
         self._ends = prompt.format.ends
         self._text = ReplyText(
             prompt.format,
@@ -186,18 +185,18 @@ class Reply:
 
     # -- acceptance
 
-    def own_choice(self, logits: Floats, index: int) -> int:
-        """The target's own token in a row, (n_vocab,), which is output row ``index`` of its last decode.
+    def own_choice(self, logits: Floats) -> int:
+        """The target's own token in a row, (n_vocab,).
 
         Raises BadRowError for a row that decides nothing.
         """
         best = judge.choose(logits)
         if not judge.decides(logits, best):
             raise BadRowError
-        return self._sampler.sample(self._target, index) if self._sampler else best
+        return self._sampler.sample(logits) if self._sampler else best
 
     def accept(
-        self, rows: Rows, draft: Draft, used: Sequence[int], tuning: Tuning
+        self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
     ) -> tuple[list[Token], list[Judged]]:
         """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
         committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""
@@ -205,11 +204,10 @@ class Reply:
         judged: list[Judged] = []
         margin = 1.0 if tuning.strict else tuning.margin
         for i in range(len(used) + 1):
-            found = rows.row(i)
-            if found is None:
+            logits = rows.row(i)
+            if logits is None:
                 break  # ``last`` is the draft accepted before: the next step decodes it
-            logits, index = found
-            own = self.own_choice(logits, index)
+            own = self.own_choice(logits)
             if tuning.probe and draft.tokens:
                 judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
             if i == len(used):
@@ -230,13 +228,13 @@ class Reply:
                 break
         return tokens, judged
 
-    def take_own(self, logits: Floats, index: int) -> list[Token]:
+    def emit_own(self, logits: Floats) -> list[Token]:
         """Plain decoding: emit the target's own token of a row (n_vocab,), which becomes ``last``.
 
-        ``index``: the row's place in the batch. A list of that one token, empty where it ends the reply.
+        A list of that one token, empty where it ends the reply.
         """
         tokens: list[Token] = []
-        self.last = self.own_choice(logits, index)
+        self.last = self.own_choice(logits)
         self._emit(self.last, "plain", tokens)
         return tokens
 
@@ -249,9 +247,9 @@ class Reply:
         return Judged(
             position=i + 1,
             draft=token,
-            draft_text=self.shown(token),
+            draft_text=self.piece(token),
             target=own,
-            target_text=self.shown(own),
+            target_text=self.piece(own),
             accepted=verdict.accepted,
             by=verdict.by,
             ratio=verdict.ratio,
@@ -264,10 +262,10 @@ class Reply:
     def _full(self, logits: Floats, token: int, own: int) -> FullRow:
         p, entropy = judge.distribution(logits)
         best = p.argpartition(-5)[-5:]
-        top = tuple((int(i), self.shown(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
+        top = tuple((int(i), self.piece(int(i)), float(p[i])) for i in best[p[best].argsort()[::-1]])
         return FullRow(float(p[token]), float(p[own]), entropy, top)
 
-    def shown(self, token: int) -> str:
+    def piece(self, token: int) -> str:
         """A token's text as a log shows it, control tokens included."""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 

@@ -106,17 +106,17 @@ class SavedStates:
         target: Context,
         drafter: Drafter | None,
         tokens: Sequence[int],
-        hurried: Callable[[], bool] = lambda: False,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Put the state into the conversation's file if that is worth it; True when it was written. It is
-        given up, to be tried anew by the next call, when ``hurried``, asked between two pieces, says so.
+        given up, to be tried anew by the next call, when ``interrupted``, asked between two pieces, says so.
         Raises nothing: without the file the conversation is read again."""
         path, written = self._file, False
         if path is None:
             return False
         try:
             if self._worth_it(target, len(tokens)):
-                written = self._write(path, target, drafter, tokens, hurried)
+                written = self._write(path, target, drafter, tokens, interrupted)
         except _GivenUp:
             log.info("the conversation's state is not kept: there was no time")
             return False
@@ -164,11 +164,11 @@ class SavedStates:
         target: Context,
         drafter: Drafter | None,
         tokens: Sequence[int],
-        hurried: Callable[[], bool],
+        interrupted: Callable[[], bool],
     ) -> bool:
         """Write the state into ``path``, which must be there; False where it is too large. Raises _GivenUp,
         OSError, and then the file is empty, and LlamaError."""
-        if hurried():
+        if interrupted():
             raise _GivenUp
         drafts = drafter.state() if isinstance(drafter, Stateful) else None
         ids = np.array(tokens, "<i4").tobytes()
@@ -199,7 +199,7 @@ class SavedStates:
         with path.open("r+b") as file:
             file.truncate(0)
             try:
-                file.writelines(_with_digest([begin, *parts], hurried))
+                file.writelines(_with_digest([begin, *parts], interrupted))
                 file.flush()
             except BaseException:
                 file.truncate(0)
@@ -394,13 +394,15 @@ def _taken(drafter: Drafter | None, state: DrafterState | None) -> bool:
     return isinstance(drafter, Stateful) and drafter.restore(state)
 
 
-def _with_digest(parts: Sequence[bytes | memoryview], hurried: Callable[[], bool]) -> Iterator[memoryview]:
+def _with_digest(
+    parts: Sequence[bytes | memoryview], interrupted: Callable[[], bool]
+) -> Iterator[memoryview]:
     """The parts piece by piece, then the digest of all. Raises _GivenUp as soon as somebody waits."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     for part in parts:
         whole = memoryview(part)
         for at in range(0, len(whole), _PIECE):
-            if hurried():
+            if interrupted():
                 raise _GivenUp
             piece = whole[at : at + _PIECE]
             digest.update(piece)

@@ -37,7 +37,6 @@ from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
-from ds4chat.engine.drafters.hidden import MAX_BACKLOG
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
     Emit,
@@ -59,7 +58,7 @@ from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, 
 from ds4chat.engine.measure import BUDGET_S
 from ds4chat.engine.prompting import Prompt, Prompter, PromptError
 from ds4chat.engine.replay import Finished, compare
-from ds4chat.engine.reply import Reply, Rows
+from ds4chat.engine.reply import Generation, TargetRows
 from ds4chat.engine.saved_state import SavedStates
 
 PREFILL_CHUNK = 128
@@ -134,14 +133,14 @@ class Session:
             return
         tuning = control.tuning  # the request's may have been changed while it waited
         seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Reply(request, prompt, self.target, tuning, seed)
+        reply = Generation(request, prompt, self.target.model, tuning, seed)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
             reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
             prefill_ms = _ms_since(started)
             self._auto.table = self._costs.at(len(prompt.tokens))
-            self._auto.begin(min(len(prompt.tokens) - 1 - reused, MAX_BACKLOG))
+            self._auto.begin()
             decoding = time.perf_counter()
             index = 0
             while not reply.finish:
@@ -252,14 +251,14 @@ class Session:
         if self.drafter:
             self.drafter.rewind(0)
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Save the conversation's state to disk if that is worthwhile, unless ``interrupted``."""
         if self._states and self.target.used == len(self.tokens):
-            self._states.save(self.target, self.drafter, self.tokens, hurried)
+            self._states.save(self.target, self.drafter, self.tokens, interrupted)
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False, budget_s: float = MEASURING_S) -> bool:
-        """Measure what depth "auto" has to know, unless it is known; given up when ``hurried`` says so. The
-        conversation stays. False where nothing is known afterwards."""
+    def measure(self, interrupted: Callable[[], bool] = lambda: False, budget_s: float = MEASURING_S) -> bool:
+        """Measure what depth "auto" has to know, if it is not known yet, unless ``interrupted``. The
+        conversation is kept. False if nothing is known afterwards."""
         n = len(self.tokens)
         if self._costs.at(n) or not self.drafter:
             return True
@@ -267,7 +266,7 @@ class Session:
             return False
         try:
             last = self.target.model.any_token
-            table = measure_costs(self.target, self.drafter, self.tokens, last, hurried, budget_s)
+            table = measure_costs(self.target, self.drafter, self.tokens, last, interrupted, budget_s)
             if table:
                 self._costs.put(n, table)
         except LlamaError:
@@ -357,7 +356,7 @@ class Session:
 
     # ---------------------------------------------------------------------------------- one step
 
-    def _step(self, reply: Reply, control: Control, index: int, emit: Emit) -> Step | None:
+    def _step(self, reply: Generation, control: Control, index: int, emit: Emit) -> Step | None:
         """Run the cycle once. None when a cancel came before anything was verified."""
         t0 = time.perf_counter()
         tuning = control.tuning
@@ -411,7 +410,9 @@ class Session:
             baseline=baseline,
         )
 
-    def _choose_depth(self, reply: Reply, tuning: Tuning, controller: DepthController) -> tuple[int, int]:
+    def _choose_depth(
+        self, reply: Generation, tuning: Tuning, controller: DepthController
+    ) -> tuple[int, int]:
         """Drafts to ask for in the next step, and those that the step is recorded with: a fixed depth, too,
         where the step is plain for the baseline's sake."""
         n = len(self.tokens)
@@ -434,7 +435,7 @@ class Session:
 
     def _draft(
         self,
-        reply: Reply,
+        reply: Generation,
         depth: int,
         tuning: Tuning,
         controller: DepthController,
@@ -470,7 +471,7 @@ class Session:
                 break
         return draft, False
 
-    def _decode_again(self, reply: Reply, control: Control, emit: Emit) -> None:
+    def _decode_again(self, reply: Generation, control: Control, emit: Emit) -> None:
         """Make both caches anew out of the committed tokens. After a cancel they, and with them ``tokens``,
         hold only a beginning."""
         tokens = list(self.tokens)
@@ -478,11 +479,11 @@ class Session:
         self._read(tokens, reply.request.reply, control, emit, again=True)
 
     def _verify(
-        self, reply: Reply, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
-    ) -> Rows | None:
+        self, reply: Generation, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
+    ) -> TargetRows | None:
         """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
         it is asked for. None where the context is full, or a cancel came after a failure."""
-        rows = Rows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
+        rows = TargetRows(self.target, [reply.last, *drafts], len(self.tokens), one_by_one, self.drafter)
         try:
             rows.decode_first()
         except DecodeError as error:
@@ -495,7 +496,7 @@ class Session:
             return None
         return rows
 
-    def _roll_back(self, rows: Rows, reply: Reply, control: Control, emit: Emit) -> bool:
+    def _roll_back(self, rows: TargetRows, reply: Generation, control: Control, emit: Emit) -> bool:
         """Commit what stands of a step and cut both caches to it; False when the target had to decode all
         again."""
         pos = len(self.tokens)
@@ -509,7 +510,7 @@ class Session:
             return False
         return True
 
-    def _unverified(self, error: DecodeError, reply: Reply, control: Control, emit: Emit) -> None:
+    def _unverified(self, error: DecodeError, reply: Generation, control: Control, emit: Emit) -> None:
         """After a decode of drafts that failed: have the cache hold the committed tokens again."""
         emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
         n = len(self.tokens)

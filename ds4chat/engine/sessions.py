@@ -25,11 +25,11 @@ class AnySession(Protocol):
     def reset(self) -> None:
         """Forget the conversation."""
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Put the conversation's state on disk where that is worth it; given up when ``hurried`` says so."""
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Save the conversation's state to disk if that is worthwhile, unless ``interrupted``."""
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Measure what drafts cost, where that is not known; given up when ``hurried`` says so."""
+    def measure(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
+        """Measure what drafts cost, where that is not known; unless ``interrupted``."""
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
 
 from ds4chat.engine.baseline import PlainTime, plain_steps
 from ds4chat.engine.events import (
     UNKNOWN_ID,
+    Count,
     Ended,
     Event,
     FinishReason,
@@ -29,20 +33,75 @@ OUTCOMES: tuple[Outcome, ...] = (
     "fallback",
     "unknown",
 )
-PHASES = ("draft", "verify", "accept", "rollback", "other", "total")
+Phase = Literal["draft", "verify", "accept", "rollback", "other", "total"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+NonNegative = Annotated[float, Meta(ge=0)]
 
 
 @dataclass(slots=True)
 class PositionCount:
     """Drafts judged and accepted at one position of the draft."""
 
-    judged: int = 0
-    accepted: int = 0
+    judged: Count = 0
+    accepted: Count = 0
 
     @property
     def rate(self) -> float | None:
         """Conditional acceptance: of the drafts that were judged here, the share accepted."""
         return self.accepted / self.judged if self.judged else None
+
+
+class LoopingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of the counts lies where the text only repeats itself."""
+
+    tokens: Count
+    judged: Count
+    accepted: Count
+
+
+class StatsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Counters and timings of a reply."""
+
+    steps: Annotated[Count, Meta(description="Target passes.")]
+    drafted: Count
+    judged: Count
+    accepted: Annotated[
+        Count,
+        Meta(
+            description="Accepted drafts: the tokens of that origin plus accepted_ends; of a probe, the hits."
+        ),
+    ]
+    accepted_ends: Annotated[
+        Count,
+        Meta(description="Accepted drafts that were the end token, which ends the reply and is not emitted."),
+    ]
+    emitted: Annotated[Count, Meta(description="Tokens of the reply.")]
+    acceptance: Annotated[float | None, Meta(description="accepted / judged")]
+    by_position: Annotated[
+        list[PositionCount], Meta(description="Drafts by their position in the draft, the first one first.")
+    ]
+    looping: LoopingDocument
+    mean_accepted: Annotated[
+        float | None, Meta(description="Accepted drafts per step in which a draft was judged.")
+    ]
+    tokens_per_step: float | None
+    outcomes: Annotated[dict[Outcome, Count], Meta(description="Steps by how they ended.")]
+    prefill_tokens_per_s: Annotated[
+        float | None, Meta(description="Of the prompt tokens that were not in the cache already.")
+    ]
+    decode_tokens_per_s: Annotated[float | None, Meta(description="Without the prefill.")]
+    plain_tokens_per_s: Annotated[
+        float | None,
+        Meta(description="Plain decoding of the same tokens, measured by plain steps within the reply."),
+    ]
+    plain_passes: Annotated[
+        Count,
+        Meta(description="Plain steps that this was measured in; 0: by one pass at the load."),
+    ]
+    speedup: Annotated[float | None, Meta(description="Speed over plain decoding of the same tokens.")]
+    ms: Annotated[dict[Phase, NonNegative], Meta(description="Milliseconds by phase.")]
 
 
 @dataclass(slots=True)
@@ -63,7 +122,7 @@ class Stats:
     """Accepted by ratio alone: the target would have chosen another token."""
     by_position: list[PositionCount] = field(default_factory=list)
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    ms: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     prompt_tokens: int = 0
     reused_tokens: int = 0
     prefill_ms: float = 0.0
@@ -228,33 +287,30 @@ class Stats:
         fresh = self.prompt_tokens - self.reused_tokens
         return fresh / self.prefill_ms * 1000 if self.prefill_ms and fresh > 0 else None
 
-    def as_json(self) -> dict[str, Any]:
-        """The ``stats`` object of the one shot's JSON."""
-        return {
-            "steps": self.steps,
-            "drafted": self.drafted,
-            "judged": self.judged,
-            "accepted": self.accepted,
-            "accepted_ends": self.accepted_ends,
-            "emitted": self.emitted,
-            "acceptance": _rounded(self.acceptance),
-            "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in self.by_position],
-            "looping": {
-                "tokens": self.loop_tokens,
-                "judged": self.loop_judged,
-                "accepted": self.loop_accepted,
-            },
-            "mean_accepted": _rounded(self.mean_accepted),
-            "tokens_per_step": _rounded(self.tokens_per_step),
-            "outcomes": dict(self.outcomes),
-            "prefill_tokens_per_s": _rounded(self.prefill_tokens_per_s),
-            "decode_tokens_per_s": _rounded(self.decode_tokens_per_s),
-            "plain_tokens_per_s": _rounded(self.plain.tokens_per_s),
-            "plain_passes": self.plain.passes,
-            "speedup": _rounded(self.plain.speedup),
-            "ms": {phase: round(self.ms[phase], 3) for phase in PHASES},
-        }
+    def document(self) -> StatsDocument:
+        """The figures as the commands print them in JSON."""
+        return StatsDocument(
+            steps=self.steps,
+            drafted=self.drafted,
+            judged=self.judged,
+            accepted=self.accepted,
+            accepted_ends=self.accepted_ends,
+            emitted=self.emitted,
+            acceptance=rounded(self.acceptance),
+            by_position=list(self.by_position),
+            looping=LoopingDocument(self.loop_tokens, self.loop_judged, self.loop_accepted),
+            mean_accepted=rounded(self.mean_accepted),
+            tokens_per_step=rounded(self.tokens_per_step),
+            outcomes=dict(self.outcomes),
+            prefill_tokens_per_s=rounded(self.prefill_tokens_per_s),
+            decode_tokens_per_s=rounded(self.decode_tokens_per_s),
+            plain_tokens_per_s=rounded(self.plain.tokens_per_s),
+            plain_passes=self.plain.passes,
+            speedup=rounded(self.plain.speedup),
+            ms={phase: round(self.ms[phase], 3) for phase in PHASES},
+        )
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """A figure as the JSON gives it: four decimals."""
     return None if value is None else round(value, 4)

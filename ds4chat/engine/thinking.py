@@ -235,9 +235,9 @@ def turn_marks(render: Render) -> TurnMarks:
     if _NEXT not in two.partition(_SAID)[2]:
         return TurnMarks()
     between = two.partition(_SAID)[2].partition(_NEXT)[0]
-    alone = _rendered(render, [asked, said], think=True, add_generation_prompt=False).partition(_SAID)[2]
-    if between.startswith(alone):
-        end = alone
+    after_turn = _rendered(render, [asked, said], think=True, add_generation_prompt=False).partition(_SAID)[2]
+    if between.startswith(after_turn):
+        end = after_turn
     else:
         # The template opens the assistant's turn unasked: only the first mark is certain.
         first = _TAG.search(between)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ds4chat.engine.llama import SpecialToken
 
-Span = tuple[int, int]
+TextRange = tuple[int, int]
 """Where a stretch of text begins and ends."""
 
 _PRIVATE = range(0xF0000, 0x110000)
@@ -45,7 +45,7 @@ class Finder:
         firsts = "".join(re.escape(first) for first in sorted({name[0] for name in self._names}))
         self._first = re.compile(f"[{firsts}]") if firsts else re.compile("(?!)")
 
-    def spans(self, text: str) -> Iterator[Span]:
+    def spans(self, text: str) -> Iterator[TextRange]:
         """Where a name stands, the longest that begins there, in order; spans may overlap."""
         for match in self._first.finditer(text):
             at = match.start()
@@ -96,14 +96,14 @@ class Marks:
         """The mark behind text number ``index``."""
         return chr(self._first + 2 + 2 * index)
 
-    def remove(self, rendered: str) -> tuple[str, list[Span]]:
+    def remove(self, rendered: str) -> tuple[str, list[TextRange]]:
         """The prompt without marks, and the stretches of it that are the texts' own, in order.
 
         Where a template cut a text so that one of its marks is lost, the stretch up to the mark next to it
         counts as the text's own.
         """
         parts: list[str] = []
-        own: list[Span] = []
+        own: list[TextRange] = []
         length = at = 0
         inside = False
         for match in self._any.finditer(rendered):
@@ -132,7 +132,7 @@ def forbidden_tokens(
     special_tokens: Sequence[SpecialToken],
     specials: Finder,
     text: str,
-    own: Sequence[Span],
+    own: Sequence[TextRange],
     structural: Collection[str] = (),
 ) -> dict[int, str]:
     """Special tokens, with their texts, that would be recognised in the stretches ``own`` of a prompt, which
@@ -151,7 +151,7 @@ def forbidden_tokens(
     }
 
 
-def tokenize(model: Vocabulary, text: str, own: Sequence[Span], forbidden: dict[int, str]) -> list[int]:
+def tokenize(model: Vocabulary, text: str, own: Sequence[TextRange], forbidden: dict[int, str]) -> list[int]:
     """Tokens of a prompt with special tokens recognised, but for forbidden ones in ``own``."""
     if not forbidden:
         return model.tokenize(text, add_special=False, parse_special=True)
@@ -165,7 +165,7 @@ def tokenize(model: Vocabulary, text: str, own: Sequence[Span], forbidden: dict[
 
 
 def partition(
-    text: str, own: Sequence[Span], specials: Sequence[SpecialToken], forbidden: dict[int, str]
+    text: str, own: Sequence[TextRange], specials: Sequence[SpecialToken], forbidden: dict[int, str]
 ) -> list[tuple[int, int, int | None]]:
     """``text`` cut at its special tokens as llama.cpp does it: (start, end, token), the token None for a
     stretch of text. A forbidden token is not recognised where it touches ``own``."""
@@ -218,6 +218,6 @@ def _as_text(model: Vocabulary, text: str, forbidden: dict[int, str]) -> list[in
     return tokens
 
 
-def _touches(own: Sequence[Span], start: int, end: int) -> bool:
+def _touches(own: Sequence[TextRange], start: int, end: int) -> bool:
     last = bisect_left(own, (end, 0)) - 1  # the last one that begins before ``end``
     return last >= 0 and own[last][1] > start

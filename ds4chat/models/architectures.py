@@ -29,7 +29,7 @@ BOUNDED = frozenset(
         "bailingmoe3",
     ]
 )
-"""Recurrent states of which llama.cpp keeps a copy for each of the last tokens."""
+"""Architectures with recurrent states of which llama.cpp keeps a copy for each of the last tokens."""
 
 NO_ROLLBACK = frozenset(
     [
@@ -48,7 +48,7 @@ NO_ROLLBACK = frozenset(
         "minimax-01",
     ]
 )
-"""Recurrent states that can only go forward."""
+"""Architectures with recurrent states that cannot be rolled back."""
 
 NEXTN_SINGLE = frozenset(
     [
@@ -97,14 +97,14 @@ EAGLE3_TARGETS = frozenset(
         "qwen3next",
     ]
 )
-"""Architectures whose graph gives out the inputs of its layers, a row as wide as the embeddings each; to
-ask any other for them aborts the process."""
+"""Architectures whose graph exposes the inputs of its layers, each a row as wide as the embeddings;
+requesting them from any other aborts the process."""
 
 EAGLE3_LAST_OUTPUT = frozenset(["mimo2", "nemotron_h", "nemotron_h_moe", "deepseek4"])
-"""Of these, those that also give out what their last layer makes, as the input of a layer after it."""
+"""Of these, those that also expose their last layer's output, as the input of one more layer."""
 
 NOT_RUN = frozenset(["mamba", "rwkv6", "rwkv6qwen2", "arwkv7", "jamba", "plamo2"])
-"""Of the architectures with a recurrent state: nothing drafts for them but lookup, which is off."""
+"""Architectures with a recurrent state for which only lookup could draft, which is off."""
 
 DIFFUSION = frozenset(["dream", "llada", "llada-moe", "rnd1"])
 
@@ -133,7 +133,7 @@ OTHER_OUTPUT = {
     "controlvector": "a control vector",
     "imatrix": "an importance matrix",
 }
-"""Whole files of kinds that do not chat, and what they are."""
+"""Whole models that do not chat, by kind, and what they are."""
 
 
 def rollback_of(architecture: str) -> Rollback:

@@ -1,4 +1,4 @@
-"""ds4's MTP support file rewritten for llama.cpp: the same numbers under other names, no value changed.
+"""Conversion of ds4's MTP support file for llama.cpp: the same values under other names.
 
 ds4 keeps the NextN block of DeepSeek V4 as tensors ``mtp.0.*`` and nothing else. llama.cpp wants block N of a
 ``deepseek4`` file, with the trunk's metadata and tokenizer, embeddings and output beside it, the two input
@@ -19,8 +19,8 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import checkpoint_conflict
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
+    OnProgress,
     OutTensor,
-    Progress,
     array_value,
     text_value,
     uint32_value,
@@ -34,7 +34,8 @@ from ds4chat.text import one_line, shortened
 ARCHITECTURE = "deepseek4"
 _PREFIX = "mtp.0."
 _VERSION = 1
-"""Of this conversion: part of a converted file's name in the cache, so that a change makes a new one."""
+"""Version of the conversion: part of a converted file's name in the cache, so that a change creates a new
+one."""
 
 _ROOT = ("token_embd.weight", "output_norm.weight", "output.weight")
 HEAD = ("hc_head_fn.weight", "hc_head_base.weight", "hc_head_scale.weight")
@@ -53,7 +54,7 @@ BLOCK = (
 )
 PROJECTIONS = ("e_proj.weight", "h_proj.weight")
 _RESHAPED = "attn_output_a.weight"
-"""llama.cpp takes this one in two or three dimensions."""
+"""llama.cpp accepts this tensor in two or three dimensions."""
 
 _REPLACED = frozenset(
     f"{ARCHITECTURE}.{key}"
@@ -62,7 +63,7 @@ _REPLACED = frozenset(
 _DROPPED = frozenset(
     f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")
 )
-"""Written anew, or true of the whole model only."""
+"""Keys that are rewritten, or apply only to the whole model."""
 _DROPPED_PREFIXES = ("split.", "quantize.")
 _NOT_PER_LAYER = frozenset((f"{ARCHITECTURE}.rope.dimension_sections",))
 _RATIOS = f"{ARCHITECTURE}.attention.compress_ratios"
@@ -72,7 +73,7 @@ def convert_mtp(
     main: str | os.PathLike[str],
     support: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
     *,
     force: bool = False,
 ) -> None:
@@ -92,8 +93,8 @@ def convert_mtp(
 def converted_path(
     main: str | os.PathLike[str], support: str | os.PathLike[str], cache_dir: str | os.PathLike[str]
 ) -> Path:
-    """Where in ``cache_dir`` the conversion of these two files belongs: the same name as long as both stay
-    what they are. Raises ModelFileError when one of them is missing."""
+    """The path in ``cache_dir`` for the conversion of these two files: the same as long as neither changes.
+    Raises ModelFileError when one of them is missing."""
     digest = hashlib.sha256(f"convert-mtp {_VERSION}".encode())
     for path in (Path(main), Path(support)):
         try:
@@ -109,7 +110,7 @@ def converted_path(
 
 
 def _check(target: Header, source: Header) -> int:
-    """Number of the block that the support file becomes. Raises ModelFileError where the two do not fit."""
+    """Number of the block that the support file becomes. Raises ModelFileError if the two do not fit."""
     name = one_line(source.path)
     kind = kind_of(source)
     if kind.drafts == "nextn-support":
@@ -141,7 +142,7 @@ def _check(target: Header, source: Header) -> int:
 
 
 def _trunk(target: Header) -> int:
-    """Blocks of the model, counted by what is there."""
+    """Blocks of the model, counted by its tensors."""
     blocks = target.own_integer("block_count") or 0
     held = 0
     while held < blocks and f"blk.{held}.attn_norm.weight" in target.tensors:
@@ -157,7 +158,8 @@ def _trunk(target: Header) -> int:
 
 
 def _check_tensors(target: Header, source: Header, block: int) -> None:
-    """Every tensor that llama.cpp wants is there, in the shape that the model asks for, and no other."""
+    """Check that exactly the tensors that llama.cpp needs are there, in the shapes that the model
+    requires."""
     width = target.own_integer("embedding_length") or 0
     streams = target.own_integer("hyper_connection.count") or 0
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(PROJECTIONS, (width, width))
@@ -214,7 +216,7 @@ def _refuse_overwriting(out: Path, *inputs: Header) -> None:
 
 
 def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
-    """Encoded keys with their values: the model's own byte for byte, but for those that count layers."""
+    """Encoded keys with their values: copies of the model's, except for those that count layers."""
     pairs = [text_value("general.architecture", ARCHITECTURE)]
     name = target.text("general.name")
     if name:
@@ -267,7 +269,7 @@ def _tensors(target: Header, source: Header, block: int) -> list[OutTensor]:
 
 
 def _copy(header: Header, tensor: TensorInfo, name: str) -> OutTensor:
-    """The tensor's bytes as they are, under another name."""
+    """The tensor's unchanged bytes under another name."""
     return OutTensor(name, tensor.dims, tensor.type, tensor.n_bytes, partial(header.tensor_chunks, tensor))
 
 

@@ -1,8 +1,9 @@
-"""Models from the Hugging Face hub: what a repository holds, its files' headers, and files into the cache.
+"""Models from the Hugging Face hub: lists of repositories, headers of their files, and downloads to the
+cache.
 
-Files land in the hub's own cache, where other programs find them too, and whose variables hold here: HF_HOME,
-HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE. A download that was cut goes on where it stopped. Nothing
-here is called unless the user asked for it.
+Files go to the hub's own cache, which other programs share, and whose variables apply: HF_HOME, HF_HUB_CACHE,
+HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE. An interrupted download resumes where it stopped. Nothing here is
+called unless the user asked for it.
 
 huggingface_hub takes a while to import, so it is imported where it is used.
 """
@@ -32,25 +33,25 @@ from ds4chat.models.repository import HubError, HubModel, Reference, choose, mar
 from ds4chat.text import one_line, shortened
 
 MOST_FOUND = 20
-"""Repositories that a search lists."""
+"""Most repositories that a search lists."""
 _HEAD = 1 << 17
-"""Bytes at a file's beginning that hold what it says of its architecture."""
+"""Bytes at the beginning of a file that contain the metadata about its architecture."""
 _BLOCK = 1 << 20
 _MOST_HEADER = 256 << 20
-"""Bytes of a header; the largest vocabularies take a tenth of it."""
+"""Most bytes of a header; the largest vocabularies take a tenth of that."""
 _SPARE = 64 << 20
-"""Bytes of disk that a download leaves free."""
+"""Bytes that a download leaves free on the disk."""
 _SPEED_SECONDS = 5.0
 _MOST_FAMILIES = 6
 """Models of a repository whose headers are read to see whether they draft for another."""
 _CHUNK = 1 << 18
-"""Bytes that huggingface_hub takes from the network before it says so; its own 10 MiB are minutes on a slow
-line."""
+"""Bytes that huggingface_hub reads before it reports progress; its default of 10 MiB takes minutes on a slow
+connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a download is. ``speed``: bytes a second over the last seconds, 0 until known; ``left``:
+class DownloadProgress:
+    """How far a download is. ``speed``: bytes per second over the last seconds, 0 until known; ``left``:
     seconds to go, None until known."""
 
     done: int
@@ -60,7 +61,7 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """For a line of the screen: "45%  1.2 GB of 2.7 GB  35 MB/s  0:42 left"."""
+        """As a line of text: "45%  1.2 GB of 2.7 GB  35 MB/s  0:42 left"."""
         share = self.done / self.total if self.total else 1.0
         words = [f"{share:4.0%}", f"{shown_size(self.done)} of {shown_size(self.total)}"]
         if self.speed:
@@ -74,12 +75,12 @@ class Progress:
         return "  ".join(words)
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[DownloadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRepository:
-    """What a search found. ``marks``: kinds of drafters in it, "NextN" or "EAGLE-3"."""
+    """A repository that a search found. ``marks``: kinds of drafters in it, "NextN" or "EAGLE-3"."""
 
     repo: str
     downloads: int
@@ -99,13 +100,13 @@ class Meter:
         self._seen: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """``done`` bytes are there, not loaded just now."""
+        """``done`` bytes are there from an earlier download."""
         self._done = done
         self._seen.clear()
         self.add(0)
 
     def add(self, n: int) -> None:
-        """``n`` bytes came; fewer than none where loading begins anew."""
+        """``n`` bytes arrived; negative if the download starts over."""
         self._done += n
         now = self._clock()
         self._seen.append((now, self._done))
@@ -114,7 +115,7 @@ class Meter:
         began, before = self._seen[0]
         speed = max(0.0, (self._done - before) / (now - began)) if now > began else 0.0
         left = (self._total - self._done) / speed if speed > 0 else None
-        self._report(Progress(self._done, self._total, speed, left))
+        self._report(DownloadProgress(self._done, self._total, speed, left))
 
 
 # ------------------------------------------------------------------------------------ lists
@@ -130,7 +131,7 @@ def repository(repo: str) -> list[HubModel]:
 def search(words: str) -> list[FoundRepository]:
     """Repositories with GGUF files whose name has the words, the most downloaded first. Raises HubError.
 
-    What drafts in them is told from the file names; where these say nothing, from the first bytes of a file.
+    Drafters in them are recognised by the file names; if these say nothing, by the first bytes of a file.
     """
     with _sentences(words) as hub:
         expand = ["downloads", "gated", "siblings"]
@@ -157,8 +158,8 @@ def _found(info: Any) -> FoundRepository:
 
 
 def resolve(reference: Reference) -> HubModel | Path:
-    """What ``-hf`` means: a file of the cache, for which nothing is asked of the network, else a model of the
-    repository. Raises HubError."""
+    """What ``-hf`` means: a file in the cache, without a request, else a model of the repository. Raises
+    HubError."""
     cached = _cached(reference.repo)
     names = {model.names: model for model in cached}
     if reference.wanted and cached:
@@ -176,7 +177,7 @@ def resolve(reference: Reference) -> HubModel | Path:
 
 
 def _cached(repo: str) -> list[HubModel]:
-    """The models of a repository that lie whole in the hub's cache, as of the last look at it."""
+    """The models of a repository that are complete in the hub's cache, as of its last listing."""
     folder = _snapshot(repo)
     files = {
         str(path.relative_to(folder)): path.stat().st_size
@@ -206,10 +207,10 @@ def _pointer(model: HubModel) -> Path:
 
 @contextmanager
 def headers_of(model: HubModel) -> Iterator[Path]:
-    """A file with the model's header and nothing else, to be inspected before the model is loaded.
+    """A file with only the model's header, to be inspected before the model is downloaded.
 
     It has the model's name and size and takes a few megabytes: the tensors' bytes are holes, which read as
-    zeros. All parts of a split model lie beside each other. Raises HubError and ModelFileError.
+    zeros. All parts of a split model are in one folder. Raises HubError and ModelFileError.
     """
     if model.size is None:
         raise HubError(f"The hub does not say how large {one_line(model.name)} is. Try again later.")
@@ -224,14 +225,14 @@ def headers_of(model: HubModel) -> Iterator[Path]:
                     file.truncate(size)
             except OSError as error:
                 raise HubError(
-                    f"The header of {one_line(model.name)} cannot be kept in {one_line(folder)}: "
+                    f"The header of {one_line(model.name)} cannot be stored in {one_line(folder)}: "
                     f"{error.strerror}. Make room there, or set TMPDIR to a folder elsewhere."
                 ) from None
         yield Path(folder) / model.name
 
 
 class _Prefix:
-    """The beginning of a remote file, loaded into a local one as far as it is read."""
+    """The beginning of a remote file, downloaded into a local one as far as it is read."""
 
     def __init__(self, repo: str, name: str, file: BinaryIO) -> None:
         self._repo, self._name, self._file = repo, name, file
@@ -244,7 +245,7 @@ class _Prefix:
         return offset
 
     def read(self, n: int) -> bytes:
-        """The next ``n`` bytes, loading them where they are not there yet."""
+        """The next ``n`` bytes, downloaded if necessary."""
         while self._have < self._at + n:
             if self._have > _MOST_HEADER:
                 raise HubError(f"The header of {one_line(self._name)} is larger than that of any model.")
@@ -261,8 +262,8 @@ class _Prefix:
 
 
 def support_in(target: Path, chosen: HubModel, models: list[HubModel]) -> list[tuple[HubModel, str]]:
-    """Other models of the repository that draft for a target on this disk, with the kind of drafter, found by
-    their headers. Raises ModelFileError where the target itself cannot be used."""
+    """Other models of the repository that draft for a local target, with the kind of drafter, found by their
+    headers. Raises ModelFileError if the target itself cannot be used."""
     header = check_target(target)
     families: dict[str, list[HubModel]] = {}
     for model in models:
@@ -270,7 +271,7 @@ def support_in(target: Path, chosen: HubModel, models: list[HubModel]) -> list[t
             families.setdefault(model.family, []).append(model)
     families.pop(chosen.family, None)
     found = []
-    # Names that speak of drafting first: only so many headers are read.
+    # Names that suggest drafting come first, because only a few headers are read.
     ordered = sorted(families.values(), key=lambda family: not family[0].may_draft)
     for family in ordered[:_MOST_FAMILIES]:
         model = next((m for m in family if m.quantisation in ("Q8_0", chosen.quantisation)), family[0])
@@ -278,7 +279,7 @@ def support_in(target: Path, chosen: HubModel, models: list[HubModel]) -> list[t
             with headers_of(model) as path:
                 support = read_header(path)
                 if kind_of(support).whole and support.file_size * 2 > header.file_size:
-                    continue  # a whole model drafts only where it is much smaller
+                    continue  # a whole model drafts only if it is much smaller
                 pair = check_pair(header, path)
         except ModelFileError:
             continue
@@ -300,12 +301,12 @@ def _read_range(repo: str, name: str, start: int, n: int) -> bytes:
                 return b""
             hub.utils.hf_raise_for_status(response)
             if response.status_code != 206 and start:
-                raise HubError("The hub does not give parts of files, so a header cannot be read there.")
+                raise HubError("The hub does not serve parts of files, so a header cannot be read there.")
             data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) >= n:
-                    break  # a server that does not know ranges sends all of it
+                    break  # a server without support for ranges sends the whole file
             return bytes(data[:n])
 
 
@@ -314,7 +315,8 @@ def _read_range(repo: str, name: str, start: int, n: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """A file of the hub. ``tag`` names its contents; ``path``: where the cache has it, None if not there."""
+    """A file of the hub. ``tag`` identifies its contents; ``path``: its place in the cache, None if it is not
+    there."""
 
     repo: str
     name: str
@@ -333,7 +335,7 @@ class _Remote:
 
     @property
     def have(self) -> int:
-        """Bytes that lie on this disk already."""
+        """Bytes that are on this disk already."""
         if self.path or self.blob.exists():
             return self.size
         try:
@@ -344,10 +346,9 @@ class _Remote:
 
 
 def fetch(model: HubModel, report: Report = lambda _: None) -> Path:
-    """The model in the hub's cache, loaded there where it is not; the path of its first file.
+    """Download the model into the hub's cache if it is not there; the path of its first file.
 
-    What an earlier call had loaded when it was cut is kept and gone on from. Raises HubError; what a
-    KeyboardInterrupt, or the end of this process, leaves is gone on from too.
+    A part left by an interrupted call or process is resumed. Raises HubError.
     """
     remotes = [_remote(model.repo, name) for name in model.names]
     total = sum(remote.size for remote in remotes)
@@ -369,7 +370,7 @@ def _remote(repo: str, name: str) -> _Remote:
         if told.size is None or told.commit_hash is None or not told.etag:
             raise HubError(
                 f"The hub at {hub.constants.ENDPOINT} does not say what {one_line(name)} is: it gave "
-                "no size, commit or tag. Check HF_ENDPOINT, and what stands between it and you."
+                "no size, commit or tag. Check HF_ENDPOINT, and any proxy in between."
             )
         if not re.fullmatch(r"[\w-]{1,128}", told.etag, re.ASCII):
             raise HubError(f"The hub gave {shortened(told.etag)} as the tag of a file. Check HF_ENDPOINT.")
@@ -379,14 +380,14 @@ def _remote(repo: str, name: str) -> _Remote:
 
 
 def _storage(hub: Any, repo: str) -> Path:
-    """The folder that the cache has for a repository."""
+    """The cache's folder for a repository."""
     return Path(
         hub.constants.HF_HUB_CACHE, hub.file_download.repo_folder_name(repo_id=repo, repo_type="model")
     )
 
 
 def _check_space(folder: Path, missing: int, model: HubModel) -> None:
-    """Raises HubError where the disk has no room for what is missing."""
+    """Raises HubError if the disk has no room for what is missing."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
     if missing and free < missing + _SPARE:
@@ -397,17 +398,17 @@ def _check_space(folder: Path, missing: int, model: HubModel) -> None:
 
 
 def _fetch_file(remote: _Remote, meter: Meter) -> Path:
-    """Load one file into the cache; its path there. Raises HubError."""
+    """Download one file into the cache; its path there. Raises HubError."""
     with _sentences(remote.repo) as hub:
         if remote.size > hub.constants.MAX_HTTP_DOWNLOAD_SIZE:
-            # The hub gives files of this size through Xet alone, which begins anew after a cut.
+            # The hub serves files of this size only through Xet, which cannot resume.
             return Path(hub.hf_hub_download(remote.repo, remote.name, tqdm_class=_bar(meter)))
         if not remote.blob.exists():
             remote.blob.parent.mkdir(parents=True, exist_ok=True)
             with _locked(remote.partial) as file:
                 _load_rest(hub, remote, file, meter)
                 os.replace(remote.partial, remote.blob)
-        # The contents are there under their tag: this only gives them their name.
+        # The contents are there under their tag: this only adds their name.
         return Path(hub.hf_hub_download(remote.repo, remote.name))
 
 
@@ -417,7 +418,7 @@ def _load_rest(hub: Any, remote: _Remote, file: BinaryIO, meter: Meter) -> None:
         have = file.seek(0)
         file.truncate()
     hub.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-    # A connection that is cut is taken up again by http_get, a few times.
+    # http_get resumes a lost connection a few times.
     hub.file_download.http_get(
         hub.hf_hub_url(remote.repo, remote.name),
         file,
@@ -432,7 +433,7 @@ def _load_rest(hub: Any, remote: _Remote, file: BinaryIO, meter: Meter) -> None:
         if hashlib.file_digest(cast(Any, file), "sha256").hexdigest() != remote.tag:
             remote.partial.unlink()
             raise HubError(
-                f"{one_line(remote.name)} came damaged: its checksum is not the hub's. What came was "
+                f"{one_line(remote.name)} arrived damaged: its checksum is not the hub's. It was "
                 "deleted; run the command again."
             )
     os.fsync(file.fileno())
@@ -440,7 +441,7 @@ def _load_rest(hub: Any, remote: _Remote, file: BinaryIO, meter: Meter) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
-    """The file at ``path`` to be written by this process alone. Raises HubError where another one does."""
+    """Lock the file at ``path`` for this process. Raises HubError if another one writes it."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -452,7 +453,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _bar(meter: Meter) -> type[Any]:
-    """What huggingface_hub takes for a progress bar; it draws nothing, and counts into the meter."""
+    """A progress bar for huggingface_hub that draws nothing and counts into the meter."""
 
     class Bar:
         def __init__(self, *_: object, **__: object) -> None:
@@ -463,7 +464,7 @@ def _bar(meter: Meter) -> type[Any]:
             meter.add(n)
 
         def update_transfer(self, n: int) -> None:
-            """``n`` compressed bytes came, which are counted when they are unpacked."""
+            """``n`` compressed bytes arrived, which are counted when they are decompressed."""
 
         def set_postfix_str(self, *_: object, **__: object) -> None:
             """Nothing is drawn."""
@@ -486,7 +487,7 @@ def _bar(meter: Meter) -> type[Any]:
 @contextmanager
 def _sentences(subject: str) -> Iterator[Any]:
     """The module huggingface_hub; what it raises becomes a HubError about ``subject``."""
-    # Without this, every request names the programs found on this machine.
+    # Without this, every request reports which programs are installed on this machine.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import huggingface_hub.constants
     import huggingface_hub.errors
@@ -500,7 +501,9 @@ def _sentences(subject: str) -> Iterator[Any]:
     try:
         yield hub
     except errors.OfflineModeIsEnabled:
-        raise HubError("HF_HUB_OFFLINE is set, so the hub is not asked. Unset it to load models.") from None
+        raise HubError(
+            "HF_HUB_OFFLINE is set, so the hub is not asked. Unset it to download models."
+        ) from None
     except errors.GatedRepoError:
         raise HubError(
             f"{subject} is gated: accept its terms at {host}/{subject}, and set HF_TOKEN to a token of that "
@@ -512,7 +515,7 @@ def _sentences(subject: str) -> Iterator[Any]:
             "token that may read it."
         ) from None
     except errors.HFValidationError:
-        raise HubError(f"{subject} is no repository of the hub. Give USER/REPO.") from None
+        raise HubError(f"{subject} is not a repository of the hub. Give USER/REPO.") from None
     except errors.RemoteEntryNotFoundError:
         raise HubError(f"{subject} does not have that file. List it: ds4chat get {subject}") from None
     except errors.HfHubHTTPError as error:
@@ -520,25 +523,25 @@ def _sentences(subject: str) -> Iterator[Any]:
     except (errors.LocalEntryNotFoundError, errors.HTTPError) as error:
         raise HubError(
             f"The hub at {host} cannot be reached ({type(error).__name__}). Check the connection, a proxy "
-            "and HF_ENDPOINT, and run it again: what came is kept."
+            "and HF_ENDPOINT, and run it again: the part downloaded so far is kept."
         ) from None
     except OSError as error:
         if "Consistency check failed" not in str(error):
             place = f" {one_line(error.filename)}" if error.filename else ""
             raise HubError(
-                f"{subject} cannot be kept{place}: {one_line(error.strerror or error)}. Change that, or set "
-                "HF_HUB_CACHE to a folder elsewhere; what came is kept."
+                f"{subject} cannot be stored{place}: {one_line(error.strerror or error)}. Change that, or "
+                "set HF_HUB_CACHE to another folder; the part downloaded so far is kept."
             ) from None
         raise HubError(
-            f"The hub sent another number of bytes than it said for a file of {subject}. Run it again."
+            f"The hub announced one size for a file of {subject} and sent another. Run it again."
         ) from None
 
 
 def _answered(status: int, subject: str, host: str) -> str:
     if status == 401:
-        return "The hub does not take the token. Set HF_TOKEN to a valid one, or unset it."
+        return "The hub rejects the token. Set HF_TOKEN to a valid one, or unset it."
     if status == 403:
         return f"The hub does not let this token read {subject}. Give it that right, or use another one."
     if status == 429:
-        return "The hub was asked too often from here. Wait some minutes, or set HF_TOKEN."
+        return "The hub limits the rate of requests. Wait a few minutes, or set HF_TOKEN."
     return f"The hub at {host} answered {status} for {subject}. Try again later."

@@ -1,4 +1,4 @@
-"""What a whole model must share with a larger one to draft for it."""
+"""Checks whether a whole model can draft for a larger one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ds4chat.text import one_line, shortened
 
 
 def check(target: Header, support: Header) -> Fit:
-    """Raises ModelFileError where it cannot draft for the target."""
+    """Raises ModelFileError if it cannot draft for the target."""
     name = one_line(support.path)
     if architectures.rollback_of(support.architecture) != "kv":
         raise ModelFileError(
@@ -39,6 +39,6 @@ def check(target: Header, support: Header) -> Fit:
     notes: tuple[str, ...] = ()
     if support.file_size >= target.file_size:
         notes = (
-            f"The draft model {name} is no smaller than the target: drafting costs as much as it can save.",
+            f"The draft model {name} is not smaller than the target: drafting costs as much as it can save.",
         )
     return Fit(notes=notes)

@@ -1,4 +1,4 @@
-"""What an EAGLE-3 support model asks of its target (llama.cpp's src/models/eagle3.cpp)."""
+"""What an EAGLE-3 support model requires of its target (llama.cpp's src/models/eagle3.cpp)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_MAP = 1 << 24
 
 
 def check(target: Header, support: Header) -> Fit:
-    """Raises ModelFileError where the two do not belong together."""
+    """Raises ModelFileError if the two do not belong together."""
     fit.check_vocabulary(target, support)
     reason = misfit(target, support)
     if reason:
@@ -31,7 +31,7 @@ def misfit(target: Header, support: Header) -> str:
     """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
     if target.architecture not in architectures.EAGLE3_TARGETS:
         return (
-            "it reads the inputs of the target's layers, which llama.cpp does not give out for the "
+            "it reads the inputs of the target's layers, which llama.cpp does not expose for the "
             f"architecture {shortened(target.architecture)}"
         )
     width = target.own_integer("embedding_length")
@@ -91,7 +91,7 @@ def _tables(target: Header, support: Header) -> str:
 
 
 def _mapped_ids(support: Header, token_map: TensorInfo, vocabulary: int) -> str:
-    """d2t holds the target's ids themselves; one outside of its vocabulary would be written out of bounds."""
+    """d2t contains ids of the target; one outside its vocabulary would be written out of bounds."""
     if token_map.n_bytes > _MAX_MAP:
         return f"its token map d2t has {token_map.dims[0]:,} entries"
     ids = array("q", b"".join(support.tensor_chunks(token_map)))

@@ -1,4 +1,4 @@
-"""The error of unusable model files, and how a size is shown in its sentences."""
+"""The error for unusable model files, and the format of sizes in its sentences."""
 
 from __future__ import annotations
 

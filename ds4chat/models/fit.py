@@ -1,4 +1,4 @@
-"""What a support file must share with its target, whatever its kind."""
+"""What a support file of any kind must share with its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ds4chat.models.summary import trunk_layers
 from ds4chat.text import one_line, shortened
 
 LOW_BITS = 4.0
-"""A head below this many bits a weight is known to lose most of its acceptance."""
+"""A head with fewer bits per weight loses most of its acceptance."""
 
 
 class Fit(NamedTuple):
@@ -23,7 +23,7 @@ class Fit(NamedTuple):
 
 
 def misfit(support: Header, target: Header, what: str) -> NoReturn:
-    """The two files do not belong together."""
+    """Raise the error for two files that do not belong together."""
     raise ModelFileError(
         f"{one_line(support.path)} does not fit {one_line(target.path)}: {what}. "
         "Give the support file that was made for this model."
@@ -31,7 +31,7 @@ def misfit(support: Header, target: Header, what: str) -> NoReturn:
 
 
 def check_vocabulary(target: Header, support: Header) -> None:
-    """As many tokens as the target's and, where the support file carries them, the same texts."""
+    """Check for as many tokens as the target's and, if the support file contains them, the same texts."""
     ours, theirs = tokenizer.vocabulary_size(target), tokenizer.vocabulary_size(support)
     if theirs is not None and ours != theirs:
         misfit(support, target, f"its vocabulary has {theirs:,} tokens, the target's {ours:,}")
@@ -51,7 +51,7 @@ def check_texts(target: Header, support: Header, start: int) -> None:
 
 
 def checkpoint_conflict(target: Header, support: Header) -> str:
-    """Why two files come from different checkpoints of one model, "" where nothing says so."""
+    """Why two files seem to come from different checkpoints of one model, or ""."""
     for key, word in (
         ("deepseek4.checkpoint_variant", "checkpoint"),
         ("general.source.revision", "revision"),
@@ -63,8 +63,8 @@ def checkpoint_conflict(target: Header, support: Header) -> str:
 
 
 def low_bit_notes(header: Header) -> tuple[str, ...]:
-    """A warning where the NextN block's own matrices are stored in too few bits. Routed experts, of which
-    each token uses a few, stand it."""
+    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts, of which each
+    token uses a few, are not affected."""
     first = f"blk.{trunk_layers(header)}."
     low = [
         t

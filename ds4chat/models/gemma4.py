@@ -1,7 +1,7 @@
-"""What a Gemma 4 assistant asks of its target: it attends that model's cache and has none of its own.
+"""What a Gemma 4 assistant requires of its target: it attends to that model's cache and has none of its own.
 
 In llama.cpp (llama_model::create_memory) its window layers read the target's layer before the last, its other
-layers the last one, whatever those are; the process ends where a layer reads more than the other one keeps.
+layers the last one, whatever those are; the process aborts if a layer reads more than the other one stores.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class _Layer:
     value: int
 
     @property
-    def shown(self) -> str:
+    def words(self) -> str:
         return f"{self.heads} heads {self.key} and {self.value} wide"
 
 
 def check(target: Header, support: Header) -> Fit:
-    """Raises ModelFileError where the two do not belong together."""
+    """Raises ModelFileError if the two do not belong together."""
     if target.architecture != "gemma4":
         fit.misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
     blocks = support.own_integer("block_count") or 0
@@ -60,12 +60,12 @@ def misfit(target: Header, support: Header) -> str:
         if source.window != layer.window:
             return f"it has {kind}, and the target none in the place where llama.cpp looks for them"
         if (source.heads, source.key, source.value) != (layer.heads, layer.key, layer.value):
-            return f"its {kind} read {layer.shown}, the target's keep {source.shown}"
+            return f"its {kind} read {layer.words}, the target's keep {source.words}"
     return ""
 
 
 def _layers(header: Header) -> list[_Layer]:
-    """Every layer, with llama.cpp's defaults for what the metadata does not say."""
+    """Every layer, with llama.cpp's defaults for missing metadata."""
     count = header.own_integer("block_count") or 0
     heads = header.own_each("attention.head_count", count, 0)
     heads_kv = header.own_each("attention.head_count_kv", count, 0)

@@ -1,7 +1,7 @@
-"""What a GGUF says about itself, read from its header alone: any size of file, bounded memory, no trust.
+"""Reads the headers of GGUF files: of any size, in bounded memory, trusting nothing.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused here is what
-llama.cpp's own reader (ggml/src/gguf.cpp) refuses, so a file that passes is one that it can open.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. This refuses what
+llama.cpp's own reader (ggml/src/gguf.cpp) refuses, so that llama.cpp can open every file that passes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
 MAX_ELEMENTS = 1 << 30
 MAX_STRINGS = 1 << 24
-"""Strings of one array; the largest vocabularies have under 2**19."""
+"""Most strings of one array; the largest vocabularies have under 2**19."""
 MAX_NAME = 64
 """Bytes of a tensor's name with its closing zero (GGML_MAX_NAME)."""
 MAX_DIMS = 4
@@ -43,7 +43,7 @@ MAX_PARTS = 1 << 10
 _MAX_KEY = 1 << 16
 _MAX_TEXT = 1 << 24
 _MAX_TEXTS = 1 << 26
-"""Bytes of all single strings together: chat templates, licences."""
+"""Most bytes of all single strings together: chat templates, licences."""
 _MAX_ARRAY_BYTES = 1 << 28
 _CHUNK = 1 << 20
 
@@ -113,7 +113,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """An array in the metadata, not read: its element type, length, and where its body lies."""
+    """An array in the metadata that is not read yet: its element type, length, and position."""
 
     type: GGUFValueType
     length: int
@@ -142,7 +142,7 @@ class Header:
     tensors: dict[str, TensorInfo]
     parts: tuple[Part, ...]
     spans: dict[str, tuple[int, int]] = field(repr=False)
-    """Where each key-value pair lies in the first file, for copying it byte for byte."""
+    """The position of each key-value pair in the first file, for copying it unchanged."""
 
     @property
     def data_offset(self) -> int:
@@ -286,7 +286,7 @@ def _read_file(path: Path) -> Header:
 
 
 def _unreadable(path: Path, error: OSError) -> ModelFileError:
-    """The sentence for a file that the system does not let us read."""
+    """The error for a file that cannot be read."""
     name = one_line(path)
     if isinstance(error, FileNotFoundError):
         return ModelFileError(f"{name} does not exist. Give the path of a .gguf file.")
@@ -297,7 +297,9 @@ def _unreadable(path: Path, error: OSError) -> ModelFileError:
     if isinstance(error, PermissionError):
         return ModelFileError(f"{name} may not be read by this user. Change its permissions (chmod +r).")
     if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL):
-        return ModelFileError(f"{shortened(name, 200)} is no path of a file. Give the path of a .gguf file.")
+        return ModelFileError(
+            f"{shortened(name, 200)} is not the path of a file. Give the path of a .gguf file."
+        )
     return ModelFileError(f"{name} cannot be read: {error.strerror}. Check the disk that it is on.")
 
 
@@ -308,13 +310,13 @@ def _changed(path: Path) -> ModelFileError:
 
 
 def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
-    """The metadata at a file's beginning, as far as ``data`` goes: architecture and block counts stand before
-    the tokenizer. Raises ModelFileError for what is no GGUF."""
+    """The metadata at the beginning of a file, as far as ``data`` goes: architecture and block counts come
+    before the tokenizer. Raises ModelFileError for anything but a GGUF."""
     scan = Scan(io.BytesIO(data), len(data), "The file")
     _read_version(scan, len(data), Path("The file"))
     scan.number(U64)
     metadata: dict[str, Scalar | ArrayInfo] = {}
-    with suppress(ModelFileError):  # the end of what is there
+    with suppress(ModelFileError):  # the end of ``data``
         for _ in range(min(scan.number(U64), MAX_KEYS)):
             key = scan.string(_MAX_KEY, "a key").decode("utf-8", "backslashreplace")
             metadata[key] = _read_value(scan, key)
@@ -322,7 +324,7 @@ def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
 
 
 def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
-    """The header of a file of ``size`` bytes, read from its beginning on; ``path`` is what it is called.
+    """The header of a file of ``size`` bytes, read from its beginning; ``path`` names it in sentences.
 
     Other parts of a split model are not looked for. Raises ModelFileError.
     """
@@ -337,7 +339,7 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     metadata, spans = _read_metadata(scan, n_keys)
     alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 31:
-        scan.corrupt("its alignment is no power of two")
+        scan.corrupt("its alignment is not a power of two")
     tensors = _read_tensors(scan, n_tensors, alignment)
     data_offset = _padded(scan.pos, alignment)
     located = {t.name: TensorInfo(t.name, t.dims, t.type, data_offset + t.offset) for t in tensors.values()}
@@ -351,11 +353,11 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
 
 
 def _read_version(scan: Scan, size: int, path: Path) -> int:
-    """The version of the format; refuses what is no GGUF, or one of another kind."""
+    """The version of the format. Raises ModelFileError for anything but a little-endian GGUF."""
     name = one_line(path)
     if size == 0:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
-    magic = scan.take(min(4, size))
+    magic = scan.read(min(4, size))
     if magic == U32.pack(GGUF_MAGIC)[::-1]:
         raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
     if magic != U32.pack(GGUF_MAGIC):
@@ -376,7 +378,7 @@ def _read_version(scan: Scan, size: int, path: Path) -> int:
 def _read_metadata(
     scan: Scan, n_keys: int
 ) -> tuple[dict[str, Scalar | ArrayInfo], dict[str, tuple[int, int]]]:
-    """The metadata, arrays left where they are, and the span of each key with its value."""
+    """The metadata, with arrays not read yet, and the range of each key with its value."""
     metadata: dict[str, Scalar | ArrayInfo] = {}
     spans: dict[str, tuple[int, int]] = {}
     texts = 0
@@ -404,7 +406,7 @@ def _value_type(scan: Scan, key: str) -> GGUFValueType:
 
 
 def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
-    """One value; of an array only its place."""
+    """One value; for an array only its position."""
     kind = _value_type(scan, key)
     if kind is GGUFValueType.STRING:
         return scan.string(_MAX_TEXT, f"its metadata key {shortened(key)}").decode("utf-8", "replace")
@@ -462,7 +464,7 @@ def _padded(offset: int, alignment: int) -> int:
 
 
 def _with_other_parts(header: Header, count: int) -> Header:
-    """The header with the tensors of the model's other files, which lie beside it.
+    """The header with the tensors of the model's other files, which are in the same folder.
 
     llama.cpp finds them by their names: model-00001-of-00003.gguf.
     """

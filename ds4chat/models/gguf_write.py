@@ -16,7 +16,7 @@ from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import TensorType
 from ds4chat.text import one_line
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
 
 _FORMATS = {
@@ -36,7 +36,8 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class OutTensor:
-    """A tensor to write: ``dims`` in ggml's order, and what gives its ``n_bytes`` bytes in pieces."""
+    """A tensor to write: ``dims`` in ggml's order, and a function that yields its ``n_bytes`` bytes in
+    pieces."""
 
     name: str
     dims: tuple[int, ...]
@@ -68,12 +69,12 @@ def array_value(key: str, kind: GGUFValueType, values: Sequence[int] | Sequence[
 
 
 def write_gguf(
-    out: Path, pairs: Sequence[bytes], tensors: Sequence[OutTensor], progress: Progress, *, force: bool
+    out: Path, pairs: Sequence[bytes], tensors: Sequence[OutTensor], progress: OnProgress, *, force: bool
 ) -> None:
-    """Write ``out`` as a whole or not at all: beside it first, then in its place.
+    """Write ``out`` atomically.
 
     ``pairs`` are encoded keys with their values. An existing file is only replaced with ``force``. Raises
-    ModelFileError for a place that cannot take the file.
+    ModelFileError if it cannot be written.
     """
     header = _header(pairs, tensors)
     padding = -len(header) % GGUF_DEFAULT_ALIGNMENT
@@ -103,7 +104,7 @@ def _header(pairs: Sequence[bytes], tensors: Sequence[OutTensor]) -> bytes:
 
 
 def _write_tensors(
-    file: BinaryIO, tensors: Iterable[OutTensor], done: int, total: int, progress: Progress
+    file: BinaryIO, tensors: Iterable[OutTensor], done: int, total: int, progress: OnProgress
 ) -> None:
     progress(done, total)
     for tensor in tensors:
@@ -127,13 +128,13 @@ def _check_place(out: Path, total: int, force: bool) -> None:
         if out.is_dir():
             raise ModelFileError(f"{name} is a folder. Give the name of the file to write.")
         if out.exists() and not out.is_file():
-            # The rename at the end would replace a device by a file, such as /dev/null.
+            # The rename at the end would replace a device, such as /dev/null, with a file.
             raise ModelFileError(f"{name} is not a regular file. Give the name of the file to write.")
         if out.exists() and not force:
             raise _exists(out)
         free = shutil.disk_usage(out.parent).free
     except (OSError, ValueError):
-        raise ModelFileError(f"{name} is no path that can be written. Give another.") from None
+        raise ModelFileError(f"{name} is not a path that can be written. Give another.") from None
     if free < total:
         raise ModelFileError(
             f"{name} needs {shown_size(total)}, and its disk has {shown_size(free)} free. "

@@ -1,4 +1,4 @@
-"""Every kind of GGUF file: how it is told from others, what it is called, and how it drafts.
+"""Every kind of GGUF file: how it is recognised, described, and paired.
 
 The one table of kinds. A new kind of drafter is a row here, with the check of a pair; its class in
 engine/drafters; and the row by which engine/drafters/registry.py opens it.
@@ -16,19 +16,19 @@ from ds4chat.models.gguf_file import Header
 
 Matches = Callable[[Header], bool]
 Check = Callable[[Header, Header], Fit]
-"""Of a checked target and a support file. Raises ModelFileError where they do not fit."""
+"""Checks a support file against a checked target. Raises ModelFileError if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A row of the table.
 
-    ``description`` stands after "is". ``matches`` tells the kind from those that follow it in the table.
-    ``drafts``: the kind of drafter that it is beside a target, which names its opener in the engine, and
-    ``check`` of such a pair; "" and None for files that cannot draft as they are. ``inside``: the kind of
-    drafter that a whole model brings along. ``converts``: convert-mtp makes a support file of it.
-    ``as_target`` and ``as_support`` say what to do with such a file where a whole model, or a support file,
-    was asked for.
+    ``description`` completes "is ...". ``matches`` tells the kind from those that follow it in the table.
+    ``drafts``: the kind of drafter that it is for a target, which names its opener in the engine, and
+    ``check`` for such a pair; "" and None for files that cannot draft as they are. ``inside``: the kind of
+    drafter that is part of a whole model. ``converts``: convert-mtp turns it into a support file.
+    ``as_target`` and ``as_support`` say what to do with such a file if a whole model, or a support file, was
+    expected.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Kind:
 
 
 _FIRST_BLOCK = "blk.0.attn_norm.weight"
-"""llama.cpp takes a file with NextN blocks and without this tensor for the blocks alone (``mtp_only``)."""
+"""llama.cpp treats a file with NextN blocks and without this tensor as the blocks only (``mtp_only``)."""
 _NEXTN_TENSOR = re.compile(r"(?:blk\.\d+\.)?nextn\.")
 
 
@@ -62,7 +62,7 @@ def _is_dspark(header: Header) -> bool:
 
 
 def _pools(header: Header) -> bool:
-    """The model makes one vector of a text: it pools its rows, or each token sees those after it."""
+    """The model turns a text into one vector: it pools its rows, or each token attends to later ones."""
     pooling = header.own_integer("pooling_type") if header.architecture else None
     return bool(pooling) or header.flag(header.own("attention.causal")) is False
 
@@ -162,7 +162,7 @@ _TABLE = (
     ),
     Kind(
         "nextn-support",
-        "a NextN support model, the NextN block alone",
+        "a NextN support model, the NextN block without its model",
         _has_nextn,
         drafts="nextn-support",
         check=nextn.check_support,

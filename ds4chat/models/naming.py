@@ -1,4 +1,4 @@
-"""What a model is called on a screen, from its file's name and from what its metadata says."""
+"""A model's display name, from the name of its file and its metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePath
 from ds4chat.text import shortened
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})$", re.ASCII)
-"""How the name of a split model's file ends, without its suffix: number and count."""
+"""The end of the name of a split model's file, without its suffix: number and count."""
 QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD[-_])?(?:I?Q[1-8](?:_[0-9A-Z]+)*|TQ[12]_0|BF16|FP?16|F32|MXFP4(?:_MOE)?|NVFP4))"
     r"(?=[-._/]|$)",
@@ -28,7 +28,7 @@ def stem_of(path: str) -> str:
 
 
 def display_name(path: str, metadata_name: str = "") -> str:
-    """What to call the model at ``path``, on one printable line: "SmolLM2 135M Instruct".
+    """The display name of the model at ``path``, on one printable line: "SmolLM2 135M Instruct".
 
     ``metadata_name``: its ``general.name``, which a converter often guesses. The file's name is taken, which
     is what the model was published under, without quantisation; but the metadata's where the file's name says
@@ -46,7 +46,7 @@ def display_name(path: str, metadata_name: str = "") -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a name; none where it is a hash or says nothing."""
+    """The words of a name; none if it is a hash or generic."""
     words = [word for word in re.split(r"[-_\s]+", text.strip(" .")) if word]
     telling = [w for w in words if not _SAYS_NOTHING.fullmatch(w)]
     letters = sum(char.isalpha() for word in telling for char in word)

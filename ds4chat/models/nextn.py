@@ -1,4 +1,4 @@
-"""What llama.cpp asks of NextN blocks, inside the target or in a support file."""
+"""What llama.cpp requires of NextN blocks, inside the target or in a support file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ds4chat.text import one_line, shortened
 
 
 def check_inside(target: Header) -> Fit:
-    """The NextN blocks inside the target. Raises ModelFileError where there are none that can run."""
+    """The NextN blocks inside the target. Raises ModelFileError if there are none that can run."""
     if not nextn_layers(target):
         raise ModelFileError(
             f"{one_line(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
@@ -27,7 +27,7 @@ def _check_blocks(header: Header) -> int:
     if architecture not in architectures.NEXTN:
         raise ModelFileError(
             f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
-            f"{name} is of no use. Give a draft model with --mtp FILE, or use --lookup."
+            f"{name} cannot be used. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if not declared or held != declared:
@@ -69,7 +69,7 @@ def _check_deepseek4(header: Header, block: int) -> None:
 
 
 def check_support(target: Header, support: Header) -> Fit:
-    """A support file that holds the NextN blocks alone. Raises ModelFileError where it does not fit."""
+    """Check a support file with only the NextN blocks. Raises ModelFileError if it does not fit."""
     if support.architecture != target.architecture:
         misfit(
             support,
@@ -93,8 +93,8 @@ def check_support(target: Header, support: Header) -> Fit:
 
 
 def _check_widths(target: Header, support: Header) -> None:
-    """The hidden row that travels between the two: ``embedding_length`` wide, for DeepSeek V4 four times
-    that, as each has four hyper-connection streams."""
+    """Check the width of the hidden row that the target passes on: ``embedding_length``, for DeepSeek V4 four
+    times that, because of its four hyper-connection streams."""
     ours, theirs = (h.own_integer("embedding_length") or 0 for h in (target, support))
     if ours != theirs:
         misfit(support, target, f"its hidden rows are {theirs} wide, the target's {ours}")

@@ -1,6 +1,6 @@
 """Whether a file can be the target, and whether a support file fits it, before llama.cpp sees either.
 
-llama.cpp ends the process, or runs on with rubbish, on many pairs that do not fit; each check here stands for
+llama.cpp aborts the process, or computes garbage, on many pairs that do not fit; each check here mirrors
 one of these cases.
 """
 
@@ -21,7 +21,7 @@ from ds4chat.models.sanity import check_metadata, check_tables, check_vocabulary
 from ds4chat.text import one_line, shortened
 
 EMBEDDED = "embedded"
-"""In the place of a support file's path: the NextN block inside the target."""
+"""Used instead of a support file's path: the NextN block inside the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ def rollback_class(header: Header) -> Rollback:
 
 
 def check_target(path: str | os.PathLike[str]) -> Header:
-    """The header of a whole model that can chat. Raises ModelFileError, also for a support file given as
-    the model: llama.cpp dies of that one."""
+    """The header of a whole model that can chat. Raises ModelFileError, also for a support file given as the
+    model, on which llama.cpp aborts."""
     header = read_header(path)
     check_metadata(header)
     kind = kind_of(header)
@@ -104,7 +104,7 @@ def _refuse_target_itself(target: Header, support: Header) -> None:
         if not os.path.samefile(target.path, support.path):
             return
     except OSError:
-        return  # one of the two is gone; whoever reads it next says so
+        return  # one of the two is gone; the next read reports it
     hint = (
         "Use --mtp without a file for the NextN block inside it."
         if kind_of(target).inside

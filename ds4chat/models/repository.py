@@ -1,5 +1,5 @@
-"""What the file names of a model repository say: which models it holds, in which quantisations, and which of
-them may draft."""
+"""Interprets the file names of a model repository: which models it contains, in which quantisations, and
+which of them may draft."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ds4chat.models.naming import PART, QUANTISATION, stem_of
 from ds4chat.text import one_line, shortened
 
 PREFERRED = ("Q4_K_M", "Q8_0")
-"""Quantisations taken where none is asked for, as in llama.cpp's -hf."""
+"""Quantisations used if none is requested, as in llama.cpp's -hf."""
 MOST_NAMED = 12
 """Files that a sentence names."""
 
@@ -24,12 +24,12 @@ _DRAFT = re.compile(r"(?:^|[-._/])(?:draft(?:er)?|assistant|speculator)(?=[-._/]
 
 
 class HubError(ModelFileError):
-    """A repository or one of its files cannot be had. The text is a sentence: what is wrong, what to do."""
+    """A repository or one of its files is unavailable. The text is a sentence: what is wrong, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """USER/REPO[:QUANT]; ``wanted`` is a quantisation or a file's name, "" where none is given."""
+    """USER/REPO[:QUANT]; ``wanted`` is a quantisation or a file's name, "" if none is given."""
 
     repo: str
     wanted: str = ""
@@ -42,7 +42,7 @@ class Reference:
 class HubModel:
     """One model of a repository: one file, or all parts of a split one, in order.
 
-    ``size``: bytes of all parts, None where the list does not say. ``missing``: parts that are not there.
+    ``size``: bytes of all parts, None if unknown. ``missing``: parts that are not there.
     """
 
     repo: str
@@ -58,18 +58,18 @@ class HubModel:
 
     @property
     def family(self) -> str:
-        """The name without part and quantisation: what the quantisations of one model have in common."""
+        """The name without part and quantisation, which the quantisations of one model share."""
         return QUANTISATION.sub("", _stem(self.names[0])[0]).lower()
 
     @property
     def may_draft(self) -> bool:
-        """The name is that of a support file. A whole model with a NextN block may have such a name too."""
+        """The name looks like a support file's. A whole model with a NextN block may have such a name too."""
         path = self.names[0]
         return any(kind.search(_stem(path)[0]) for kind in (_NEXTN, _EAGLE3, _DRAFT))
 
     @property
     def reference(self) -> str:
-        """What ``get`` takes to fetch this one: by its quantisation, or by its file's name."""
+        """The argument of ``get`` for this model: with its quantisation or its file's name."""
         return f"{self.repo}:{self.name}"
 
 
@@ -78,7 +78,7 @@ def parse_reference(text: str) -> Reference:
     repo, _, wanted = text.strip().removeprefix("https://huggingface.co/").strip("/").partition(":")
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo, re.ASCII):
         raise HubError(
-            f"{shortened(text)} is no repository of the hub. Give USER/REPO or USER/REPO:QUANT, such as "
+            f"{shortened(text)} is not a repository of the hub. Give USER/REPO or USER/REPO:QUANT, such as "
             "ggml-org/gemma-3-1b-it-GGUF:Q4_K_M, or search with ds4chat get --search WORDS."
         )
     return Reference(repo, wanted)
@@ -108,8 +108,8 @@ def models_of(repo: str, files: Mapping[str, int | None]) -> list[HubModel]:
 def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = False) -> HubModel:
     """The model that a reference means: by quantisation, or by file name.
 
-    ``default``: where no quantisation is given, take the usual one, as llama.cpp's -hf does. Raises HubError
-    where none or several are meant.
+    ``default``: without a quantisation, choose the usual one, as llama.cpp's -hf does. Raises HubError if
+    none or several match.
     """
     models = list(models)
     if not models:
@@ -133,21 +133,21 @@ def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = 
     if meant[0].missing:
         raise HubError(
             f"{one_line(meant[0].name)} is split, and {meant[0].missing} of its parts are not in "
-            f"{reference.repo}. Take another quantisation."
+            f"{reference.repo}. Choose another quantisation."
         )
     return meant[0]
 
 
 def no_models(repo: str) -> HubError:
-    """What to say of a repository without a GGUF file."""
+    """The error for a repository without a GGUF file."""
     return HubError(
-        f"{one_line(repo)} holds no GGUF file. Look for one that does: ds4chat get --search "
+        f"{one_line(repo)} has no GGUF files. Look for a repository with some: ds4chat get --search "
         f"{one_line(repo.split('/')[-1])}"
     )
 
 
 def marks(repo: str, models: Iterable[HubModel]) -> list[str]:
-    """The kinds of drafters that the names speak of: "NextN", "EAGLE-3"."""
+    """The kinds of drafters that the names suggest: "NextN", "EAGLE-3"."""
     text = " ".join([repo, *(name for model in models for name in model.names)])
     return [mark for mark, kind in (("NextN", _NEXTN), ("EAGLE-3", _EAGLE3)) if kind.search(text)]
 
@@ -187,5 +187,5 @@ def _stem(path: str) -> tuple[str, int, int]:
 
 
 def _is_inside(path: str) -> bool:
-    """The path stays where it is put, and is a name on every system."""
+    """The path stays within its folder, and is valid on every system."""
     return "\\" not in path and not path.startswith("/") and ".." not in path.split("/") and "\0" not in path

@@ -1,9 +1,9 @@
-"""What llama.cpp's graphs take for granted and its loader does not ask for, by architecture.
+"""What llama.cpp's graphs assume and its loader does not check, by architecture.
 
 A tensor that the loader requires, or a shape that it compares, needs no check: it refuses the file with a
-reason. The rest ends the whole process: a GGML_ASSERT, a null pointer, a division by zero. Each row here
-stands for one of them (src/models/*.cpp of llama.cpp 0c1e57098); tests/zoo takes every tensor and every key
-out of a model of each architecture, and nothing may end the process."""
+reason. Everything else aborts the whole process: a GGML_ASSERT, a null pointer, a division by zero. Each row
+here is one of them (src/models/*.cpp of llama.cpp 0c1e57098); tests/zoo removes each tensor and each key from
+a model of each architecture, and nothing may abort the process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_LAYERS = 512
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Tensors of a block that its graph reads without asking whether they are there.
+    """Tensors of a block that its graph reads without checking that they exist.
 
     ``tensors``: names without the block's, "a|b" for either of two; a name that the block lacks may also
-    stand outside of all blocks ("output.weight"). ``given``, ``without``: only in blocks that hold all of
+    be outside of all blocks ("output.weight"). ``given``, ``without``: only in blocks that hold all of
     these, or lack this one. ``key``: only where this metadata integer is not 0."""
 
     tensors: tuple[str, ...]
@@ -46,7 +46,7 @@ _MERGED_EXPERTS = (
 )
 _SHARED_EXPERT = ("ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight")
 _RECURRENT = "ssm_out.weight"
-"""Every recurrent block has it, no other."""
+"""Only recurrent blocks have it."""
 
 _DENSE_OR_EXPERTS = {
     "step35": (Needs(_FFN, without=_ROUTER), Needs((*_EXPERTS, *_SHARED_EXPERT), given=(_ROUTER,))),
@@ -94,11 +94,11 @@ NEXTN: Mapping[str, tuple[Needs, ...]] = {
     "mimo2": (Needs(("attn_qkv.weight", *_FFN)),),
     "hy_v3": _DENSE_OR_EXPERTS["hy_v3"],
 }
-"""A NextN block, beside what those of every architecture need."""
+"""What a NextN block needs besides the tensors that all architectures need."""
 
 
 def check_trunk(header: Header) -> None:
-    """Raises ModelFileError where a whole model lacks a tensor that plain decoding reads."""
+    """Raises ModelFileError if a whole model lacks a tensor that plain decoding reads."""
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if declared and not held and header.architecture in _WANT_DECLARED_NEXTN:
         raise ModelFileError(
@@ -122,7 +122,7 @@ def check_trunk(header: Header) -> None:
 
 
 def check_nextn(header: Header, blocks: Iterable[int]) -> None:
-    """Raises ModelFileError where the graph of a NextN block would end the process."""
+    """Raises ModelFileError if the graph of a NextN block would abort the process."""
     blocks = list(blocks)
     _check_tensors(header, blocks, (_FUSION, *NEXTN[header.architecture]))
     dense = header.own_integer("leading_dense_block_count") or 0
@@ -150,7 +150,7 @@ def check_nextn(header: Header, blocks: Iterable[int]) -> None:
 
 
 _WANT_DECLARED_NEXTN = frozenset(["qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe"])
-"""All others take a trunk whose NextN blocks lie in another file, and still declares them."""
+"""All others accept a trunk that declares NextN blocks which are in another file."""
 
 _ROUTED_NEXTN = frozenset(["deepseek2", "deepseek32", "glm-dsa", "glm4moe", "cohere2moe", "bailingmoe3"])
 """Their NextN graph routes to experts, whatever the metadata says of the block."""
@@ -213,13 +213,13 @@ def _reads_no_low_rank_queries(header: Header) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number between two, where the file names it."""
+    """A number between two limits, if the file has it."""
 
     key: str
     low: float
     high: float
     default: int | None = None
-    """What llama.cpp takes for a key that is left out; None where that is sound."""
+    """llama.cpp's value for a missing key; None if that needs no check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,8 @@ class Relation:
     given: str = ""
 
     def check(self, header: Header) -> None:
-        """Raises ModelFileError where llama.cpp would end the process; window layers are asked for themselves
-        where the file gives them sizes of their own."""
+        """Raises ModelFileError if llama.cpp would abort the process; window layers are checked separately if
+        the file gives them sizes of their own."""
         windows = any(header.own(key + _WINDOW) in header.metadata for key in (_HEAD, _VALUE, _ROTATED))
         for suffix in ("", _WINDOW) if windows else ("",):
             a, b = _number(header, self.left, suffix), _number(header, self.right, suffix)
@@ -258,7 +258,7 @@ _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "twice": lambda a, b: a == 2 * b,
 }
 _WINDOW = "_swa"
-"""Ends the keys of window layers' own sizes."""
+"""Suffix of the keys for window layers' own sizes."""
 
 
 def _names(text: str) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""Metadata that parses, but on which llama.cpp ends the whole process instead of refusing the file.
+"""Checks for metadata on which llama.cpp aborts the whole process instead of refusing the file.
 
-Each check stands for an assertion in llama_model_base::load_hparams (src/llama-model.cpp), in the
+Each check mirrors an assertion in llama_model_base::load_hparams (src/llama-model.cpp), in the
 architecture's own load_arch_hparams, or in src/llama-vocab.cpp.
 """
 
@@ -49,10 +49,10 @@ def check_metadata(header: Header) -> None:
 
 
 def check_vocabulary(header: Header) -> None:
-    """Raises ModelFileError for a vocabulary that llama.cpp dies of. Reads the tokens' texts."""
+    """Raises ModelFileError for a vocabulary on which llama.cpp aborts. Reads the tokens' texts."""
     if not tokenizer.has_tokenizer(header):
         return
-    # llama.cpp takes a text up to its first zero byte, and names an empty one by its number.
+    # llama.cpp reads a text up to its first zero byte, and replaces an empty one by its number.
     cut = [bytes(text).split(b"\0")[0] for text in header.array(tokenizer.TOKENS) or ()]  # type: ignore[arg-type]
     texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(cut)]
     if len(set(texts)) < len(texts):
@@ -64,7 +64,8 @@ def check_vocabulary(header: Header) -> None:
 
 
 def check_tables(header: Header) -> None:
-    """Raises ModelFileError for a table of experts by token that names one that is not there. Reads it."""
+    """Raises ModelFileError for a table of experts by token with an expert that does not exist. Reads the
+    table."""
     experts = header.own_integer("expert_count") or 0
     for tensor in header.tensors.values():
         if tensor.name.endswith(".ffn_gate_tid2eid.weight") and tensor.type.name == "I32":
@@ -114,7 +115,7 @@ def _check_own(header: Header) -> None:
     shared = header.own_integer("attention.shared_kv_layers") if header.architecture == "gemma4" else None
     if shared is not None and not 0 <= shared <= (header.own_integer("block_count") or 2) - 2:
         raise _corrupt(header, f"its attention.shared_kv_layers is {shared:,}")
-    # Left out, it would be taken for the number of query heads.
+    # It would default to the number of query heads.
     if header.architecture == "deepseek4" and header.own("attention.head_count_kv") not in header.metadata:
         raise _corrupt(header, "it does not say how many key-value heads it has")
     check_values(header)

@@ -1,4 +1,4 @@
-"""A forward reader of GGUF's primitive values that never trusts a length.
+"""A sequential reader of GGUF's primitive values that never trusts a length.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: little-endian, strings are a u64 length and bytes.
 """
@@ -15,14 +15,14 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
 _WINDOW = 1 << 18
-"""Bytes held of the file at a time."""
+"""Bytes of the file in memory at a time."""
 
 
 class Scan:
     """Reads values one after the other.
 
     ``size`` is the file's length in bytes; nothing is read, and no memory taken, beyond what it allows.
-    Raises ModelFileError where the file ends early or contradicts itself.
+    Raises ModelFileError if the file ends early or contradicts itself.
     """
 
     def __init__(self, file: BinaryIO, size: int, path: object, start: int = 0) -> None:
@@ -33,7 +33,7 @@ class Scan:
         """Offset in the file of the window's first byte."""
         self._window = b""
         self._at = 0
-        """Offset in the window of the next byte; may lie beyond its end."""
+        """Offset in the window of the next byte; may be beyond its end."""
 
     @property
     def pos(self) -> int:
@@ -46,16 +46,16 @@ class Scan:
         return self._size - self.pos
 
     def truncated(self) -> NoReturn:
-        """The file ends inside its header."""
+        """Raise the error for a file that ends inside its header."""
         raise ModelFileError(
             f"{one_line(self.path)} is truncated: it ends inside its header. Download or copy it again."
         )
 
     def corrupt(self, what: str) -> NoReturn:
-        """The header says something that cannot be."""
+        """Raise the error for a header with an impossible value."""
         raise ModelFileError(f"{one_line(self.path)} is corrupt: {what}. Download or copy it again.")
 
-    def take(self, n: int) -> bytes:
+    def read(self, n: int) -> bytes:
         """The next ``n`` bytes."""
         if n > self.left:
             self.truncated()
@@ -66,17 +66,17 @@ class Scan:
 
     def number(self, kind: struct.Struct) -> Any:
         """The next number."""
-        return kind.unpack(self.take(kind.size))[0]
+        return kind.unpack(self.read(kind.size))[0]
 
     def string(self, limit: int, what: str) -> bytes:
-        """The next string's bytes. Longer than ``limit`` is corrupt."""
+        """The next string's bytes, at most ``limit``."""
         length = self.number(U64)
         if length > limit:
             self.corrupt(f"{what} says it is {length:,} bytes long")
-        return self.take(length)
+        return self.read(length)
 
     def skip(self, n: int) -> None:
-        """Go ``n`` bytes on without reading them."""
+        """Skip ``n`` bytes."""
         if n > self.left:
             self.truncated()
         self._at += n
@@ -103,7 +103,7 @@ class Scan:
             self.truncated()
 
     def _refill(self, n: int) -> None:
-        """Move the window so that it starts here and holds ``n`` bytes at least."""
+        """Move the window so that it starts here and has at least ``n`` bytes."""
         self._base, self._at = self.pos, 0
         wanted = min(max(n, _WINDOW), self._size - self._base)
         self._file.seek(self._base)
@@ -111,7 +111,7 @@ class Scan:
         while wanted > 0:
             chunk = self._file.read(wanted)
             if not chunk:
-                self.truncated()  # the file became shorter since its size was asked
+                self.truncated()  # the file was truncated since its size was read
             chunks.append(chunk)
             wanted -= len(chunk)
         self._window = b"".join(chunks)

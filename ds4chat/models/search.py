@@ -1,6 +1,6 @@
-"""GGUF files on this machine: where to look, what each file is, and which support files fit a target.
+"""Finds GGUF files on this machine, and the support files among them that fit a target.
 
-Only names are listed and headers read. Made for a thread: it touches no widget.
+It only lists names and reads headers, and may run in a thread.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ds4chat.models.summary import quantisation
 MAX_DEPTH = 6
 MAX_FILES = 2000
 MAX_FOLDERS = 20_000
-"""A folder of models is small; a home folder given by mistake must not keep the disk busy."""
+"""Most entries that are visited: a home folder given by mistake must not keep the disk busy."""
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
-"""Where Ollama keeps its models when it runs as a service of the system."""
+"""Where Ollama keeps its models when it runs as a system service."""
 MAX_MANIFEST = 1 << 20
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -37,7 +37,8 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """One GGUF file. ``problem`` is why its header cannot be used, as a sentence; then the rest is empty."""
+    """One GGUF file. ``problem``: a sentence that says why its header cannot be used; then the rest is
+    empty."""
 
     path: Path
     size: int
@@ -46,13 +47,13 @@ class FoundModel:
     quantisation: str = ""
     problem: str = ""
     title: str = ""
-    """What the model is called on a screen."""
+    """The model's display name."""
     name: str = ""
-    """What the file goes by where its own name is a hash: in Ollama's store, "llama3:8b"."""
+    """The name of a file whose own name is a hash: in Ollama's store, "llama3:8b"."""
 
     @property
-    def shown(self) -> str:
-        """What the file is called in a list."""
+    def label(self) -> str:
+        """The file's name in a list."""
         return self.name or self.path.name
 
     @property
@@ -66,7 +67,7 @@ class FoundModel:
 
 @dataclass(frozen=True, slots=True)
 class SupportChoice:
-    """What can stand beside a target: ``support`` and ``lookup`` as ModelChosen takes them."""
+    """A drafter for a target: ``support`` and ``lookup`` as in ModelChosen."""
 
     support: str
     lookup: bool
@@ -133,12 +134,12 @@ def _model_digests(manifest: Path) -> Iterator[str]:
 
 
 def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
-    """What each file is called in a list: its name, and where files share one, as much of where each lies as
-    tells them apart: "a.gguf · user/repo"."""
-    counts = Counter(model.shown for model in models)
+    """Each file's name in a list: files that share a name are told apart by their folders: "a.gguf ·
+    user/repo"."""
+    counts = Counter(model.label for model in models)
     names: dict[Path, str] = {}
     for name in counts:
-        alike = [model.path for model in models if model.shown == name]
+        alike = [model.path for model in models if model.label == name]
         if len(alike) == 1:
             names[alike[0]] = name
             continue
@@ -152,7 +153,7 @@ def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
 
 
 def _places(path: Path) -> list[str]:
-    """The folders of a file from the nearest on; in the hub's cache the repository, then the revision."""
+    """The folders of a file, nearest first; in the hub's cache the repository, then the revision."""
     parts = list(path.parent.parts)
     for at in range(len(parts) - 2):
         if parts[at].startswith("models--") and parts[at + 1] == "snapshots":
@@ -166,7 +167,7 @@ def gguf_files(
 ) -> Iterator[Path]:
     """Paths of the GGUF files in the folders, each file once, later parts of split models left out.
 
-    Folders that cannot be read are passed over. Linked folders are not entered, linked files are taken.
+    Unreadable and linked folders are skipped; linked files are included.
     """
     seen: set[tuple[int, int]] = set()
     budget = MAX_FOLDERS
@@ -205,9 +206,9 @@ def _listing(folder: Path) -> tuple[list[tuple[Path, tuple[int, int]]], list[Pat
 
 
 def describe_file(path: Path, name: str = "") -> FoundModel:
-    """What a file is, from its header. Never raises: a bad file is found with its problem.
+    """Describe a file by its header. Never raises: a bad file is returned with its problem.
 
-    ``name``: what it goes by where the file's own name is a hash.
+    ``name``: its name if the file's own name is a hash.
     """
     try:
         header = read_header(path)
@@ -228,13 +229,13 @@ def support_choices(target_path: Path, found: Sequence[FoundModel]) -> Iterator[
     """What can draft for a target, the ones without a file first. Raises ModelFileError if the target
     itself cannot be used."""
     target = check_target(target_path)
-    yield SupportChoice("", False, "none", "plain decoding, one token a pass")
+    yield SupportChoice("", False, "none", "plain decoding, one token per pass")
     yield SupportChoice("", True, "lookup", "drafts are continuations found in the conversation; no file")
     if kind_of(target).inside:
         yield _pair_choice(target, "embedded", "NextN block inside")
     for model in found:
         if model.may_support and not _same_file(model.path, target_path) and _smaller(model, target):
-            yield _pair_choice(target, str(model.path), model.shown)
+            yield _pair_choice(target, str(model.path), model.label)
 
 
 def _pair_choice(target: Header, support: str, label: str) -> SupportChoice:
@@ -248,7 +249,7 @@ def _pair_choice(target: Header, support: str, label: str) -> SupportChoice:
 
 
 def _smaller(model: FoundModel, target: Header) -> bool:
-    """A whole model drafts only for a larger one; a support file is what it is."""
+    """The file may draft for the target: it is a support file, or a smaller whole model."""
     return not model.is_target or model.size < target.file_size
 
 

@@ -1,4 +1,4 @@
-"""What a header says of a model in a few words: its blocks and its quantisation."""
+"""Summaries of a header: the number of blocks and the quantisation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GUESSED = 1024
 
 
 def nextn_layers(header: Header) -> int:
-    """NextN blocks that the file declares and holds."""
+    """Numbers of NextN blocks that the file declares and contains."""
     blocks = header.own_integer("block_count") or 0
     nextn = header.own_integer("nextn_predict_layers") or 0
     if header.architecture == "gemma4-assistant":
@@ -25,10 +25,10 @@ def nextn_layers(header: Header) -> int:
 
 
 def trunk_layers(header: Header) -> int:
-    """Blocks without those of NextN."""
+    """Number of blocks without those of NextN."""
     blocks = header.own_integer("block_count") or 0
     nextn = header.own_integer("nextn_predict_layers") or 0
-    # DeepSeek V4 counts the blocks anew where the metadata promises one that is not there.
+    # DeepSeek V4's metadata may count a block that is not in the file.
     return blocks if header.architecture == "deepseek4" and not nextn_layers(header) else blocks - nextn
 
 
@@ -41,7 +41,7 @@ def dominant_type(header: Header) -> str:
 
 
 def file_type(header: Header) -> str:
-    """The quantisation that ``general.file_type`` names, "Q4_K_M"; "" where it names none."""
+    """The quantisation in ``general.file_type``, "Q4_K_M"; "" if there is none."""
     value = header.metadata.get("general.file_type")
     if not isinstance(value, int):
         return ""
@@ -53,5 +53,5 @@ def file_type(header: Header) -> str:
 
 
 def quantisation(header: Header) -> str:
-    """The quantisation by its usual name: what the file says it is, else the type of most of its bytes."""
+    """The name of the quantisation: the file's own, else the type of most of its bytes."""
     return file_type(header) or dominant_type(header)

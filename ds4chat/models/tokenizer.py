@@ -12,10 +12,10 @@ MAX_SIZE_DIFFERENCE = 128
 two sizes of one family differ by (SPEC_VOCAB_MAX_SIZE_DIFFERENCE in common/speculative.cpp)."""
 
 FIRST_COMPARED = 5
-"""The first tokens of a draft model's vocabulary may differ: families name their control tokens anew
+"""The first tokens of a draft model's vocabulary may differ: families rename their control tokens
 (SPEC_VOCAB_CHECK_START_TOKEN_ID, same place)."""
 
-# Defaults of src/llama-vocab.cpp for what the metadata leaves out.
+# Defaults of src/llama-vocab.cpp for missing metadata.
 _ADD_BOS_MODELS = frozenset(("llama", "bert"))
 _ADD_BOS_PRE = frozenset(
     [
@@ -40,18 +40,18 @@ _EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "pla
 
 
 def has_tokenizer(header: Header) -> bool:
-    """The file carries a vocabulary of its own."""
+    """The file has its own vocabulary."""
     return isinstance(header.metadata.get(TOKENS), ArrayInfo)
 
 
 def vocabulary_size(header: Header) -> int | None:
-    """Number of tokens; None where the file does not say."""
+    """Number of tokens; None if the file does not say."""
     tokens = header.metadata.get(TOKENS)
     return tokens.length if isinstance(tokens, ArrayInfo) else header.own_integer("vocab_size")
 
 
 def adds_bos(header: Header) -> bool:
-    """A begin token is put before a prompt, as llama.cpp decides it."""
+    """Whether llama.cpp puts a begin token before a prompt."""
     stated = header.flag("tokenizer.ggml.add_bos_token")
     pre = header.text("tokenizer.ggml.pre")
     if header.text("tokenizer.ggml.model") == "gemma4" or pre in ("gemma4", "granite-embed-multi-311m"):
@@ -62,7 +62,7 @@ def adds_bos(header: Header) -> bool:
 
 
 def adds_eos(header: Header) -> bool:
-    """An end token is put after a prompt, as llama.cpp decides it."""
+    """Whether llama.cpp puts an end token after a prompt."""
     stated = header.flag("tokenizer.ggml.add_eos_token")
     return header.text("tokenizer.ggml.model") == "t5" if stated is None else stated
 
@@ -82,7 +82,7 @@ def eos(header: Header) -> int | None:
 
 
 def _valid(header: Header, key: str, fallback: int | None) -> int | None:
-    """The id under ``key``, or the fallback, where they are ids of the vocabulary."""
+    """The id under ``key``, or the fallback, if it is an id of the vocabulary."""
     size = vocabulary_size(header) or 0
     stated = header.integer(key)
     if stated is not None and 0 <= stated < size:
@@ -91,7 +91,7 @@ def _valid(header: Header, key: str, fallback: int | None) -> int | None:
 
 
 def same_tokens(one: Header, other: Header) -> bool:
-    """Both vocabularies hold the same texts in the same order. Compares the files' bytes, piece by piece."""
+    """Both vocabularies have the same texts in the same order. Compares the files' bytes, piece by piece."""
     a, b = one.metadata[TOKENS], other.metadata[TOKENS]
     if not isinstance(a, ArrayInfo) or not isinstance(b, ArrayInfo):
         return False

@@ -2,7 +2,7 @@
 
 A dialect is a table of facts (what it tells, which settings it takes) and two functions: ``request`` turns a
 Generate into a path and a JSON body, and ``reader`` gives an object that turns the payloads of the answer
-into Progress, Blocks and an End. Readers are pure: they know neither clock nor socket.
+into PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor socket.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PromptProgress:
     """The prompt is being read: tokens done of all, ``reused`` of them from a cache."""
 
     done: int
@@ -107,7 +107,7 @@ class End:
     """Tokens of the reply by the server's count, the one that ended it included; 0 where it is not told."""
 
 
-Piece = Progress | Block | Revision | End
+Piece = PromptProgress | Block | Revision | End
 
 
 SAMPLING: Mapping[str, str] = {

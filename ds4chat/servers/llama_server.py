@@ -27,7 +27,7 @@ from ds4chat.servers.dialect import (
     Block,
     End,
     Piece,
-    Progress,
+    PromptProgress,
     Request,
     Spoken,
     first,
@@ -192,7 +192,7 @@ class LlamaReader:
         self._usage = table(payload.get("usage")) or self._usage
         if "prompt_progress" in payload:
             progress = table(payload["prompt_progress"])
-            yield Progress(
+            yield PromptProgress(
                 whole(progress.get("processed")),
                 whole(progress.get("total")),
                 whole(progress.get("cache")),
@@ -231,12 +231,12 @@ class LlamaReader:
             self._held = at, ids[0] if ids else UNKNOWN_ID
             return
         said, inside = (text, True) if thinking else self._spoken.push(text)
-        yield from self._steps.take(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
+        yield from self._steps.add(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
 
     def _release(self) -> Iterator[Block]:
         if self._held is not None:
             (at, id_), self._held = self._held, None
-            yield from self._steps.take(*at, Token(id_, "", "unknown", self._spoken.inside))
+            yield from self._steps.add(*at, Token(id_, "", "unknown", self._spoken.inside))
 
     def finish(self) -> Iterator[Piece]:
         blocks = list(self._release())
@@ -323,7 +323,7 @@ class Steps:
         self._step: _Step | None = None
         self._counters_only = False
 
-    def take(self, n: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
+    def add(self, n: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
         """The blocks that the chunk of one token completes; ``n`` and the rest are its cumulative
         counters."""
         if self._counters_only:
@@ -430,9 +430,9 @@ class Steps:
             step.lead = 0
             return [step.block()]
         # The chunks at one time are of one step, and at most its last two are not accepted drafts.
-        sure = len(step.tokens) - step.lead - 2
+        known = len(step.tokens) - step.lead - 2
         tokens = [
-            replace(t, origin="accepted") if step.lead <= i < step.lead + sure else t
+            replace(t, origin="accepted") if step.lead <= i < step.lead + known else t
             for i, t in enumerate(step.tokens)
         ]
         return [Block(tuple(tokens), ms=step.ms)]

@@ -41,7 +41,7 @@ from ds4chat.servers.dialect import (
     Dialect,
     End,
     Piece,
-    Progress,
+    PromptProgress,
     Revision,
     refusal,
 )
@@ -203,15 +203,15 @@ class RemoteSession:
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end. What came is kept.", "strange")
-                    reply.take(reading.feed(part))
+                    reply.pass_on(reading.feed(part))
                     if reading.comments > comments:
                         comments = reading.comments
                         emit(Alive(reply.number))
             except ServerError:
                 with suppress(ServerError):
-                    reply.take(reading.finish())
+                    reply.pass_on(reading.finish())
                 raise
-        return reply.take(reading.finish())
+        return reply.pass_on(reading.finish())
 
     def _after_cancel(self) -> str:
         """Whether the server has stopped, as a sentence."""
@@ -263,10 +263,10 @@ class RemoteSession:
     def reset(self) -> None:
         """Nothing: every request brings its whole conversation."""
 
-    def keep(self, hurried: Callable[[], bool] = lambda: False) -> None:
+    def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
 
-    def measure(self, hurried: Callable[[], bool] = lambda: False) -> bool:
+    def measure(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Nothing: whether a draft pays is the server's choice."""
         return True
 
@@ -287,7 +287,7 @@ class _Reply:
         self._emitted = 0
         self._started = self._before = time.perf_counter()
         self._first_ms = 0.0
-        self._progress = Progress(0, 0, 0, 0.0)
+        self._progress = PromptProgress(0, 0, 0, 0.0)
         self._end: End | None = None
 
     @property
@@ -295,12 +295,12 @@ class _Reply:
         """No token came."""
         return not self._steps
 
-    def take(self, pieces: Iterator[Piece]) -> End | None:
+    def pass_on(self, pieces: Iterator[Piece]) -> End | None:
         """Hand the pieces over as events; the End, once there is one. Raises ServerError."""
         for piece in pieces:
             if isinstance(piece, Block):
                 self._block(piece)
-            elif isinstance(piece, Progress):
+            elif isinstance(piece, PromptProgress):
                 self._progress = piece
                 total = max(piece.total, piece.done)
                 self._emit(Prefill(self.number, piece.done, total, piece.reused, piece.ms))

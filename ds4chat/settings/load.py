@@ -1,7 +1,7 @@
-"""Settings out of four sources: built-in defaults < config file < environment < command line.
+"""Settings from four sources: built-in defaults < config file < environment < command line.
 
-DS4_MTP_MIN_MARGIN stands above the command line, as in ds4 (Option.env_wins). A file's problems are all
-found at once; each bad key keeps its default, and a file with problems is never written over unasked.
+DS4_MTP_MIN_MARGIN overrides the command line, as in ds4 (Option.env_wins). All problems of a file are
+reported at once; each bad key keeps its default, and a file with problems is never overwritten unasked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Origin = Literal["default", "model", "file", "environment", "command line"]
 """Where a setting's value comes from; "model": the file of the model that is loaded asks for it."""
 
 DEMO_DEPTH = 2
-"""The demo's draft depth where none is set: deep enough that there is something to see."""
+"""The demo's draft depth if none is set: deep enough that there is something to see."""
 
 MAX_BYTES = 1 << 20
-"""A settings file is a few kilobytes; a larger one is something else and is not read."""
+"""A settings file has a few kilobytes; a file larger than this is not read."""
 
 _RANK: dict[Origin, int] = {"default": 0, "model": 1, "file": 2, "environment": 3, "command line": 4}
 _AT_LINE = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
@@ -44,14 +44,14 @@ _AT_END = re.compile(r"\s*\(at end of document\)")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a settings file."""
+    """One mistake in a settings file."""
 
     message: str
     """A sentence."""
     line: int | None = None
     """From 1; None where the problem has no line."""
     key: str = ""
-    """The key at fault, dotted inside tables; empty where there is none."""
+    """The key at fault, dotted inside tables; empty if there is none."""
     file: str = ""
     """Path of the file."""
 
@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """What a settings file holds."""
+    """The contents of a settings file."""
 
     values: dict[str, Any] = field(default_factory=dict)
     """The checked values by key; a bad key is missing."""
@@ -76,14 +76,14 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The merged settings and everything worth telling about how they came about."""
+    """The merged settings, their sources, and what to report about them."""
 
     settings: Settings
     warnings: list[str]
     problems: list[Problem]
-    """What is wrong with the config file."""
+    """Mistakes in the config file."""
     config_path: Path
-    """The file that was read, or, where it does not exist, the one that a save makes."""
+    """The file that was read, or the one that a save creates if it does not exist."""
     sources: dict[str, Origin] = field(default_factory=dict)
     """Where each key's value comes from."""
 
@@ -108,8 +108,8 @@ def load(
 def merge(
     file: Mapping[str, Any], environ: Mapping[str, str], cli: Mapping[str, object]
 ) -> tuple[Settings, dict[str, Origin], list[str]]:
-    """The settings out of a file's checked values, the environment and the command line; where each key's
-    value comes from; and what the user should hear of it. Raises SettingError for a bad value in ``cli``."""
+    """The settings from a file's checked values, the environment and the command line; the source of each
+    key's value; and warnings for the user. Raises SettingError for a bad value in ``cli``."""
     warnings: list[str] = []
     values: dict[str, Any] = {}
     sources: dict[str, Origin] = {}
@@ -126,7 +126,7 @@ def merge(
 
 
 def read_file(path: Path, *, must_exist: bool = False) -> FileRead:
-    """What the settings file at ``path`` holds, with every problem of it. Raises nothing."""
+    """The contents of the settings file at ``path``, with all its problems. Raises nothing."""
     read = _read(path, must_exist)
     problems = [replace(problem, file=str(path)) for problem in read.problems]
     return replace(read, problems=problems, warnings=[f"{path}: {text}" for text in read.warnings])
@@ -153,7 +153,8 @@ def _read(path: Path, must_exist: bool) -> FileRead:
 
 
 def parse(data: bytes, folder: Path) -> FileRead:
-    """What a settings file of these bytes holds. Relative paths in it are taken from ``folder``."""
+    """The contents of a settings file of these bytes. Relative paths in it are resolved against
+    ``folder``."""
     try:
         # Editors on Windows put a byte-order mark before the text.
         text = data.decode("utf-8-sig")
@@ -186,7 +187,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
             read.extra[key] = raw
             close = nearest(key, ("keys", "presets", "servers"))
             hint = f"; did you mean [{close}]?" if close else "."
-            read.warnings.append(f"The table [{key}] is not known here and is left alone{hint}")
+            read.warnings.append(f"The table [{key}] is unknown and is ignored{hint}")
         elif option is None:
             wrong(unknown_key(key, BY_KEY), key)
         elif option.kind == "table" and isinstance(raw, dict):
@@ -210,7 +211,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
 
 
 def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], wrong: Any) -> None:
-    """One line of [keys], or one table of [presets]; what is good of it goes into ``entries``."""
+    """Check one line of [keys], or one table of [presets]; valid entries go into ``entries``."""
     if table == "presets" and isinstance(entry, dict):
         entries[name] = {}
         for key, raw in entry.items():
@@ -226,7 +227,7 @@ def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], 
 
 
 def _anchored(option: Option, value: Any, folder: Path) -> Any:
-    """A relative path of a file is meant from the file's folder, wherever ds4chat is started."""
+    """Resolve a relative path against the settings file's folder, wherever ds4chat is started."""
     if not option.names_file(value):
         return value
     return str(folder.absolute() / value)
@@ -250,7 +251,7 @@ def _choose(
     cli: Mapping[str, object],
     warnings: list[str],
 ) -> tuple[Any, Origin] | None:
-    """The option's value and where it comes from; None where no source sets it."""
+    """The option's value and its source; None if no source sets it."""
     from_env = _from_env(option, environ, warnings)
     if option.key in cli:
         typed = check(option, cli[option.key])
@@ -274,9 +275,7 @@ def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -
         return None
     if option.kind == "bool":
         if raw.lower() in ("off", "false", "no"):
-            warnings.append(
-                f"{option.env}={raw} switches it on: only 0, an empty value or no variable at all is off."
-            )
+            warnings.append(f"{option.env}={raw} switches it on: to switch it off, set it to 0 or unset it.")
         return raw != "0", "environment"
     try:
         return check(option, raw, "env"), "environment"
@@ -286,7 +285,7 @@ def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -
 
 
 def _settle_server(values: dict[str, Any], sources: dict[str, Origin]) -> None:
-    """A model of this machine that a stronger source names holds against a weaker one's server."""
+    """A local model from a stronger source overrides the server of a weaker one."""
     if values.get("server") and any(
         values.get(key) and _RANK[sources[key]] > _RANK[sources["server"]] for key in ("model", "demo")
     ):
@@ -294,8 +293,8 @@ def _settle_server(values: dict[str, Any], sources: dict[str, Origin]) -> None:
 
 
 def _settle_demo(values: dict[str, Any], sources: dict[str, Origin]) -> None:
-    """``demo`` and ``model`` each name the model: the one from the stronger source holds. The demo brings its
-    own support model, unless the same source or a stronger one names another, and a depth where none is set.
+    """``demo`` and ``model`` both name the model: the stronger source wins. The demo comes with its own
+    support model, unless the same source or a stronger one names another, and with a depth if none is set.
     """
     if not values.get("demo"):
         return

@@ -18,8 +18,8 @@ MAX_BYTES = 4 << 20
 
 
 class LineFormatter(logging.Formatter):
-    """A record on one line, its trace below it, all printable: what is logged comes from files, servers and
-    llama.cpp, and may neither forge a line nor drive the terminal that shows the log."""
+    """A record on one line with its traceback below it, all printable: logged text comes from files, servers
+    and llama.cpp, and may neither forge a line nor control the terminal that shows the log."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -32,14 +32,14 @@ class LineFormatter(logging.Formatter):
 
 
 def log_path(settings: Settings) -> Path:
-    """The log file of these settings. Makes nothing."""
+    """The log file of these settings. Creates nothing."""
     return user_path(settings.log_file) if settings.log_file else paths.folder("log") / LOG_NAME
 
 
 def usable_log(path: Path) -> tuple[Path, str]:
-    """``path`` made ready to be appended to, and nothing to say; else the null device and a sentence why.
+    """``path``, ready to be appended to, and an empty sentence; or the null device and the reason.
 
-    A chat whose log cannot be written is still a chat: its engine must start.
+    A log that cannot be written must not keep the engine from starting.
     """
     try:
         paths.made(path.parent)
@@ -54,7 +54,8 @@ def usable_log(path: Path) -> tuple[Path, str]:
 
 
 def log_to_file(settings: Settings) -> None:
-    """Send all logging of this process to the log file; without one it goes nowhere, which is said once."""
+    """Send all logging of this process to the log file. If it cannot be written, say so once and drop the
+    log."""
     root = logging.getLogger()
     root.handlers.clear()
     path = log_path(settings)

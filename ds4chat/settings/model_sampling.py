@@ -1,4 +1,5 @@
-"""The sampling that a model's file asks for (general.sampling.*): taken where nothing sets it, not saved."""
+"""The sampling that a model's file asks for (general.sampling.*): used where nothing else sets it, not
+saved."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from ds4chat.settings.validate import SettingError, check
 SAMPLING = tuple(option for option in TUNING if option.group == "sampling" and option.key != "seed")
 
 
-def take_sampling(
+def apply_model_sampling(
     settings: Settings, given: Settings, sources: Mapping[str, Origin], asked: Mapping[str, float]
 ) -> tuple[Settings, Settings, dict[str, Origin]]:
     """The settings, those that the sources gave, and the sources, all with what a model asks for, by key.
 
-    Left alone is what a file, the environment or the command line sets, and what was set in the chat, where
-    ``settings`` and ``given`` differ. What a former model asked for and this one does not is at its default
-    again. Strict mode is greedy: it takes nothing.
+    Values set by a file, the environment or the command line are kept, as are those set in the chat, where
+    ``settings`` and ``given`` differ. What only a former model asked for returns to its default. Strict mode
+    is greedy and ignores the model's sampling.
     """
     origins = dict(sources)
     for option in SAMPLING:
@@ -41,8 +42,8 @@ def take_sampling(
 
 
 def for_file(settings: Settings, given: Settings, sources: Mapping[str, str]) -> Settings:
-    """The settings as they are saved: what the model asks for is at its default, so that another model's
-    own holds when that one is loaded."""
+    """The settings as they are saved: what the model asked for is at its default, so that another model's own
+    values apply when that one is loaded."""
     return replace(
         settings,
         **{

@@ -17,12 +17,12 @@ OWNER_ONLY = 0o700
 
 
 class FolderError(Exception):
-    """A folder of ds4chat's cannot be made; the text is a sentence for the user."""
+    """One of ds4chat's folders cannot be created; the text is a sentence for the user."""
 
 
 def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder for ``kind``: config, data, cache or log. Makes nothing. Raises FolderError where this user
-    has no home, or where DS4CHAT_HOME names no place."""
+    """The folder for ``kind``: config, data, cache or log. Creates nothing. Raises FolderError if this user
+    has no home folder, or if DS4CHAT_HOME is no usable path."""
     home = (os.environ if environ is None else environ).get(HOME_VARIABLE, "")
     if home:
         return _whole(home)
@@ -51,17 +51,17 @@ def _whole(home: str) -> Path:
     except RuntimeError:
         why = "names the home folder of a user who has none"
     except OSError:
-        why = "is meant from the folder that this was started in, which is gone"
+        why = "is relative to the current folder, which is gone"
     raise FolderError(f"{HOME_VARIABLE}={home} {why}. Set it to a whole path, such as /tmp/ds4chat.")
 
 
 def states_folder() -> Path:
-    """Where the engine keeps the states of the last conversations. Makes nothing."""
+    """Where the engine keeps the states of the last conversations. Creates nothing."""
     return folder("cache") / "states"
 
 
 def state_file(conversation: int) -> Path:
-    """Where it keeps that of the conversation with this number in the store. Makes nothing."""
+    """Where the state of the conversation with this number in the store is kept. Creates nothing."""
     return states_folder() / f"{conversation}.state"
 
 

@@ -1,4 +1,4 @@
-"""Settings as a documented TOML file: generated where there is none, else changed where it has to be."""
+"""Settings as a documented TOML file: generated if there is none, else edited in place."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WIDTH = 100
 _HEAD = """\
 Settings of ds4chat. Each one has the same name here, on the command line and in the chat.
 
-A line that begins with "# name = value" shows a default; take the "# " away and change the value.
-Built-in defaults < this file < environment variables < command line; DS4_MTP_MIN_MARGIN is above all.
-Relative paths are meant from the folder of this file. Saving in the chat changes the lines of what was
-changed there and leaves everything else as it is, your own comments included."""
+A line that begins with "# name = value" shows a default: remove the "# " and change the value.
+Built-in defaults < this file < environment variables < command line; DS4_MTP_MIN_MARGIN overrides all.
+Relative paths are relative to the folder of this file. Saving in the chat changes only the lines of the
+settings that were changed there; everything else stays, your own comments included."""
 
 _EXAMPLES = {
     "keys": '[keys]\n"chat.view" = "f3, ctrl+n"',
@@ -63,13 +63,13 @@ def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:
 
 
 def save(settings: Settings, path: Path, *, force: bool = False) -> None:
-    """Write ``settings`` to ``path`` at once: the old file or the new one is there, never a part of one.
+    """Write ``settings`` to ``path`` atomically.
 
-    Of a file that is there, only what differs is changed: its comments, its order and tables that ds4chat
-    does not know stay. A file with problems is left alone unless ``force``, and is then written from the
-    start with what could be read, because a key that could not be read would be lost. Raises SaveError.
+    In an existing file only what differs is changed: comments, order and unknown tables stay. A file with
+    problems is refused, because a key that could not be read would be lost; ``force`` rewrites it with what
+    could be read. Raises SaveError.
     """
-    # A link, as dotfile managers make them, stays a link: the file behind it is the one to replace.
+    # A symbolic link, as dotfile managers make them, stays one: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     before = read_file(target)
     if before.problems and not force:
@@ -124,7 +124,7 @@ def edited(text: str, settings: Settings, before: Mapping[str, Any]) -> str:
 
 
 def _edit_table(document: tomlkit.TOMLDocument, key: str, values: Mapping[str, Any]) -> None:
-    """Give a table these entries, each of which may be a table itself."""
+    """Set these entries of a table; each may be a table itself."""
     table = document.setdefault(key, tomlkit.table())
     for name in [name for name in table if name not in values]:
         del table[name]
@@ -140,7 +140,7 @@ def _edit_table(document: tomlkit.TOMLDocument, key: str, values: Mapping[str, A
 
 
 def _commented_out(text: str, option: Option) -> str:
-    """``text`` with the option's key at its default, as a comment in the same place."""
+    """``text`` with the option's key commented out, at its default, in the same place."""
     lines = text.split("\n")
     found = next(s for s in statements(text) if s.path == (option.key,) and not s.header)
     mine = tomlkit.parse(text)[option.key].trivia.comment
@@ -150,8 +150,8 @@ def _commented_out(text: str, option: Option) -> str:
 
 
 def _uncommented(text: str, option: Option) -> str:
-    """``text`` with the first line that shows the option's default as a setting; as it is without one, or
-    where that line stands inside a table or a value."""
+    """``text`` with the first line that shows the option's default turned into a setting; unchanged if there
+    is none, or if that line is inside a table or a value."""
     lines = text.split("\n")
     mark = f"# {option.key} = "
     at = next((i for i, line in enumerate(lines) if line.startswith(mark)), None)
@@ -165,7 +165,7 @@ def _uncommented(text: str, option: Option) -> str:
 
 
 def _refuse_bad(settings: Settings) -> None:
-    """A file that the next start would complain about is not written. Raises SaveError."""
+    """Refuse to write a file that the next start would complain about. Raises SaveError."""
     for option in OPTIONS:
         try:
             check(option, getattr(settings, option.attribute), "file")
@@ -174,8 +174,8 @@ def _refuse_bad(settings: Settings) -> None:
 
 
 def _absolute(settings: Settings) -> Settings:
-    """Relative paths made absolute: typed on the command line they are meant from the current folder, and in
-    the file they would be meant from the file's."""
+    """Relative paths made absolute: on the command line they are relative to the current folder, in the file
+    to the file's folder."""
     changes = {
         option.attribute: os.path.abspath(value)
         for option in OPTIONS
@@ -192,7 +192,7 @@ def _entry(option: Option, value: Any) -> str:
 
 
 def _facts(option: Option) -> list[str]:
-    """The help of an option and, where they say more, its range, default and variable."""
+    """The help of an option with its range, default and variable, if they add something."""
     facts = [option.help]
     if option.kind not in ("str", "path", "bool", "names"):
         takes = range_of(option)
@@ -205,7 +205,7 @@ def _facts(option: Option) -> list[str]:
 
 
 def shown_default(option: Option) -> str:
-    """The default as a reader says it."""
+    """The default in words."""
     if option.kind == "bool":
         return "on" if option.default else "off"
     return "none" if option.default == "" else str(option.default)

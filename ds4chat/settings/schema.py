@@ -1,8 +1,8 @@
 """The one option table: every setting's name, default, range, help, flags and environment switch.
 
 Settings is a frozen dataclass whose fields carry an Option each; OPTIONS is read off it. The CLI help, the
-comments of the TOML file, config.example.toml and the settings screen are generated from OPTIONS, so a
-fact about an option stands here and nowhere else.
+comments of the TOML file, config.example.toml and the settings screen are generated from OPTIONS, so that
+each fact about an option is written once.
 
 A setting's key is the same on the command line (``--mtp-draft``), in TOML (``mtp-draft = 2``) and in the
 TUI; as an attribute it has underscores (``settings.mtp_draft``).
@@ -31,25 +31,28 @@ GROUPS = {
 
 
 SERVER_KEY = "DS4CHAT_SERVER_KEY"
-"""The environment variable that holds a server's key where no other place is named."""
+"""The environment variable that holds a server's key if no other place is named."""
 
 SERVER_KEYS = ("url", "model", "key-file", "key-env", "ca-file")
-"""What a table of [servers] may hold."""
+"""The keys of a table in [servers]."""
+
+PANELS = ("acceptance", "timings", "confidence", "tuning")
+"""Names of the chat's panels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """How the screens show a number that may change while a reply runs, and how they move it."""
+    """How the screens show and change a number that may change while a reply runs."""
 
     step: float
-    """What one key press, or one cell of a drag, changes."""
+    """The change by one key press, or one cell of a drag."""
     low: float
-    """The usual range, where the slider begins and ends; what is typed may go as far as the option does."""
+    """The slider's range; a typed value may use the option's whole range."""
     high: float
     says: Callable[[float], str]
-    """What a value means, in at most 24 characters."""
+    """The meaning of a value, in at most 24 characters."""
     places: int = 2
-    """Decimal places; 0 is a whole number."""
+    """Decimal places; 0 for whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Option:
     tuning: str = ""
     """Field of the engine's Tuning that it sets, from the next step of a running reply on."""
     label: str = ""
-    """Short name in panels and charts, where it is not the key without ``mtp-``."""
+    """Short name in panels and charts, if it is not the key without ``mtp-``."""
     slider: Slider | None = None
     unit: str = ""
 
@@ -97,14 +100,14 @@ class Option:
         return self.key.replace("-", "_")
 
     def names_file(self, value: str) -> bool:
-        """``value`` is the path of a file, not a word that stands for something else."""
+        """``value`` is the path of a file, not a word with a meaning of its own."""
         if self.kind != "path" or value in ("", self.optional_value):
             return False
         return not self.names or re.search(r"[\\/]|\.[A-Za-z]\w*$", value) is not None
 
 
 def option(default: Any, kind: Kind, group: str, help: str, **more: Any) -> Any:
-    """A dataclass field that carries its Option, all but the key, which the field's name gives."""
+    """A dataclass field that carries its Option; the key is derived from the field's name."""
     more.setdefault("live", "tuning" in more)
     metadata = {"option": {"kind": kind, "default": default, "help": help, "group": group, **more}}
     if isinstance(default, dict):
@@ -118,7 +121,7 @@ class Settings:
 
     # -- models
     model: str = option(
-        "", "path", "models", "Target GGUF. It alone decides the text.", flags=("-m",), metavar="FILE"
+        "", "path", "models", "Target GGUF: the model whose text you get.", flags=("-m",), metavar="FILE"
     )
     mtp: str = option(
         "",
@@ -134,7 +137,7 @@ class Settings:
         False,
         "bool",
         "models",
-        "Draft by looking up the last tokens in the conversation; needs no file and can stand before a "
+        "Draft by looking up the last tokens in the conversation; needs no file and can run before a "
         "support model.",
     )
     demo: bool = option(
@@ -155,7 +158,7 @@ class Settings:
         "",
         "str",
         "servers",
-        "A server that answers instead of a model here: its address, or a name out of [servers]. No model "
+        "A server that answers instead of a local model: its address, or a name from [servers]. No model "
         "file is "
         "needed. Its key is taken from a file or the environment, never from the command line.",
         metavar="URL",
@@ -164,7 +167,7 @@ class Settings:
         "",
         "str",
         "servers",
-        "The model to ask for, where the server has several; empty: its own choice.",
+        "The model to ask for if the server has several; empty: the server's choice.",
         metavar="NAME",
     )
     server_key_file: str = option(
@@ -178,7 +181,7 @@ class Settings:
         "",
         "path",
         "servers",
-        "Certificates in PEM form to trust instead of the system's, for a server with one of your own.",
+        "PEM file of certificates to trust instead of the system's, for a server with its own certificate.",
         metavar="FILE",
     )
     # -- speculation
@@ -186,7 +189,7 @@ class Settings:
         "auto",
         "depth",
         "speculation",
-        "Most tokens drafted a step, 1 to 16, or auto: the depth that this machine's measured costs and "
+        "Most tokens drafted per step, 1 to 16, or auto: the depth that this machine's measured costs and "
         "the running acceptance say is fastest, 0 included. The demo, whose drafts seldom pay on a CPU, "
         "keeps 2, so that there are drafts to see. In ds4, 1 means no speculation; here it is one real "
         "draft.",
@@ -247,7 +250,7 @@ class Settings:
         False,
         "bool",
         "speculation",
-        "Compute each judged row's whole distribution: probabilities, entropy, five likeliest tokens.",
+        "Compute each judged row's full distribution: probabilities, entropy, five likeliest tokens.",
         env="DS4_MTP_FULL_LOGITS",
         tuning="full_logits",
     )
@@ -274,8 +277,8 @@ class Settings:
         0.0,
         "float",
         "sampling",
-        "Temperature; 0 always takes the likeliest token. Where a model's file asks for sampling, the chat "
-        "and the one shot take that in place of the defaults here.",
+        "Temperature; 0 always picks the likeliest token. If a model's file asks for sampling, the chat "
+        "and the one shot use that instead of the defaults here.",
         low=0.0,
         high=10.0,
         metavar="F",
@@ -424,13 +427,13 @@ class Settings:
         True,
         "bool",
         "context",
-        "Write conversations in a chat template; off writes plain 'User:' and 'Assistant:' lines.",
+        "Format conversations with a chat template; off writes plain 'User:' and 'Assistant:' lines.",
     )
     think: bool = option(
         True,
         "bool",
         "context",
-        "Let the model think first, where its template knows that.",
+        "Let the model think first, if its template supports that.",
         live=True,
         off_flags=("--nothink",),
     )
@@ -438,7 +441,7 @@ class Settings:
         "demo",
         "choice",
         "context",
-        "End a reply that repeats itself: always, never, or with the demo's small model alone. Not with a "
+        "End a reply that repeats itself: always, never, or only with the demo's small model. Not with a "
         "server.",
         choices=("demo", "on", "off"),
         live=True,
@@ -448,7 +451,7 @@ class Settings:
         "bool",
         "context",
         "Keep the KV state of the chat's last long conversations in the cache folder, for a week at most, "
-        "where reading them again would take longer. The files hold what was said; off deletes them.",
+        "if reading them again would take longer. The files hold what was said; off deletes them.",
     )
     # -- logs
     mtp_timing: bool = option(
@@ -477,16 +480,16 @@ class Settings:
         "tokens",
         "choice",
         "interface",
-        "What a finished reply is shown as.",
+        "How a finished reply is shown.",
         choices=("tokens", "markdown"),
         live=True,
     )
     panels: str = option(
-        "acceptance timings confidence tuning",
+        " ".join(PANELS),
         "names",
         "interface",
-        "Panels that are open, in order: acceptance, timings, confidence, tuning; empty: none.",
-        choices=("acceptance", "timings", "confidence", "tuning"),
+        f"Panels that are open, in order: {', '.join(PANELS)}; empty: none.",
+        choices=PANELS,
         metavar="NAMES",
         live=True,
     )
@@ -501,8 +504,8 @@ class Settings:
         {},
         "table",
         "interface",
-        'Key bindings: "action" = "key, key". F1 in the chat names the actions, each between quotes here; '
-        "one that is not named keeps its own keys.",
+        'Key bindings: "action" = "key, key". F1 in the chat lists the actions, which are quoted here; '
+        "an action that is not named keeps its default keys.",
     )
     servers: dict[str, dict[str, str]] = option(
         {},

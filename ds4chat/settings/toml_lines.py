@@ -1,4 +1,4 @@
-"""The lines on which the statements of a TOML document stand, which tomllib does not tell."""
+"""The line numbers of a TOML document's statements, which tomllib does not report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKS = re.compile(
     r"'[^'\n]*'|#[^\n]*|[\[\]{}\n]",
     re.DOTALL,
 )
-"""What decides where a statement ends: strings and comments, which hide brackets, brackets, and newlines."""
+"""The tokens that decide where a statement ends: strings and comments, brackets, and newlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 class Lines:
-    """Finds the lines of a valid document; it is gone through once, however often it is asked."""
+    """Looks up lines in a valid document, which is scanned once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -72,7 +72,7 @@ class Lines:
         """The line of each key's own statement."""
 
     def of(self, path: Path) -> int | None:
-        """The line on which ``path`` is set, or its table begins; None where no statement does."""
+        """The line on which ``path`` is set, or its table begins; None if there is none."""
         if self._first is None:
             self._first = {}
             for statement in statements(self._text):

@@ -14,29 +14,29 @@ from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, SERVER_KEYS, Option
 from ds4chat.text import shortened
 
 Source = Literal["cli", "file", "env"]
-"""Where a value stands; a sentence about it spells it as it stands there."""
+"""Where a value was written; sentences about it use that spelling."""
 
 LARGEST_INT = 2**31 - 1
-"""llama.cpp counts tokens, layers and threads in 32 bits with a sign."""
+"""llama.cpp counts tokens, layers and threads in signed 32-bit integers."""
 
 NO_FILE = ("none",)
-"""What stands for no file where an option takes a word instead of one, as /mtp does in the chat."""
+"""Words that mean no file, for options that take one."""
 ELSEWHERE = {
     "on": "without one, --mtp alone drafts with the block inside the target",
     "off": "none loads no drafter",
     "lookup": "lookup is an option of its own, --lookup",
 }
-"""Further words that /mtp takes, and what does the same here."""
+"""Further words that /mtp takes in the chat, and the option to use instead."""
 ON = ("on", "true", "yes", "1")
 OFF = ("off", "false", "no", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BEYOND = 10**20
-"""Stands for numbers of more digits than Python converts: out of every range."""
+"""Used for numbers with more digits than Python converts: out of every range."""
 _SHOWN = 60
 
 
 class SettingError(ValueError):
-    """A value that its option does not take; the text is a sentence that says what it takes."""
+    """A value that its option does not accept; the text is a sentence that says what it accepts."""
 
 
 def check(option: Option, raw: object, source: Source = "cli") -> Any:
@@ -79,13 +79,13 @@ def spelled(option: Option, raw: object, source: Source) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known name most like ``word``, or "" where none is like it."""
+    """The known name most like ``word``, or "" if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else ""
 
 
 def range_of(option: Option) -> str:
-    """What the option takes, as the end of a sentence: ``1 to 16, or auto``."""
+    """The values that the option accepts, as the end of a sentence: ``1 to 16, or auto``."""
     if option.kind in ("choice", "names"):
         return listed(option.choices)
     if option.low is None and option.high is None:
@@ -234,8 +234,8 @@ def _servers(raw: object) -> dict[str, dict[str, str]]:
 
 
 def server(name: str, raw: object) -> dict[str, str]:
-    """One named server's entries, checked; an address alone is its url. Raises SettingError for the first
-    that is wrong."""
+    """One named server's entries, checked; a plain string is its url. Raises SettingError for the first
+    mistake."""
     entries = {"url": raw} if isinstance(raw, str) else raw
     if not isinstance(entries, dict) or "url" not in entries:
         raise SettingError(
@@ -252,7 +252,7 @@ def server(name: str, raw: object) -> dict[str, str]:
 
 
 def preset(name: str, raw: object) -> dict[str, Any]:
-    """One preset's options, checked. Raises SettingError for the first that is wrong."""
+    """One preset's options, checked. Raises SettingError for the first mistake."""
     if not isinstance(raw, dict):
         raise SettingError(f"presets.{name} is not a table: write [presets.{name}] and options below it.")
     return {key: preset_value(name, key, value) for key, value in raw.items()}
@@ -269,9 +269,9 @@ def preset_value(name: str, key: str, raw: object) -> Any:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The sentence for a key that is not known here, with the nearest one that is."""
+    """The sentence for an unknown key, with the most similar known one."""
     if key in BY_KEY:
-        return f"{key} is no option of speculation or sampling, and a preset holds only those."
+        return f"{key} is not an option of speculation or sampling, and a preset holds only those."
     close = nearest(key, known)
     hint = f"did you mean {close}?" if close else "ds4chat config defaults lists them."
     return f"{shortened(key)} is not a known key; {hint}"

@@ -1,6 +1,6 @@
 """Conversations kept on disk as they happen: stored, searched, exported.
 
-``open_store`` and ``Store`` are the way in; every error is a StoreError, whose text is a sentence for
+``open_store`` and ``Store`` are the entry points; every error is a StoreError, whose text is a sentence for
 the user.
 """
 

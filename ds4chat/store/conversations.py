@@ -1,7 +1,7 @@
 """Conversations and their messages, as a tree of which one path is shown.
 
-Every message has a parent. To answer a prompt again or to change it makes a sibling; the conversation's
-``active_leaf`` says which path is the one on the screen, and nothing is taken away from the others.
+Every message has a parent. Answering a prompt again or editing it creates a sibling; the conversation's
+``active_leaf`` says which path is shown, and the others are kept.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ds4chat.text import encodable
 
 PREVIEW_LENGTH = 200
 LONGEST_WORD = 4096
-"""Characters of a title or of a model's name or path; names come out of files that anyone may have made."""
+"""Characters of a title or of a model's name or path; names come from files of unknown origin."""
 
 
 class Conversations:
-    """Everything that is done with conversations and messages. Every method may raise StoreError."""
+    """All operations on conversations and messages. Every method may raise StoreError."""
 
     def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -46,8 +46,8 @@ class Conversations:
     def listed(
         self, *, model: str = "", deleted: bool = False, limit: int = -1, offset: int = 0
     ) -> list[Conversation]:
-        """Pinned ones first, then the newest; ``model`` keeps those in which a model answered whose name or
-        path contains it. With ``deleted``, the deleted ones instead."""
+        """Pinned conversations first, then the newest; ``model`` keeps those in which a model answered whose
+        name or path contains it. With ``deleted``, the deleted ones instead."""
         where = ["(c.deleted_ms IS NOT NULL) = ?"]
         values: list[Any] = [deleted]
         if model:
@@ -62,7 +62,7 @@ class Conversations:
             return self._conversations(connection, rows)
 
     def latest(self) -> int | None:
-        """The conversation that was written to last; None where there is none that is not deleted."""
+        """The most recently written conversation; None if there is none that is not deleted."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT id FROM conversations WHERE deleted_ms IS NULL "
@@ -118,8 +118,8 @@ class Conversations:
             return [Node(*typed_row(row, kinds)) for row in rows]
 
     def versions(self, conversation: int) -> dict[int, tuple[int, ...]]:
-        """Of each message that is not alone in its place, all that are there, oldest first. Its place is
-        below the nearest prompt or reply: a system message between them is no turn."""
+        """For each message that has siblings, all messages in its place, oldest first. Its place is below the
+        nearest prompt or reply: a system message in between is not a turn."""
         above: dict[int | None, int | None] = {None: None}
         places: dict[int | None, list[int]] = {}
         for node in self.tree(conversation):
@@ -130,7 +130,7 @@ class Conversations:
         return {id_: tuple(found) for found in places.values() if len(found) > 1 for id_ in found}
 
     def models(self) -> list[ModelIdentity]:
-        """The models that answered, the one used last first."""
+        """The models that answered, most recently used first."""
         with self._database.read() as connection:
             rows = connection.execute(
                 f"SELECT {_columns('o')} FROM models o JOIN messages m ON m.model = o.id "
@@ -151,8 +151,8 @@ class Conversations:
             return int(made.lastrowid or 0)
 
     def add(self, conversation: int, parent: int | None, role: Role, text: str) -> int:
-        """A new message under ``parent``, which becomes the active leaf. A conversation without a title gets
-        one from its first prompt."""
+        """Add a message under ``parent`` and make it the active leaf. A conversation without a title gets one
+        from its first prompt."""
         now = self.now_ms()
         with self._database.write() as connection:
             row = self._row(connection, conversation)
@@ -171,31 +171,23 @@ class Conversations:
             return int(made.lastrowid or 0)
 
     def edit(self, message: int, text: str) -> int:
-        """A changed copy of a message beside it, as a new branch, which becomes the active leaf. Returns the
-        copy; the old message keeps its answers."""
+        """Add a changed copy of a message as its sibling, on a new branch, and make it the active leaf.
+        Returns the copy; the old message keeps its answers."""
         with self._database.write() as connection:
             row = self._message_row(connection, message)
             return self.add(row["conversation"], row["parent"], row["role"], text)
 
-    def branch(self, message: int) -> None:
-        """Make ``message`` the end of the path shown, so that what comes next is a new branch under it."""
+    def set_leaf(self, conversation: int, leaf: int | None) -> None:
+        """End the path shown at ``leaf`` (None: before the first message), so that what comes next is a new
+        branch under it."""
         with self._database.write() as connection:
-            row = self._message_row(connection, message)
-            connection.execute(
-                "UPDATE conversations SET active_leaf = ? WHERE id = ?", (message, row["conversation"])
-            )
-
-    def rewind(self, conversation: int, leaf: int | None) -> None:
-        """Let the path shown end at ``leaf``; None: before the first message."""
-        if leaf is not None:
-            self.branch(leaf)
-            return
-        with self._database.write() as connection:
-            connection.execute("UPDATE conversations SET active_leaf = NULL WHERE id = ?", (conversation,))
+            if leaf is not None:
+                self._message_row(connection, leaf)
+            connection.execute("UPDATE conversations SET active_leaf = ? WHERE id = ?", (leaf, conversation))
 
     def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
-        """The message to go on from, so that what follows ``parent`` is asked under that system prompt: it is
-        ``parent`` itself where that is in force, else a system message below it, made if it is new."""
+        """The message to continue from, so that what follows ``parent`` is under that system prompt:
+        ``parent`` itself if that is in force there, else a system message below it, created if necessary."""
         text = encodable(system) if system.strip() else ""
         with self._database.write() as connection:
             if self._system_at(connection, parent) == text:
@@ -207,21 +199,21 @@ class Conversations:
             ).fetchone()
             return int(found[0]) if found else self.add(conversation, parent, "system", text)
 
-    def stand(self, conversation: int, leaf: int | None, system: str) -> None:
-        """Let the path shown end at ``leaf`` (None: before the first message), and what comes next be asked
-        under that system prompt."""
+    def continue_from(self, conversation: int, leaf: int | None, system: str) -> None:
+        """End the path shown at ``leaf`` (None: before the first message); what comes next is asked under
+        that system prompt."""
         with self._database.write():
-            self.rewind(conversation, self.under_system(conversation, leaf, system))
+            self.set_leaf(conversation, self.under_system(conversation, leaf, system))
 
     def checked(self, message: int, plain_ms: float) -> None:
-        """Keep what a check's plain decoding of a whole reply took."""
+        """Store the time that a check's plain decoding of the whole reply took."""
         with self._database.write() as connection:
             connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
 
-    def switch(self, message: int) -> int:
+    def show_branch(self, message: int) -> int:
         """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
         with self._database.write() as connection:
-            self._message_row(connection, message)
+            conversation = self._message_row(connection, message)["conversation"]
             # A message is younger than its parent, so the youngest of a subtree is a leaf.
             leaf = connection.execute(
                 """WITH RECURSIVE down (id) AS (
@@ -230,7 +222,7 @@ class Conversations:
                 ) SELECT max(id) FROM down""",
                 (message,),
             ).fetchone()[0]
-            self.branch(leaf)
+            self.set_leaf(conversation, leaf)
             return int(leaf)
 
     def fork(self, message: int) -> int:
@@ -251,15 +243,15 @@ class Conversations:
             return conversation
 
     def rename(self, conversation: int, title: str) -> None:
-        """Give a conversation another title."""
+        """Rename a conversation."""
         self._change(conversation, "title = ?", encodable(" ".join(title.split()))[:LONGEST_WORD])
 
     def pin(self, conversation: int, pinned: bool = True) -> None:
-        """Keep a conversation at the top of the list, or no longer."""
+        """Pin a conversation to the top of the list, or unpin it."""
         self._change(conversation, "pinned = ?", int(pinned))
 
     def delete(self, conversation: int) -> None:
-        """Take a conversation out of the list; ``restore`` brings it back."""
+        """Hide a conversation from the list; ``restore`` brings it back."""
         self._change(conversation, "deleted_ms = ?", self.now_ms())
 
     def restore(self, conversation: int) -> None:
@@ -267,8 +259,9 @@ class Conversations:
         self._change(conversation, "deleted_ms = ?", None)
 
     def purge(self, before_ms: int) -> int:
-        """Remove for good what was deleted before that time and is not being written; returns how many. Its
-        prompts leave the history of prompts too, and the index of words is written anew without it."""
+        """Erase conversations that were deleted before that time and are not being written; returns how many.
+        Their prompts are removed from the prompt history too, and the search index is rewritten without
+        them."""
         with self._database.write() as connection:
             rows = connection.execute(
                 "SELECT id FROM conversations WHERE deleted_ms < ? AND id NOT IN "
@@ -301,7 +294,7 @@ class Conversations:
     def _copy(
         self, connection: sqlite3.Connection, message: int, conversation: int, parent: int | None
     ) -> int:
-        """A copy of one message. What is still being written is copied as far as it is, as stopped."""
+        """Copy one message. A reply that is still being written is copied as far as it is, as stopped."""
         source = self.message(message)
         made = connection.execute(
             f"INSERT INTO messages (conversation, parent, state, text, thinking, {_COPIED}) SELECT ?, ?, "
@@ -410,7 +403,7 @@ _MESSAGE_KINDS = (
 )
 _LIST_KINDS = (int, str, int, int, int, *[int | None] * 3, int, str | None)
 _OWN = ("id", "conversation", "parent", "text", "thinking", "state")
-"""Fields that a copy of a message has of its own."""
+"""Fields in which a copy of a message differs."""
 _COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
 _LIST = f"""SELECT c.id, c.title, c.created_ms, c.updated_ms, c.pinned, c.deleted_ms, c.active_leaf,
     c.forked_from,
@@ -450,7 +443,7 @@ def _message(connection: sqlite3.Connection, row: Any) -> Message:
 def settle_text(
     connection: sqlite3.Connection, message: int, tail: str = "", thinking_tail: str = ""
 ) -> None:
-    """Put what a running reply's steps say into its text and its thinking, where search finds them."""
+    """Store the text and thinking of a running reply's steps with its message, where search finds them."""
     text, thinking = read_texts(connection, message)
     connection.execute(
         "UPDATE messages SET text = ?, thinking = ? WHERE id = ?",
@@ -459,7 +452,7 @@ def settle_text(
 
 
 def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> int | None:
-    """The number of a model in the database, made if it is new."""
+    """The number of a model in the database, added if it is new."""
     if identity is None:
         return None
     values = tuple(
@@ -476,5 +469,5 @@ def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> 
 
 
 def escape_like(text: str) -> str:
-    """``text`` to be searched as it stands by LIKE with the escape character backslash."""
+    """``text`` escaped for a literal search by LIKE with the escape character backslash."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -1,7 +1,7 @@
-"""One SQLite database: opened, migrated, and used in transactions whose errors are sentences.
+"""One SQLite database: opening, migrating, and transactions that raise errors as sentences.
 
-Write-ahead logging: readers and one writer do not wait for each other, and a process that is killed in the
-middle loses its open transaction and nothing else. A power cut loses at most what ``durable=False`` wrote
+Write-ahead logging: readers and one writer do not wait for each other, and a killed process loses only its
+open transaction. A power cut loses at most what ``durable=False`` wrote
 since the last durable transaction, and never damages the file.
 """
 
@@ -22,7 +22,7 @@ from ds4chat.text import one_line
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 PATIENCE_MS = 3000
-"""How long a transaction waits for another process's to end."""
+"""How long a transaction waits for another process's."""
 
 _WAL_BYTES = 16 << 20
 
@@ -48,9 +48,9 @@ class Database:
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that is kept whole or not at all; inside another one it is a part of that.
+        """An atomic transaction; inside another one it becomes part of that.
 
-        ``durable`` waits until the disk has it (fsync), so that even a power cut cannot take it back. Raises
+        ``durable`` waits for fsync, so that it survives a power cut. Raises
         StoreError, and then nothing is changed.
         """
         with self._transaction("BEGIN IMMEDIATE", durable=durable) as found:
@@ -78,8 +78,8 @@ class Database:
                 raise from_sqlite(error, self.path) from error
 
     def _check_place(self) -> None:
-        """Raise StoreError where another file, or none, has the database's name: SQLite would not notice, and
-        write on into a file that nobody finds any more."""
+        """Raise StoreError if another file, or none, has the database's name: SQLite would not notice, and
+        would keep writing to a file that nobody can find."""
         if self._place is None or self._file is None:
             return
         try:
@@ -107,13 +107,13 @@ class Database:
             self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Close the connection; the last one of all processes folds the log into the file."""
+        """Close the connection; the last one of all processes merges the log into the file."""
         with self._lock:
             self._connection.close()
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Which file has a name. Raises OSError."""
+    """The identity of the file at a path. Raises OSError."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
@@ -128,7 +128,7 @@ def in_memory() -> Database:
 
 
 def connect(path: Path, *, read_only: bool = False) -> Database:
-    """The database in the file ``path``, which is made, or brought to the current version.
+    """The database in the file ``path``, which is created, or migrated to the current version.
 
     ``read_only`` opens an existing file and changes nothing, for a folder that cannot be written. Raises
     StoreError; the file is then as it was.
@@ -145,8 +145,8 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
         if read_only:
             if version < VERSION:
                 raise StoreError(
-                    f"The database {one_line(path)} is of an older version of ds4chat and has to be "
-                    "brought up to date once, which needs a folder that can be written.",
+                    f"The database {one_line(path)} is from an older version of ds4chat and has to be "
+                    "upgraded once, for which its folder must be writable.",
                     "read-only",
                 )
             return database
@@ -166,12 +166,12 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
 
 
 def _make(path: Path) -> None:
-    """The folder and an empty file, both readable by their owner alone."""
+    """Create the folder and an empty file, both readable by their owner only."""
     try:
         if not path.parent.is_dir():
             path.parent.parent.mkdir(parents=True, exist_ok=True)
             path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        # SQLite gives its log and index files the mode of the database.
+        # SQLite's log and index files get the mode of the database.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), FILE_MODE))
         if os.name == "posix" and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
             path.chmod(FILE_MODE)
@@ -205,8 +205,8 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
             log.exists() and log.stat().st_size
         ):
             raise
-        # A write-ahead database wants an index file beside it even for reading. Where none can be made and
-        # the log is empty, the file alone is the whole database.
+        # A write-ahead database needs an index file even for reading. If none can be created and the log is
+        # empty, the file contains the whole database.
         return opened("mode=ro&immutable=1")
 
 
@@ -217,7 +217,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     if application != APPLICATION_ID and not (empty and version == 0):
         raise StoreError(
-            f"{one_line(path)} is a database of another program. Move it away; ds4chat then makes its own."
+            f"{one_line(path)} is a database of another program. Move it away; ds4chat then creates its own."
         )
     if version > VERSION:
         raise StoreError(
@@ -229,8 +229,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Turn write-ahead logging on. A file system that cannot have it keeps the rollback journal, which is as
-    safe and only slower."""
+    """Turn on write-ahead logging. A file system that does not support it keeps the rollback journal, which
+    is as safe but slower."""
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while True:
         try:
@@ -246,12 +246,12 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def _settle(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    # What is deleted is overwritten: somebody deletes a conversation because nobody is to read it.
+    # Overwrite deleted content, because a deleted conversation must not be readable.
     connection.execute("PRAGMA secure_delete = ON")
 
 
 def _migrate(database: Database) -> None:
-    """Apply the steps that are missing, all of them or none."""
+    """Apply the missing steps, all of them or none."""
     with database.write() as connection:
         # Another process may have done it while this one waited for the lock.
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,6 +1,6 @@
-"""The JSON form of a conversation: complete, so that importing it gives the same conversation again.
+"""The JSON form of a conversation: complete, so that importing it restores the conversation.
 
-One object. ``messages`` holds every message of every branch, parents before children; ``steps`` of a reply
+One object. ``messages`` has every message of every branch, parents before children; ``steps`` of a reply
 are the engine's steps (ds4chat.engine.events.Step), tokens and judged drafts included. Times of day are
 milliseconds since 1970.
 """
@@ -18,7 +18,7 @@ from ds4chat.store.entities import LATEST_MS, Role
 
 FORMAT = "ds4chat-conversation"
 VERSION = 2
-"""2 has a reply's thinking apart from its text; in 1 it is part of that."""
+"""In 2 a reply's thinking is separate from its text, in 1 part of it."""
 
 MOST_BYTES = 256 << 20
 MOST_MESSAGES = 100_000
@@ -33,7 +33,7 @@ Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
 
 
 class Header(msgspec.Struct):
-    """What says whether the rest can be read."""
+    """The fields that say whether the rest can be read."""
 
     format: str = ""
     version: int = 0
@@ -51,7 +51,7 @@ class ModelDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """As Message; ``id``, ``parent`` and the models are numbers within the document."""
+    """Like Message; ``id``, ``parent`` and the models are numbers within the document."""
 
     id: Number
     role: Role

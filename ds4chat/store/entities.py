@@ -1,4 +1,4 @@
-"""What the store hands out: conversations, messages and models, as plain values."""
+"""The store's values: conversations, messages and models."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ds4chat.store.errors import damaged_value
 
 Role = Literal["system", "user", "assistant"]
 State = Literal["complete", "streaming", "stopped", "failed", "crashed"]
-"""complete: ended by the model or a limit. stopped: by the user. failed: the engine could not go on. crashed:
-the engine or the chat died under it."""
+"""complete: ended by the model or a limit. stopped: by the user. failed: the engine could not continue.
+crashed: the engine or the chat died."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
 STATES: tuple[State, ...] = get_args(State)
 
 TITLE_LENGTH = 80
 LATEST_MS = 253_402_128_000_000
-"""The latest time of day that is kept: near the end of the year 9999, and a date in every time zone."""
+"""The latest time stored: near the end of the year 9999, and a valid date in every time zone."""
 
 Kinds = tuple[Any, ...]
-"""Of each value in a row the type, or several joined by ``|``."""
+"""The type of each value in a row, or several types joined by ``|``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Which file a reply came from."""
+    """The file of a model that answered."""
 
     path: str
     name: str = ""
@@ -36,7 +36,7 @@ class ModelIdentity:
     quantisation: str = ""
     size_bytes: int = 0
     mtime_ns: int = 0
-    """When the file was last changed, in nanoseconds since 1970; 0 where it could not be asked."""
+    """When the file was last changed, in nanoseconds since 1970; 0 if unknown."""
 
     @classmethod
     def of(cls, info: ModelInfo) -> ModelIdentity:
@@ -46,7 +46,7 @@ class ModelIdentity:
 
     @classmethod
     def of_support(cls, info: DrafterInfo | None) -> ModelIdentity | None:
-        """The identity of a drafter's file; None where it has none."""
+        """The identity of a drafter's file; None if it has none."""
         if info is None or not info.path:
             return None
         size, mtime_ns = _file_facts(info.path)
@@ -55,14 +55,14 @@ class ModelIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message, its reply's figures included."""
+    """One message, with the figures of a reply."""
 
     id: int
     conversation: int
     parent: int | None
     role: Role
     text: str
-    """All of it, a reply's tail included."""
+    """The whole text, with a reply's tail."""
     state: State
     created_ms: int
     updated_ms: int
@@ -72,11 +72,11 @@ class Message:
     """Kind of the drafter, as in DrafterInfo; empty without one."""
     finish_reason: FinishReason | None = None
     detail: str = ""
-    """A sentence that says why the reply is not complete, where there is one."""
+    """A sentence that says why the reply is incomplete, if there is one."""
     tail: str = ""
     """The text after the last token's."""
     thinking: str = ""
-    """What the model thought. Of replies stored by earlier versions it is part of the text instead."""
+    """What the model thought. In replies stored by earlier versions it is part of the text instead."""
     tokens: int = 0
     steps: int = 0
     drafted: int = 0
@@ -90,19 +90,19 @@ class Message:
     context_used: int = 0
     seed: int = 0
     load_plain_ms: float = 0.0
-    """A plain pass at the load of the models that answered, in milliseconds; 0 where it is unknown."""
+    """A plain pass when the models that answered were loaded, in milliseconds; 0 if unknown."""
     check_plain_ms: float = 0.0
-    """What a check's plain decoding of the whole reply took; 0 without one."""
+    """The time of a check's plain decoding of the whole reply, in milliseconds; 0 without one."""
 
     @property
     def ending(self) -> str:
-        """What cut the message short; empty where nothing did."""
+        """What cut the message short; empty if nothing did."""
         if self.state != "complete":
             return self.state
         return limit_words(self.finish_reason, any_text=bool(self.text))
 
     def ended(self, reply: int = 0) -> Ended | None:
-        """The event that ended the reply, numbered ``reply``; None where none came."""
+        """The event that ended the reply, numbered ``reply``; None if none came."""
         if self.finish_reason is None:
             return None
         return Ended(
@@ -123,7 +123,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a list of conversations shows of one."""
+    """A conversation as an entry of a list."""
 
     id: int
     title: str
@@ -131,17 +131,17 @@ class Conversation:
     updated_ms: int
     pinned: bool
     deleted_ms: int | None
-    """When it was deleted; None: it is there."""
+    """When it was deleted; None if it was not."""
     active_leaf: int | None
     """The last message of the path shown."""
     forked_from: int | None
     """The message of another conversation that this one was forked from."""
     messages: int
-    """How many, all branches together."""
+    """The number of messages on all branches."""
     models: tuple[str, ...]
-    """Names of the models that answered, first used first."""
+    """Names of the models that answered, in the order of their first use."""
     preview: str
-    """How the last message of the path shown begins."""
+    """The beginning of the last message of the path shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +157,15 @@ class Node:
 
 
 def typed_row(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
-    """The row of a database as it is. Raises StoreError where a value is of another kind than was written: in
-    a damaged file, text may be bytes and a number text."""
+    """The row of a database, unchanged. Raises StoreError if a value has another type than was written: in a
+    damaged file, text may be bytes and a number text."""
     if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
         raise damaged_value()
     return row
 
 
 def time_of_day(ms: int) -> int:
-    """A stored time, within those that are dates everywhere."""
+    """A stored time, clamped to valid dates."""
     return min(max(ms, 0), LATEST_MS)
 
 
@@ -174,7 +174,7 @@ def title_of(prompt: str) -> str:
     line = " ".join(prompt.split())
     if len(line) <= TITLE_LENGTH:
         return line
-    # One word that is longer than a title is cut; of others none is.
+    # Only a single word that is longer than a title is cut.
     return f"{line[:TITLE_LENGTH].rpartition(' ')[0] or line[: TITLE_LENGTH - 1]}…"
 
 

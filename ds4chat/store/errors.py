@@ -1,4 +1,4 @@
-"""The one error of the store, and what SQLite's and the system's errors mean for the user."""
+"""The store's error, and sentences for SQLite's and the system's errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ROOM = 64 << 10
 
 
 class StoreError(Exception):
-    """Something could not be kept, found, read or written. The text is a sentence for the user: what happened
-    and what to do."""
+    """Something could not be stored, found, read or written. The text is a sentence for the user: what
+    happened and what to do."""
 
     def __init__(self, sentence: str, kind: Trouble = "other") -> None:
         super().__init__(sentence)
@@ -36,14 +36,14 @@ is then no UTF-8."""
 
 
 def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) -> StoreError:
-    """What an error of SQLite means, as a sentence."""
-    # Extended codes hold the primary one in their low byte.
+    """The sentence for an error of SQLite."""
+    # The low byte of an extended code is the primary one.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     place = f"The database {one_line(path)}" if path else "The conversations kept in memory"
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return StoreError(
-            f"{place} cannot grow: the disk is full. Free some space; what is not written yet stays in "
-            "memory and is written then.",
+            f"{place} cannot grow: the disk is full. Free some space; unwritten data stays in memory and is "
+            "written then.",
             "full",
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -57,40 +57,39 @@ def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) ->
             "read-only",
         )
     if isinstance(error, UnicodeDecodeError):
-        code, why = sqlite3.SQLITE_CORRUPT, "text in it is no UTF-8"
+        code, why = sqlite3.SQLITE_CORRUPT, "it has text that is not UTF-8"
     else:
         why = str(error)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in why:
         return StoreError(
-            f"{place} is damaged ({why}). It was left as it is: put a backup in its place, or move it away "
-            'to begin a new one. The program sqlite3 can save what is readable with its command ".recover".',
+            f"{place} is damaged ({why}). It was not changed: restore a backup, or move it away to start a "
+            'new one. The program sqlite3 can save what is readable with its command ".recover".',
             "corrupt",
         )
     if isinstance(error, sqlite3.IntegrityError):
-        return StoreError("The conversation or message was deleted meanwhile.", "gone")
+        return StoreError("The conversation or message was deleted in the meantime.", "gone")
     return StoreError(f"{place} cannot be used: {error}. Check the disk, then start ds4chat again.")
 
 
 def damaged_value() -> StoreError:
-    """What a value of a kind that was never written means."""
+    """The sentence for a value of a type that was never written."""
     return StoreError(
-        "The database is damaged: it holds a value that ds4chat never wrote there. It was left as it is: put "
-        'a backup in its place. The program sqlite3 can save what is readable with its command ".recover".',
+        "The database is damaged: it has a value that ds4chat never wrote there. It was not changed: restore "
+        'a backup. The program sqlite3 can save what is readable with its command ".recover".',
         "corrupt",
     )
 
 
 def no_conversation(number: int) -> StoreError:
-    """What is said of a number that no conversation has."""
+    """The error for a number that no conversation has."""
     return StoreError(
-        f'There is no conversation {number}. "ds4chat logs list" shows those there are; in the chat, '
-        "Ctrl+B does.",
+        f'There is no conversation {number}. "ds4chat logs list" lists them; in the chat, Ctrl+B does.',
         "gone",
     )
 
 
 def _has_no_room(path: Path | None) -> bool:
-    """Where its index file does not fit, SQLite reports an input/output error instead of a full disk."""
+    """If its index file does not fit, SQLite reports an input/output error instead of a full disk."""
     try:
         return path is not None and shutil.disk_usage(path.parent).free < _ROOM
     except OSError:
@@ -98,7 +97,7 @@ def _has_no_room(path: Path | None) -> bool:
 
 
 def from_system(error: OSError, doing: str) -> StoreError:
-    """What an error of the system means, as a sentence that begins with ``doing``, such as "The file x cannot
+    """The sentence for an error of the system, which begins with ``doing``, such as "The file x cannot
     be written"."""
     reason = (error.strerror or str(error)).lower()
     kind: Trouble = "other"

@@ -1,4 +1,4 @@
-"""A stored conversation as a file: Markdown to read, JSON to import again, JSON lines of judged drafts."""
+"""Export of a stored conversation: Markdown to read, JSON to import again, JSON lines of judged drafts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MESSAGE_FIGURES = (
 def export(
     store: Store, conversation: int, path: Path, *, form: Format | None = None, overwrite: bool = False
 ) -> None:
-    """Write a conversation to ``path``, in the form that its ending names unless ``form`` does. Raises
-    StoreError; a file that exists is replaced only with ``overwrite``."""
+    """Write a conversation to ``path``, in ``form`` or else the form of the path's ending. Raises StoreError;
+    an existing file is replaced only with ``overwrite``."""
     form = form or form_of(path)
     if form is None:
         raise StoreError(
-            f"{one_line(path)} ends in none of .md, .json and .jsonl, and the ending decides the form.",
+            f"{one_line(path)} does not end in .md, .json or .jsonl, which chooses the form.",
             "input",
         )
     if path.is_dir():
@@ -52,13 +52,13 @@ def export(
 
 
 def form_of(path: Path) -> Format | None:
-    """The form that a file's ending names."""
+    """The form for a file's ending."""
     return next((form for form in FORMATS if path.suffix.lower() == f".{form}"), None)
 
 
 def chunks(store: Store, conversation: int, form: Format) -> Iterator[str]:
     """The conversation in that form, piece by piece. Raises StoreError."""
-    # Asked here, so that a conversation that does not exist is known before anything is written.
+    # Look it up first, so that a missing conversation raises before anything is written.
     store.conversations.get(conversation)
     writers = {"md": markdown, "json": document, "jsonl": judged_lines}
     return writers[form](store, conversation)
@@ -88,7 +88,7 @@ def markdown(store: Store, conversation: int) -> Iterator[str]:
         "drafts_judged": judged,
         "drafts_accepted": accepted,
     }
-    # JSON's strings and lists are YAML's, too.
+    # JSON strings and lists are valid YAML.
     yield "---\n"
     for name, value in front.items():
         yield f"{name}: {json_text(value)}\n"
@@ -116,7 +116,7 @@ def _markdown_message(store: Store, message: Message) -> Iterator[str]:
 
 
 def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:
-    """What a message thinks and what it says."""
+    """A message's thinking and its text."""
     if message.thinking or not any(token.thinking for token in tokens):
         return message.thinking, message.text
     thinking = "".join(token.text for token in tokens if token.thinking)
@@ -127,7 +127,7 @@ def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:
 
 
 def document(store: Store, conversation: int) -> Iterator[str]:
-    """The complete conversation, all branches; ds4chat.store.document says what is in it."""
+    """The complete conversation, with all branches, as ds4chat.store.document describes it."""
     facts = store.conversations.get(conversation)
     messages = store.conversations.messages(conversation)
     models = list(dict.fromkeys(model for m in messages for model in (m.model, m.support) if model))
@@ -186,8 +186,8 @@ def _message_document(store: Store, message: Message, number: dict[ModelIdentity
 
 
 def judged_lines(store: Store, conversation: int) -> Iterator[str]:
-    """One JSON object a judged draft, of every branch, with its step's figures beside it."""
-    # numpy is loaded by those who need it.
+    """One JSON object per judged draft of every branch, with the figures of its step."""
+    # Imported here, because only this export needs numpy.
     from ds4chat.analysis.export import records
 
     for values in records(store.judged_rows(conversation)):

@@ -1,4 +1,4 @@
-"""What is kept over a restart beside the conversations: prompts, the unsent text, models used lately."""
+"""What survives a restart besides the conversations: prompts, the unsent text, recent models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DRAFT = "draft"
 
 @dataclass(frozen=True, slots=True)
 class RecentModel:
-    """A model that was loaded, with what was to draft for it."""
+    """A model that was loaded, with its drafter."""
 
     path: str
     support: str
@@ -29,7 +29,7 @@ class RecentModel:
 
 
 class History:
-    """Small things that a next session wants. Every method may raise StoreError."""
+    """Small things for the next session. Every method may raise StoreError."""
 
     def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -42,7 +42,7 @@ class History:
             return [typed_row(row, (str,))[0] for row in rows]
 
     def add_prompt(self, text: str) -> None:
-        """Remember a prompt, unless it is the one remembered last."""
+        """Remember a prompt, unless it equals the last one."""
         text = encodable(text)
         with self._database.write(durable=False) as connection:
             last = connection.execute("SELECT text FROM prompts ORDER BY id DESC LIMIT 1").fetchone()
@@ -57,13 +57,13 @@ class History:
             )
 
     def draft(self) -> str:
-        """The unsent text that was kept last; empty without one."""
+        """The last unsent text; empty without one."""
         with self._database.read() as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (_DRAFT,)).fetchone()
             return str(typed_row(row, (str,))[0]) if row else ""
 
     def keep_draft(self, text: str) -> None:
-        """Keep an unsent text for the next session, replacing the last one."""
+        """Store the unsent text for the next session, replacing the last one."""
         with self._database.write() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)",
@@ -85,7 +85,7 @@ class History:
             )
 
     def recent_models(self) -> list[RecentModel]:
-        """Models loaded lately, the latest first; at most MOST_MODELS."""
+        """Recently loaded models, the latest first; at most MOST_MODELS."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT path, support, lookup, name, used_ms FROM recent_models "

@@ -1,4 +1,4 @@
-"""Conversations read from JSON that anyone may have written: checked whole before anything is kept."""
+"""Import of conversations from untrusted JSON, which is checked completely before anything is stored."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _sentences(name: str) -> Iterator[None]:
     try:
         yield
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # msgspec's message names the field; what it quotes of the file is short and printable.
+        # msgspec's message names the field; its quotes from the file are short and printable.
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise StoreError(f"{name} cannot be imported: {one_line(why[:300])}. {_GIVE}", "input") from None
     except _Refused as refused:
@@ -85,11 +85,11 @@ def _sentences(name: str) -> Iterator[None]:
 
 
 class _Refused(Exception):
-    """Part of a sentence: what in the document does not hold."""
+    """What is wrong with the document, as part of a sentence."""
 
 
 def _check_tree(document: ConversationDocument) -> None:
-    """That messages form a tree, and that every number in the document leads somewhere."""
+    """Check that the messages form a tree, and that every number in the document exists."""
     seen: set[int] = set()
     for message in document.messages:
         if message.id in seen:
@@ -137,7 +137,7 @@ def _insert_message(
     try:
         steps = msgspec.json.decode(message.steps, type=list[Step])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        # Within the transaction the second would be taken for an error of the database.
+        # Within the transaction the second would be reported as an error of the database.
         why = shortened(error, 200)
         raise _Refused(f"the steps of message {message.id} cannot be read ({why})") from None
     _check_steps(message, steps)
@@ -178,10 +178,10 @@ def _insert_message(
 
 
 def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
-    """That a reply's steps make up its text and its thinking, and stand in their order."""
+    """Check that a reply's steps are in order and make up its text and its thinking."""
     if message.role != "assistant" and (steps or message.thinking):
         what = "steps" if steps else "thinking"
-        raise _Refused(f"message {message.id} has {what} but is no reply")
+        raise _Refused(f"message {message.id} has {what} but is not a reply")
     if not steps:
         return
     text = _said(steps, thinking=False if message.thinking else None) + message.tail

@@ -1,4 +1,4 @@
-"""What the schema's steps need besides SQL: readers of what earlier versions stored, which never changes."""
+"""Readers of data stored by earlier versions, which the schema's steps need besides SQL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNREADABLE = (
 
 def steps_from_columns(connection: sqlite3.Connection) -> None:
     """Fill the table ``steps`` from ``batches`` and ``tunings``. A reply whose batches are damaged gets a row
-    that says as much when it is read."""
+    that raises an error when it is read."""
     tunings: dict[int, Tuning] = {}
     for (message,) in connection.execute("SELECT DISTINCT message FROM batches ORDER BY message").fetchall():
         try:
@@ -54,7 +54,7 @@ def steps_from_columns(connection: sqlite3.Connection) -> None:
 def _steps_of(connection: sqlite3.Connection, message: int, tunings: dict[int, Tuning]) -> list[Step]:
     (row,) = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,))
     text, thinking = typed_row(row, (str, str))
-    # Where a message has no thinking of its own, its text is that of all tokens.
+    # If a message has no separate thinking, its text is that of all tokens.
     sides, at = (text, thinking), [0, 0]
     found: list[Step] = []
     for batch in connection.execute(

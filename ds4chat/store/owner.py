@@ -1,6 +1,6 @@
-"""Which process writes a reply, and whether it still lives.
+"""Which process writes a reply, and whether it is still alive.
 
-By this a start tells an abandoned reply from one that another ds4chat is writing.
+A starting ds4chat uses this to tell abandoned replies from those that another one is writing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import platform
 from pathlib import Path
 
 STALE_MS = 10 * 60 * 1000
-"""A reply that was not written to for this long has no living writer, where the process cannot be asked. A
-writer touches its reply far more often than that."""
+"""A reply that was not written to for this long is abandoned, if the process cannot be queried. A writer
+touches its reply far more often than that."""
 
 
 def this_process() -> str:
@@ -36,7 +36,7 @@ def lives(owner: str | None, updated_ms: int, now_ms: int) -> bool:
         return fresh
     if not _exists(int(pid)):
         return False
-    # A process id is given again; with the start time it is one of a kind.
+    # Process ids are reused; with the start time they are unique.
     return started == _started(int(pid)) if started else fresh
 
 
@@ -62,8 +62,8 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """Clock ticks from boot to the process's start; empty where the system does not tell."""
-    # The command's name, in parentheses, may hold blanks and parentheses itself.
+    """Clock ticks from boot to the process's start; empty if the system does not report it."""
+    # The command's name, in parentheses, may contain blanks and parentheses.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 

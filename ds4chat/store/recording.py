@@ -1,8 +1,8 @@
-"""A reply kept while it is written: the prompt before the engine is asked, the reply at least every second.
+"""Storing a reply while it runs: the prompt before the engine is asked, the reply at least every second.
 
-What comes of a reply is appended by any thread, which waits for nothing. What writes may wait for the disk,
-and is called by one thread at a time: in a chat by that of a Writer (ds4chat.store.writer). A write that
-fails (full disk, locked database) changes nothing, and is repeated whole by the next one.
+Any thread appends events without waiting. Writing may wait for the disk, and is done by one thread at a time:
+in a chat by that of a Writer (ds4chat.store.writer). A write that fails (full disk, locked database) changes
+nothing, and the next one repeats it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERVAL = 0.7
 one."""
 
 HEARTBEAT = 60.0
-"""Seconds after which a reply is touched although nothing came, so that it does not look abandoned."""
+"""Seconds after which a reply is touched even without events, so that it does not look abandoned."""
 
 _STATES: dict[str, State] = {"cancelled": "stopped", "error": "failed"}
 
@@ -37,14 +37,14 @@ class Request:
     """What a reply is an answer to."""
 
     prompt: str | None
-    """The user's new message; None: the reply answers ``parent``, as when it is asked for again."""
+    """The user's new message; None: the reply answers ``parent``, as in a retry."""
     conversation: int | None = None
-    """None: that of the parent, or a new one."""
+    """None: the parent's, or a new one."""
     parent: int | None = None
-    """The message that the prompt follows (without a prompt: that is answered)."""
+    """The message that the prompt follows, or without a prompt the one that is answered."""
     system: str | None = None
-    """The system prompt that it is asked under; empty: none; None: that of the path so far. Where the path
-    has another one, a system message says so from here on."""
+    """The system prompt in force; empty: none; None: the path's. If the path has another one, a system
+    message changes it from here on."""
     model: ModelIdentity | None = None
     support: ModelIdentity | None = None
     drafter: str = ""
@@ -72,21 +72,21 @@ class ReplyRecorder:
         self.message: int | None = None
         """The reply."""
         self.over = False
-        """Its end is written, or nothing more of it can be."""
+        """The reply's end is written, or nothing more can be written."""
         self._database = database
         self._conversations = Conversations(database, wall)
         self._clock = clock
         self._events: list[Recorded] = []
-        """What came and is not written yet."""
+        """Events that are not written yet."""
         self._written = clock()
 
     def append(self, *events: Recorded) -> None:
-        """Have what came written by the next ``flush``. Any thread may call it."""
+        """Queue events for the next ``flush``. Any thread may call this."""
         self._events.extend(events)
 
     @property
     def saved(self) -> bool:
-        """Everything that came so far is in the database."""
+        """All events so far are in the database."""
         return self.message is not None and not self._events
 
     def open(self, request: Request) -> None:
@@ -97,9 +97,9 @@ class ReplyRecorder:
         self.conversation, self.prompt, self.message = conversation, prompt, message
 
     def flush(self) -> None:
-        """Write what came since the last call; nothing at all, as a sign of life, after HEARTBEAT. An end is
-        on disk when this returns. Raises StoreError, and then all of it is kept for the next call."""
-        # One operation each: other threads append meanwhile.
+        """Write the events since the last call; without any, touch the reply after HEARTBEAT. An end is on
+        disk when this returns. Raises StoreError, and then all events are kept for the next call."""
+        # Each is atomic: other threads append at the same time.
         events = self._events[:]
         if self.message is None or self.over:
             return
@@ -124,7 +124,7 @@ class ReplyRecorder:
         self._written = self._clock()
 
     def _insert(self, connection: sqlite3.Connection, request: Request) -> tuple[int, int | None, int]:
-        """The conversation, where it is new, the prompt, and the reply, still empty."""
+        """Write the conversation if it is new, the prompt, and the empty reply."""
         made, parent, conversation, prompt = self._conversations, request.parent, request.conversation, None
         if conversation is None:
             conversation = made.create() if parent is None else made.message(parent).conversation

@@ -1,4 +1,4 @@
-"""The database's schema: one step for each version, each applied once and never changed afterwards.
+"""The database's schema: one step per version, applied once and never changed afterwards.
 
 ``PRAGMA user_version`` is the number of steps applied. To change the schema, append a step.
 

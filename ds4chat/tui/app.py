@@ -1,4 +1,4 @@
-"""The application: themes, keys, screens and shutdown. What is chatted about is the chat screen's."""
+"""The application: themes, keys, screens and shutdown. The chat screen does the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path, usable_log
-from ds4chat.settings.model_sampling import for_file, take_sampling
+from ds4chat.settings.model_sampling import apply_model_sampling, for_file
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
@@ -66,13 +66,13 @@ if TYPE_CHECKING:
 MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
 """Fields of Settings that a load from the chat may change."""
 MOST_PROBLEMS = 5
-"""Problems that are shown at the start; more would cover the screen."""
+"""Most problems shown at the start; more would cover the screen."""
 LEAVE_SECONDS = 3.0
 """Seconds that leaving may take after a signal."""
 
 
 class ChatApp(App[int]):
-    """The chat. ``engine`` is an EngineClient or anything with its interface; None makes one."""
+    """The chat. ``engine`` is an EngineClient or anything with its interface; None creates one."""
 
     TITLE = "ds4chat"
     ENABLE_COMMAND_PALETTE = True
@@ -102,21 +102,22 @@ class ChatApp(App[int]):
         use_own_parser()
         super().__init__()
         self._printable = PrintableFilter()
-        # The trace of an uncaught exception quotes texts: only without colours can it be told from them.
+        # The traceback of an uncaught exception quotes texts, which may contain colours: print it without
+        # any.
         self.error_console = Console(stderr=True, color_system=None, markup=False, highlight=False)
         self._settings = settings
         self._asked_with: dict[Load, Settings] = {}
-        """The settings that each load was asked for with."""
+        """The settings of each requested load."""
         self.config_path = config_path or paths.config_file()
         self.log_path = log_path(settings)
         self.first_conversation: int | None = None
-        """The store's number of the conversation to begin with; None: a new one."""
+        """The store's number of the conversation to open; None: a new one."""
         self.parting = ""
-        """Printed when the screen is gone: a sentence of what could not be kept."""
+        """Printed after the screen is closed: a sentence about what could not be stored."""
         self._owns_process = False
         self._by_force: threading.Timer | None = None
         self._left = False
-        """The conversation is kept and the screen closed."""
+        """The conversation is stored and the screen closed."""
         self._problems = list(problems)
         self._sources = dict(sources or {})
         self._from_sources = settings
@@ -142,8 +143,8 @@ class ChatApp(App[int]):
         self._commands = ChatCommands(self.chat_screen, self.load, lambda: self._settings.presets)
 
     def on_key(self, event: events.Key) -> None:
-        """A letter typed right after the key that opened a field goes into the field. It was sent to what had
-        the focus before, where it may be the key of a command: in the history, d deletes."""
+        """Send a letter typed right after the key that opened a field to the field. It was sent to the widget
+        that had the focus before, where it may be the key of a command: in the history, d deletes."""
         field = self.focused
         # A field keeps the letters that are sent to itself.
         if isinstance(field, Input) and event.is_printable and event.character:
@@ -167,7 +168,7 @@ class ChatApp(App[int]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a notice. Most quote a file, a path or an error: brackets in them are no markup."""
+        """Show a notice. Most quote a file, a path or an error: brackets in them are not markup."""
         super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -193,7 +194,7 @@ class ChatApp(App[int]):
             self.call_after_refresh(self.load)
 
     def _catch_signals(self) -> None:
-        """Leave in order when the terminal closes or the process is told to end.
+        """Shut down regularly when the terminal closes or the process gets a signal.
 
         The handlers are Python's own, not the event loop's: the loop may be waiting for a terminal that is
         gone, and then only a handler of this kind still runs.
@@ -208,7 +209,7 @@ class ChatApp(App[int]):
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             try:
                 signal.signal(number, leave)
-            except ValueError:  # not in the main thread: somebody else runs this app
+            except ValueError:  # not in the main thread: another program runs this app
                 return
 
     def run(self, *args: Any, **options: Any) -> int | None:
@@ -220,7 +221,7 @@ class ChatApp(App[int]):
         return code
 
     def _leave_in_time(self, code: int) -> None:
-        """Leave by force once LEAVE_SECONDS are over."""
+        """End the process by force after LEAVE_SECONDS."""
         if self._by_force is None and self._owns_process:
             self._by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
             self._by_force.daemon = True
@@ -231,7 +232,7 @@ class ChatApp(App[int]):
         the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
         gone."""
         if self._left:
-            # All is kept and the terminal given back: what hangs is a thread that nobody needs any more.
+            # Everything is stored and the terminal restored: only a thread that nobody needs hangs.
             with suppress(OSError):
                 os.write(sys.stderr.fileno(), f"{self.parting}\n".encode() if self.parting else b"")
             os._exit(code)
@@ -272,11 +273,11 @@ class ChatApp(App[int]):
         return with_tuning(self._settings, self.chat_screen.dock_view.tuning.unpaused(self.chat.tuning))
 
     def on_settings_changed(self, event: SettingsChanged) -> None:
-        """Keep what was changed; it is written when the user saves."""
+        """Keep a change; it is written when the user saves."""
         self._settings = replace(self._settings, **event.changes)
 
     def load(self, **changes: Any) -> None:
-        """Load models by the settings with these fields changed."""
+        """Load models with these fields of the settings changed."""
         settings = replace(self.settings, **changes)
         try:
             command = load_of(settings, chosen_sampling(self._sources))
@@ -288,28 +289,28 @@ class ChatApp(App[int]):
         self.chat_screen.draw_frame()
 
     def load_stopped(self) -> None:
-        """A load was stopped: the settings are again those of the model that a reload loads."""
+        """A load was stopped: restore the settings of the model that a reload loads."""
         asked = self._asked_with.get(self.chat.load_command) if self.chat.load_command else None
         if asked is not None:
             changes: dict[str, Any] = {name: getattr(asked, name) for name in MODEL_SETTINGS}
             self._settings = replace(self._settings, **changes)
 
     def action_load_demo(self) -> None:
-        """Load the demo, in the depth that it has where none is set."""
+        """Load the demo, with its own depth if none is set."""
         unset = self._sources.get("mtp-draft", "default") == "default"
         if unset and self.settings.mtp_draft == Settings().mtp_draft:
             self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
         self.load(demo=True, model="", mtp="", server="")
 
     def _take_sampling(self, model: ModelInfo) -> None:
-        """What the model asks for holds where nothing else is set."""
-        self._settings, self._from_sources, self._sources = take_sampling(
+        """Use the model's own sampling where nothing else is set."""
+        self._settings, self._from_sources, self._sources = apply_model_sampling(
             self.settings, self._from_sources, self._sources, dict(model.sampling)
         )
         self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
 
     def action_save(self) -> None:
-        """Write the settings, once every change made before this is among them."""
+        """Save the settings, including every change made before this."""
         self.call_later(self._save)
 
     def _save(self) -> None:
@@ -342,7 +343,7 @@ class ChatApp(App[int]):
             gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
-        """The settings screen saved: take over what may change while the chat runs."""
+        """The settings screen saved: apply what may change while the chat runs."""
         self._settings = event.settings
         self.chat.think = event.settings.think
         self.chat.max_tokens = event.settings.predict
@@ -355,7 +356,7 @@ class ChatApp(App[int]):
         self.notify(f"Saved to {event.path}.", markup=False)
 
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
-        """A named preset is written at once, and nothing else of the settings."""
+        """Save a named preset at once, and no other settings."""
         from ds4chat.settings.save import SaveError, save_preset
 
         presets = {**self._settings.presets, event.name: event.values}
@@ -374,13 +375,13 @@ class ChatApp(App[int]):
         self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
     def on_demo_chosen(self, event: DemoChosen) -> None:
-        """The picker's choice, too."""
+        """The picker's choice of the demo."""
         self.action_load_demo()
 
     # -- slash commands
 
     def run_command(self, text: str) -> bool:
-        """Run a slash command; False when it cannot be done, which was then said."""
+        """Run a slash command; False if it failed, which was then reported."""
         return self._commands.run(text)
 
     def on_command_chosen(self, event: CommandChosen) -> None:
@@ -401,7 +402,7 @@ class ChatApp(App[int]):
             self.push_screen(HelpScreen(collect_keys(self), usage_rows(), wanted))
 
     def action_models(self, get: str | None = None) -> None:
-        """Choose a model; with ``get``, words or USER/REPO, begin with what the hub has."""
+        """Choose a model; with ``get``, words or USER/REPO, start with the hub."""
         from ds4chat.tui.models.screen import ModelPicker
 
         command = self.chat.load_command
@@ -429,7 +430,7 @@ class ChatApp(App[int]):
 
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
     def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
-        """Read a conversation, or (None) what became of the one on the screen."""
+        """Read a conversation, or with None the current one after changes in the history."""
         from ds4chat.store import StoreError
 
         recorder = self.chat.recorder
@@ -445,11 +446,11 @@ class ChatApp(App[int]):
             self.post_message(ConversationRead(found, message, at))
 
     def on_conversation_read(self, event: ConversationRead) -> None:
-        """Go on with a stored conversation, unless a reply was begun meanwhile."""
+        """Continue a stored conversation, unless a reply was started in the meantime."""
         if event.conversation is not None and self.chat.resume(event.conversation):
             self.chat_screen.show_conversation()
         if event.message is not None:
-            # The rows have their places only once the conversation was laid out.
+            # Rows have positions only after the layout.
             self.call_after_refresh(self.chat_screen.show_message, event.message, event.at)
 
     def action_settings(self, wanted: str = "") -> None:
@@ -468,7 +469,7 @@ class ChatApp(App[int]):
         return [theme.name for theme in self._themes.themes]
 
     def action_theme(self, name: str = "") -> None:
-        """Choose the colours, or take the theme of this name. Raises CommandError where there is none."""
+        """Open the theme picker, or use the theme of this name. Raises CommandError if there is none."""
         from ds4chat.tui.settings.theme_picker import ThemePicker
 
         if not name:
@@ -514,7 +515,7 @@ class ChatApp(App[int]):
             self.push_screen(ExplorerScreen(opener(self.chat, source), lambda: self.chat.tuning))
 
     def on_token_picked(self, event: TokenPicked) -> None:
-        """The explorer lies over the chat: what it picks comes here."""
+        """Show the token picked in the explorer, which is on top of the chat."""
         self.chat_screen.token_picked(event)
 
     def on_tuning_changed(self, event: TuningChanged) -> None:
@@ -531,7 +532,7 @@ class ChatApp(App[int]):
     # -- leaving
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy through the terminal, and through the system's own tool where there is one."""
+        """Copy through the terminal, and through the system's own tool if there is one."""
         super().copy_to_clipboard(text)
         self._copy_outside(text)
 
@@ -558,8 +559,8 @@ def run(
     *,
     go_on: bool = False,
 ) -> int:
-    """Open the chat; the exit code. ``loaded`` is what was read of the settings, for its problems. ``go_on``:
-    with the conversation that was written to last."""
+    """Open the chat; the exit code. ``loaded``: the settings with their problems. ``go_on``: open the most
+    recent conversation."""
     from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
     from ds4chat.tui.recorder import StoreRecorder
 

@@ -1,4 +1,4 @@
-"""What the engine does besides answering: a check or a comparison, as the controller sees either."""
+"""Work of the engine besides answering: a check or a comparison."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ds4chat.engine.events import Event, Generate, Replay, Replayed
 
 
 class Aside(Protocol):
-    """One or more requests, asked one after the other."""
+    """One or more requests, sent one after the other."""
 
     state: Literal["checking", "comparing"]
-    """The chat's while it runs."""
+    """The chat's state while it runs."""
     number: int
-    """Of the reply that it has decoded now."""
+    """Number of the reply that it decodes now."""
 
     @property
     def over(self) -> bool:
-        """Nothing more is to be asked."""
+        """There are no more requests."""
 
     def next_command(self, new_number: Callable[[], int]) -> Replay | Generate:
-        """What to ask the engine next."""
+        """The next request."""
 
-    def take(self, event: Event) -> bool:
-        """Take in an event, whosever it is; True where it ends what was asked last."""
+    def handle(self, event: Event) -> bool:
+        """Process any event; True if it ends the last request."""
 
     def stop(self) -> None:
         """The user stopped it, or the engine is gone."""
@@ -44,8 +44,8 @@ class Check:
         """The reply to decode again."""
         return Replay(self.number)
 
-    def take(self, event: Event) -> bool:
-        """Its end; what it found is the conversation's."""
+    def handle(self, event: Event) -> bool:
+        """Recognise its end; the conversation keeps the result."""
         return isinstance(event, Replayed) and event.reply == self.number
 
     def stop(self) -> None:

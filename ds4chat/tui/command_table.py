@@ -1,4 +1,4 @@
-"""The slash commands: their table, and a typed line read against it. What they do is the chat screen's."""
+"""The table of slash commands, and parsing of typed lines. The chat screen runs them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Command:
     name: str
     help: str
     argument: str = ""
-    """What follows it, as the help shows it; in brackets where it may be left out."""
+    """Its argument, as the help shows it; in brackets if it is optional."""
     aliases: tuple[str, ...] = ()
     completes: Completes = ""
-    """What its argument is, for completion."""
+    """The kind of its argument, for completion."""
     action: str = ""
-    """Name of the key binding that does the same; empty where none does."""
+    """Name of the key binding that does the same; empty without one."""
 
     @property
     def usage(self) -> str:
@@ -30,16 +30,16 @@ class Command:
 
     @property
     def needs_argument(self) -> bool:
-        """It does nothing without its argument."""
+        """The argument is required."""
         return bool(self.argument) and not self.argument.startswith("[")
 
 
 COMMANDS: tuple[Command, ...] = (
     Command("help", "Keys and commands; with words, those that mention them", "[WORDS]", action="app.help"),
     Command("new", "Begin a new conversation", aliases=("clear",)),
-    Command("history", "Stored conversations: find, read, export, go on with one", action="app.history"),
-    Command("retry", "Answer the last prompt anew", aliases=("regenerate",), action="chat.retry"),
-    Command("continue", "Go on with a reply that was cut or stopped", action="chat.go_on"),
+    Command("history", "Stored conversations: find, read, export, continue", action="app.history"),
+    Command("retry", "Answer the last prompt again", aliases=("regenerate",), action="chat.retry"),
+    Command("continue", "Continue a reply that was cut or stopped", action="chat.go_on"),
     Command(
         "edit",
         "Edit a prompt in its place: the last one, or the N-th from the last",
@@ -55,10 +55,10 @@ COMMANDS: tuple[Command, ...] = (
         "undo", "Take back the last prompt and its reply; 'tuning': the last change of a setting", "[tuning]"
     ),
     Command(
-        "stop", "Stop the reply and keep what came, or a check, a comparison or a load", action="chat.back"
+        "stop", "Stop the reply and keep its text, or a check, a comparison or a load", action="chat.back"
     ),
     Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
-    Command("get", "Get a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
+    Command("get", "Download a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
     Command("reload", "Load the model again, for drafts as deep as is set now"),
     Command(
         "mtp",
@@ -69,15 +69,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "draft",
-        "Most tokens drafted a step: 1 to 16, or auto",
+        "Most tokens drafted per step: 1 to 16, or auto",
         "[N|auto]",
         aliases=("depth",),
         completes="depth",
     ),
     Command("margin", "Accept drafts from this probability ratio on; 1 is exact", "[0..1]"),
     Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
-    Command("temp", "Temperature; 0 takes the likeliest token", "[F]"),
-    Command("preset", "Take the values of a preset; alone, list them", "[NAME]"),
+    Command("temp", "Temperature; 0 picks the likeliest token", "[F]"),
+    Command("preset", "Apply a preset; without a name, list them", "[NAME]"),
     Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
     Command("try", "Send one of three prompts that show what the demo's drafts do", "[1|2|3]"),
     Command("system", "The system prompt of this conversation; '-' removes it", "[TEXT]"),
@@ -121,7 +121,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("panels", "Open or close the panels", action="chat.panels"),
     Command("unqueue", "Drop the prompts that wait"),
-    Command("theme", "Choose the colours; with a name, take that theme", "[NAME]", completes="theme"),
+    Command("theme", "Choose the colours; with a name, use that theme", "[NAME]", completes="theme"),
     Command("settings", "All settings; with words, those that mention them", "[WORDS]"),
     Command("save", "Save the settings as they are now", action="app.save"),
     Command(
@@ -149,12 +149,12 @@ class Parsed:
 
 
 class CommandError(Exception):
-    """The line names no command, lacks the argument that it needs or has one that it does not take; the text
+    """The line is not a command, lacks its argument or has one that the command does not take; the text
     is a sentence."""
 
 
 def is_command(text: str) -> bool:
-    """The text is meant as a command: one line that begins with a slash and a letter, and is no path."""
+    """The text is a command: one line that begins with a slash and a letter, and is not a path."""
     head = text.split(maxsplit=1)[0] if text.strip() else ""
     return text.startswith("/") and "\n" not in text.strip() and head[1:2].isalpha() and "/" not in head[1:]
 

@@ -1,4 +1,4 @@
-"""What the chat does, without a screen: commands to the engine, its events folded into the conversation.
+"""The chat without a screen: sends commands to the engine, and turns its events into the conversation.
 
 The states of the engine as the chat sees it:
 
@@ -69,7 +69,7 @@ EngineState = Literal[
 decoded again and compared. comparing: a prompt is answered under two settings."""
 
 LOCK_SECONDS = 1.0
-"""How long a method waits for another thread that is in one: longer only where that one hangs."""
+"""How long a method waits for another thread in one: longer only if that one hangs."""
 KILL_AFTER = 3.0
 """Seconds after which a second stop ends an engine that does not take the first one."""
 
@@ -82,8 +82,8 @@ ENDED_BY_USER = (
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a load or the reading of a prompt is."""
+class EngineProgress:
+    """Progress of a load or of reading a prompt."""
 
     stage: str = ""
     fraction: float = 0.0
@@ -95,7 +95,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Frame:
-    """What one frame brought: what is to be drawn anew."""
+    """The changes of one frame, which have to be redrawn."""
 
     started: list[Reply] = field(default_factory=list)
     """Replies asked for, their prompt the turn before each."""
@@ -104,12 +104,12 @@ class Frame:
     grown: Reply | None = None
     """The reply that gained something."""
     revised: Reply | None = None
-    """The reply whose steps are known better now."""
+    """The reply whose steps were revised."""
     ended: Reply | None = None
     engine: bool = False
     """The engine's state or progress changed."""
     failed: bool = False
-    """What was asked for could not be loaded."""
+    """A requested load failed."""
     notices: list[Notice] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
 
@@ -190,7 +190,7 @@ class Chat:
         self.conversation = Conversation(system=system)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
-        self.progress = Progress()
+        self.progress = EngineProgress()
         self.loaded: Loaded | None = None
         self.load_command: Load | None = None
         self.trouble = ""
@@ -246,7 +246,7 @@ class Chat:
         if self.state == "loading" and not (self._killed or waited):
             self._kill()
         self.loaded, self.trouble = None, ""
-        self.progress = Progress(stage="starting the engine")
+        self.progress = EngineProgress(stage="starting the engine")
         self.state = "loading"
         self._watchdog.expect("loading")
         if self._killed:
@@ -396,7 +396,7 @@ class Chat:
         if self.state != "ready":
             return False
         self._aside, self._stopped_at = aside, None
-        self.state, self.progress, self._changed = aside.state, Progress(), True
+        self.state, self.progress, self._changed = aside.state, EngineProgress(), True
         self._watchdog.expect("reading")
         self.engine.send(aside.next_command(self.next_number))
         return True
@@ -425,7 +425,7 @@ class Chat:
         self.recorder.started(self.conversation, reply)
         self.reply = reply
         self.state = "saving"
-        self.progress = Progress()
+        self.progress = EngineProgress()
         self._stopped_at = None
         self._started.append(reply)
         self._ask_when_kept()
@@ -463,7 +463,7 @@ class Chat:
             else:
                 self._flush(recorded)
                 self._other(event, frame)
-            if self._aside is not None and self._aside.take(event):
+            if self._aside is not None and self._aside.handle(event):
                 self._aside_answered(self._aside)
         self._flush(recorded)
         warning = self._warn()
@@ -500,7 +500,7 @@ class Chat:
         if self.state == "reading":
             self.state = "writing"
             frame.engine = True
-        self.reply.take(step)
+        self.reply.add_step(step)
         self.session.fold(step)
         frame.steps.append(step)
         frame.grown = self.reply
@@ -511,7 +511,7 @@ class Chat:
         if running is None or event.reply != running.number:
             return
         self._watchdog.sign("reading")
-        self.progress = Progress("reading", done=event.done, total=event.total)
+        self.progress = EngineProgress("reading", done=event.done, total=event.total)
         frame.engine = True
         if self.reply is None:
             return
@@ -527,7 +527,7 @@ class Chat:
             return  # sent before its process was ended
         if isinstance(event, Loading):
             self._watchdog.sign("loading")
-            self.progress = Progress(event.stage, event.fraction)
+            self.progress = EngineProgress(event.stage, event.fraction)
             frame.engine = True
         elif isinstance(event, Loaded):
             self._loaded(event)

@@ -48,7 +48,7 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a token stands in its reply's steps, and what decided it."""
+    """A token's place in its reply's steps, and what decided it."""
 
     step: Step
     index: int
@@ -79,14 +79,14 @@ class Reply:
     """A sentence that says why it is not complete."""
     stats: Stats = field(default_factory=Stats)
     lossy: bool = False
-    """A token was accepted by its ratio alone, or would have been: the mode was approximate."""
+    """A token was accepted only by its ratio, or would have been: the mode was approximate."""
     thinking_tokens: int = 0
     key: int | None = None
     """The recorder's number for it."""
     versions: tuple[int, ...] = ()
     """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
     before: Reply | None = None
-    """The reply, cut or stopped, that this one goes on with."""
+    """The cut or stopped reply that this one continues."""
     _first: list[int] = field(default_factory=list)
     """Index in ``tokens`` of each step's first token."""
 
@@ -114,7 +114,7 @@ class Reply:
 
     @property
     def whole_answer(self) -> str:
-        """The answer with that of the replies that it goes on with before it."""
+        """The answer, preceded by those of the replies that it continues."""
         return (self.before.whole_answer if self.before else "") + self.answer
 
     @property
@@ -124,14 +124,14 @@ class Reply:
             return self.thinking_tail
         return "".join(t.text for t in self.tokens if t.thinking) + self.thinking_tail
 
-    def take(self, step: Step) -> None:
+    def add_step(self, step: Step) -> None:
         """Append a step's tokens."""
         self.state = "streaming"
         self._append(step)
         self.stats.fold(step)
 
     def revise(self, revised: Revised) -> None:
-        """Take these steps instead of all that came: a server told only at the end what they were."""
+        """Replace all steps: a server reported only at the end what they were."""
         self.steps, self.tokens, self._first, self.thinking_tokens = [], [], [], 0
         for step in revised.steps:
             self._append(step)
@@ -145,7 +145,7 @@ class Reply:
         self.lossy |= step.tuning.mode == "approximate"
 
     def end(self, ended: Ended) -> None:
-        """The engine says that it is over."""
+        """The engine ended the reply."""
         self.ended = ended
         self.tail, self.thinking_tail = ended.tail, ended.thinking_tail
         states: dict[str, ReplyState] = {"stop": "complete", "cancelled": "stopped", "error": "failed"}
@@ -154,12 +154,12 @@ class Reply:
         self.stats.fold(ended)
 
     def crash(self, died: EngineDied) -> None:
-        """The engine died under it; what came stays."""
+        """The engine died; the text so far stays."""
         self.state = "crashed"
         self.trouble = died.message
 
     def own_end(self, reason: FinishReason, detail: str = "") -> Ended:
-        """The end of this reply as far as the chat knows it, for one that the engine gave no end."""
+        """The end of this reply as far as the chat knows it, if the engine did not send one."""
         stats = self.stats
         return Ended(
             reply=self.number,
@@ -177,7 +177,7 @@ class Reply:
         )
 
     def place(self, token: int) -> Place | None:
-        """Where a token stands; None when this reply's steps are not at hand. Raises IndexError."""
+        """A token's place; None if this reply's steps are unknown. Raises IndexError."""
         if not self.steps:
             return None
         position = bisect_right(self._first, range(len(self.tokens))[token]) - 1
@@ -200,7 +200,7 @@ class Reply:
         return None
 
     def token_of(self, step: int, index: int) -> int | None:
-        """Index in ``tokens`` of a step's token; None where there is no such step or token."""
+        """Index in ``tokens`` of a step's token; None if there is no such step or token."""
         guess = step - self.steps[0].index if self.steps else 0
         if not 0 <= guess < len(self.steps) or self.steps[guess].index != step:
             return None
@@ -212,7 +212,7 @@ Turn = UserTurn | Reply
 
 @dataclass(slots=True)
 class Conversation:
-    """The turns on the screen, one path through the conversation's tree."""
+    """The turns on the screen: one path through the conversation's tree."""
 
     system: str = ""
     turns: list[Turn] = field(default_factory=list)
@@ -220,12 +220,12 @@ class Conversation:
     key: int | None = None
     """The recorder's number for it."""
     dropped: int = 0
-    """How many of the oldest prompts, with their replies, the engine is not asked with."""
+    """Number of the oldest prompts that are left out, with their replies, of requests to the engine."""
 
     def messages(self) -> tuple[Message, ...]:
-        """What the engine is asked with: all turns so far, a reply and what goes on with it as one. A reply
-        without an answer is left out, and so is a prompt at which the engine died, which would end it again
-        and again; only a retry asks it anew."""
+        """The messages of a request: all turns so far, with a reply and its continuation as one. Replies
+        without an answer are left out, and so are prompts at which the engine died, which would kill it
+        again; only a retry sends such a prompt."""
         found = [Message("system", self.system)] if self.system.strip() else []
         prompts = 0
         for turn in self._standing():
@@ -243,14 +243,14 @@ class Conversation:
         return tuple(found)
 
     def messages_to_last_prompt(self) -> tuple[Message, ...]:
-        """What the newest prompt was asked with; empty without one."""
+        """The messages of the newest prompt's request; empty without one."""
         prompts = [i for i, turn in enumerate(self.turns) if isinstance(turn, UserTurn)]
         if not prompts:
             return ()
         return replace(self, turns=self.turns[: prompts[-1] + 1]).messages()
 
     def _standing(self) -> list[Turn]:
-        """The turns without replies that crashed and their prompts. One that was gone on with stands."""
+        """The turns without crashed replies and their prompts. A crashed reply that was continued stays."""
         found: list[Turn] = []
         after: Turn | None = None
         died = False
@@ -274,48 +274,49 @@ class Conversation:
         return next((t for t in reversed(self.turns) if isinstance(t, Reply) and t.number == number), None)
 
     def drop_reply(self) -> bool:
-        """Take the newest reply off the end, so that its prompt can be answered anew; False without one."""
+        """Remove the newest reply, so that its prompt can be answered again; False without one."""
         if self.turns and isinstance(self.turns[-1], Reply):
             self.turns.pop()
         return bool(self.turns)
 
     def drop_exchange(self) -> str | None:
-        """Take the newest prompt and its reply off the end; the prompt's text, or None without one."""
+        """Remove the newest prompt and its reply; the prompt's text, or None without one."""
         while self.turns and isinstance(self.turns[-1], Reply):
             self.turns.pop()
         last = self.turns.pop() if self.turns else None
         return last.text if isinstance(last, UserTurn) else None
 
     def cut_before(self, turn: Turn) -> None:
-        """Take this turn and all after it off the end; nothing where it is not here."""
+        """Remove this turn and all after it, if it is here."""
         del self.turns[next((i for i, t in enumerate(self.turns) if t is turn), len(self.turns)) :]
 
 
 class Recorder(Protocol):
-    """Keeps conversations as they happen. Nothing here but ``versions``, ``switched`` and ``export`` may
-    raise, and nothing but those and ``close`` waits for a disk: a store in trouble says so itself."""
+    """Stores conversations while they happen. Only ``versions``, ``switched`` and ``export`` raise, and only
+    these and ``close`` wait for a disk: ``news`` reports a failing store."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
-        """A reply is asked for; the turn before it may be new. The engine is not asked before ``kept``."""
+        """A reply is requested; the turn before it may be new. The engine gets the request only once
+        ``kept``."""
 
     def kept(self, reply: Reply) -> bool:
-        """The prompt of the reply started last is on disk, or ``news`` said why it is not."""
+        """The prompt of the reply started last is on disk, or ``news`` says why it is not."""
 
     def number_on_disk(self, conversation: Conversation) -> int:
-        """The number under which the conversation is kept on disk; 0 where it is not."""
+        """The number of the conversation on disk; 0 if it is not there."""
 
     def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """What came of the reply since the last call, in order; at most once a frame."""
+        """Events of the reply since the last call, in order; at most once per frame."""
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
         """The reply is over."""
 
     def checked(self, reply: Reply) -> None:
-        """A check timed plain decoding of the reply, which is over."""
+        """A check measured plain decoding of the finished reply."""
 
     def went_back(self, conversation: Conversation) -> None:
-        """Turns were taken off the end of the path shown, and stay in the tree; or what comes next is to be
-        asked under another system prompt."""
+        """Turns were removed from the end of the path shown, and stay in the tree; or the next prompt has
+        another system prompt."""
 
     def prompts(self) -> list[str]:
         """Prompts of earlier sessions, oldest first."""
@@ -327,30 +328,30 @@ class Recorder(Protocol):
         """The unsent text of the last session."""
 
     def keep_draft(self, text: str) -> None:
-        """Unsent text to offer again next time; empty: none."""
+        """Store the unsent text for the next session; empty: none."""
 
     def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Models were loaded; they answer what is asked from now on."""
+        """Models were loaded, and answer from now on."""
 
     def recent_models(self) -> list[str]:
-        """Paths of the targets loaded lately, the latest first."""
+        """Paths of recently loaded targets, the latest first."""
 
     def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """Of each message that is not alone in its place of the conversation's tree, all that are there,
-        oldest first. It may wait. Raises StoreError."""
+        """For each message of the conversation's tree that has siblings, all messages in its place, oldest
+        first. May wait. Raises StoreError."""
 
     def switched(
         self, conversation: Conversation, message: int, number: Callable[[], int]
     ) -> Conversation | None:
-        """The conversation on the path through this message; None where that cannot be. ``number`` gives
-        the next reply's number. It may wait. Raises StoreError."""
+        """The conversation on the path through this message; None if it is not stored. ``number`` gives the
+        next reply's number. May wait. Raises StoreError."""
 
     def export(self, conversation: Conversation, path: Path) -> None:
-        """Write the conversation to a new file, in the form of its ending. It may wait. Raises StoreError,
-        which says why the file cannot be written."""
+        """Write the conversation to a new file, in the form of its ending. May wait. Raises StoreError, which
+        says why the file cannot be written."""
 
     def news(self) -> list[Notice]:
-        """What the user is to be told of the store since the last call."""
+        """Notices about the store since the last call."""
 
     def close(self) -> str:
-        """Write what is left; a sentence if something of it is lost, else empty."""
+        """Write what is left; a sentence if something is lost, else empty."""

@@ -1,4 +1,4 @@
-"""A conversation that is in no store, as a file: the very document that the store would write."""
+"""Export of a conversation that is not stored, as the same document that the store would write."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def export_unsaved(conversation: Conversation, path: Path, targets: Mapping[str,
 
 
 def _kept(store: Store, conversation: Conversation, targets: Mapping[str, ModelInfo]) -> int:
-    """The conversation's number in the store, which it is put into turn by turn."""
+    """Put the conversation into the store turn by turn; its number there."""
     key = store.conversations.create(conversation.title)
     at = store.conversations.under_system(key, None, conversation.system)
-    # A copy: the running reply's turn may come and its steps grow meanwhile.
+    # A copy, because turns and steps of a running reply may be added in the meantime.
     for turn in list(conversation.turns):
         if isinstance(turn, Reply):
             at = _keep_reply(store, turn, Request(None, key, at, conversation.system), targets)

@@ -21,19 +21,19 @@ INTRODUCTION = (
     "The target then checks all guesses in one pass, which costs little more than writing a single token.",
     "Guesses that match its own choice are accepted together, and at the first that does not, its own token "
     "is taken instead.",
-    "In exact mode the text is therefore what the target alone would have written; only the speed changes.",
+    "In exact mode the text is therefore what the target itself would have written; only the speed changes.",
     "It pays where many guesses are accepted and a pass over several tokens is cheap, and costs time where "
     "not: the × figure says which.",
-    "Depth is how many tokens are guessed a step; auto lets ds4chat choose by what it measures.",
+    "Depth is how many tokens are guessed per step; auto lets ds4chat choose by what it measures.",
 )
 """What MTP is, in six sentences."""
 
 LEGEND: tuple[tuple[str, str], ...] = (
-    ("accepted", "a draft that the target took"),
+    ("accepted", "a draft that the target confirmed"),
     ("corrected", "the target's own token, where it rejected a draft"),
     ("bonus", "the target's token after drafts that were all accepted: it came for free"),
     ("plain", "a token of a step in which no draft was judged"),
-    ("approximate", "a draft taken for its ratio alone: only with a margin below 1"),
+    ("approximate", "a draft accepted only by its ratio, with a margin below 1"),
 )
 """The looks of tokens, and what each means."""
 
@@ -43,9 +43,9 @@ class Term:
     """One word."""
 
     name: str
-    """As it stands on the screen."""
+    """As shown on the screen."""
     place: str
-    """The panel it stands in, as its title says; "text" for the transcript and the status line."""
+    """The title of its panel; "text" for the transcript and the status line."""
     means: str
     unit: str = ""
     good: str = ""
@@ -56,7 +56,7 @@ class Term:
 
     @property
     def sentences(self) -> str:
-        """All of it, as sentences."""
+        """Everything as sentences."""
         parts = [f"{self.means}."]
         parts += [f"Unit: {self.unit}."] if self.unit else []
         parts += [f"Good: {self.good}."] if self.good else []
@@ -107,7 +107,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "lossy",
         _A,
-        "Drafts accepted by their ratio alone, where the target would have written another token",
+        "Drafts accepted only by their ratio, where the target would have written another token",
         "tokens",
         "0: the text is the target's own",
         "/margin 1 is exact",

@@ -1,4 +1,4 @@
-"""What the widgets and screens tell the chat screen: small messages, nothing that happens per token."""
+"""Messages from widgets and screens to the chat screen and the app; none is sent per token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ds4chat.tui.conversation import Conversation
 
 @dataclass
 class TuningChanged(Message):
-    """The user changed what may change while a reply runs."""
+    """The user changed the tuning."""
 
     tuning: Tuning
     """In force from the next step on."""
@@ -23,10 +23,10 @@ class TuningChanged(Message):
 
 @dataclass
 class PromptSubmitted(Message):
-    """The user sent what stands in the prompt."""
+    """The user sent the prompt."""
 
     text: str
-    """The whole prompt, folded pastes written out. Never empty."""
+    """The whole prompt, with folded pastes expanded. Never empty."""
 
 
 @dataclass
@@ -50,16 +50,16 @@ class ModelChosen(Message):
     support: str
     """Path of the support GGUF, "embedded", or "" for none."""
     lookup: bool
-    """Draft by lookup, alone or before the support model."""
+    """Draft by lookup, without or before the support model."""
 
 
 class DemoChosen(Message):
-    """The user chose the demo, which brings its own support model."""
+    """The user chose the demo, which comes with its own support model."""
 
 
 class SettingsChanged(Message):
-    """The user changed settings in the chat; what that does is done already. Posted to the app itself, in
-    whose order of messages a save comes after it."""
+    """The user changed settings in the chat, which have been applied already. Posted to the app, so that a
+    later save includes them."""
 
     def __init__(self, **changes: Any) -> None:
         """``changes`` are fields of Settings."""
@@ -79,7 +79,7 @@ class SettingsSaved(Message):
 
 @dataclass
 class ConversationRead(Message):
-    """What was chosen in the history came from the store."""
+    """The store has read what the user chose in the history."""
 
     conversation: Conversation | None
     """To go on with: its path shown, with the replies' tokens and steps; empty: a new one; None: the one on
@@ -100,7 +100,7 @@ class CommandChosen(Message):
 
 @dataclass
 class CommandRequested(Message):
-    """The user asked for a slash command elsewhere than in the prompt, such as by a click."""
+    """The user requested a slash command outside the prompt, such as by a click."""
 
     text: str
     """The command as it would be typed, slash included."""

@@ -1,4 +1,4 @@
-"""The chat's conversations in the store: written as they happen, read back to go on with.
+"""The chat's conversations in the store: written while they happen, and read to continue them.
 
 A thread writes, and the chat never waits for it longer than PROMPTLY. A store in trouble never stops the
 chat: what could not be written stays in memory and is tried again; the user is told once when that begins and
@@ -26,7 +26,7 @@ from ds4chat.tui.export import export_unsaved
 
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
 STALLED = (
-    "The disk with the conversations does not answer, so the last prompt is not kept yet. It is written as "
+    "The disk with the conversations does not answer, so the last prompt is not stored yet. It is written as "
     "soon as the disk answers; /export FILE writes a copy elsewhere."
 )
 SILENT = "The database did not answer in time; another program may hold it."
@@ -35,18 +35,18 @@ PROMPTLY = 0.03
 """Seconds that the chat waits for a prompt to be on disk before it draws on and looks again: a disk at rest
 takes less, and then the engine is asked at once."""
 SILENCE = 10.0
-"""Seconds after which a write that neither ends nor fails is said: longer than the patience with a lock."""
+"""Seconds after which a write that neither ends nor fails is reported: longer than the wait for a lock."""
 LAST_WAIT = PATIENCE_MS / 1000 + 1.0
-"""Seconds that leaving waits for what is left: as long as one attempt takes."""
+"""Seconds that leaving waits for pending writes: as long as one attempt takes."""
 
 T = TypeVar("T")
 
 
 class StoreRecorder:
-    """The Recorder that writes to a store. Nothing raises here but what reads or exports conversations."""
+    """The Recorder that writes to a store. Only methods that read or export conversations raise."""
 
     def __init__(self, store: Store) -> None:
-        """Read what a session wants of the last one; that may wait for the disk, what follows does not."""
+        """Read the data of the last session, which may wait for the disk."""
         self.store = store
         self._news: deque[Notice] = deque([Notice("warning", store.trouble)] if store.trouble else [])
         self._prompts = self._read(store.history.prompts) or []
@@ -54,24 +54,24 @@ class StoreRecorder:
         recent = self._read(store.history.recent_models) or []
         self._models = list(dict.fromkeys(model.path for model in recent))
         self._reply: Reply | None = None
-        """The newest one; only it can still grow."""
+        """The newest reply, the only one that can still grow."""
         self._recorder = store.recorder()
-        """What keeps it. It is appended to here, and writes in the writer's thread."""
+        """Stores the reply: appended to here, and written in the writer's thread."""
         self._opening: Ticket | None = None
         """Its first write."""
         self._opened_at = 0.0
         self._loaded: Loaded | None = None
         self._targets: dict[str, ModelInfo] = {}
-        """Models that were loaded, by the names that replies give."""
+        """Loaded models, by the names that replies give."""
         self._told = ""
         self._lost = ""
-        """Why the store could not be closed in order, as a sentence."""
+        """Why the store could not be closed, as a sentence."""
         self._writer = Writer(self._beat, INTERVAL)
 
     # -- replies
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
-        """Have the prompt, if it is new, and an empty reply written; ``kept`` says when they are."""
+        """Queue writing the prompt, if it is new, and an empty reply; ``kept`` says when they are on disk."""
         turns = conversation.turns
         at = next(i for i in reversed(range(len(turns))) if turns[i] is reply)
         asked = turns[at - 1] if at else None
@@ -83,7 +83,7 @@ class StoreRecorder:
 
         def open_() -> None:
             self._list_again(conversation.key)
-            # What came before has its number by now.
+            # Earlier turns have numbers by now.
             recorder.open(
                 Request(
                     prompt=user.text if user is not None else None,
@@ -110,22 +110,22 @@ class StoreRecorder:
         return self._opening is None or self._opening.over or bool(self._told)
 
     def number_on_disk(self, conversation: Conversation) -> int:
-        """The number of a conversation that the store has in a file; 0 for any other."""
+        """The number of a conversation in a store on disk; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
     def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Have what came written within a second."""
+        """Queue writing the events, which happens within a second."""
         if self._reply is reply:
             self._recorder.append(*events)
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """Have the end written, with all that came before it."""
+        """Queue writing the end, with all earlier events."""
         if self._reply is reply:
             self._recorder.append(end)
             self._put_flush()
 
     def checked(self, reply: Reply) -> None:
-        """Have what the check took written beside the reply."""
+        """Queue writing the time that the check measured."""
 
         def write() -> None:
             if reply.key is not None:
@@ -134,18 +134,18 @@ class StoreRecorder:
         self._writer.put(write)
 
     def went_back(self, conversation: Conversation) -> None:
-        """Let the path shown end where the conversation now ends, under its system prompt."""
+        """End the stored path where the conversation now ends, under its system prompt."""
         last = conversation.turns[-1] if conversation.turns else None
         system = conversation.system
 
-        def stand() -> None:
+        def write() -> None:
             leaf = last.key if last is not None else None
             if conversation.key is not None and (last is None or leaf is not None):
-                self.store.conversations.stand(conversation.key, leaf, system)
+                self.store.conversations.continue_from(conversation.key, leaf, system)
 
-        self._writer.put(stand)
+        self._writer.put(write)
 
-    # -- small things that a next session wants
+    # -- small things for the next session
 
     def prompts(self) -> list[str]:
         """Prompts of earlier sessions, oldest first."""
@@ -164,7 +164,7 @@ class StoreRecorder:
         self._writer.put(lambda: self.store.history.keep_draft(text))
 
     def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Remember the pair, and stamp it on the replies that follow."""
+        """Remember the pair, and store it with the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
         if command.server is not None:
@@ -183,7 +183,7 @@ class StoreRecorder:
     # -- trouble
 
     def news(self) -> list[Notice]:
-        """What the user is to be told of the store since the last call."""
+        """Notices about the store since the last call."""
         trouble = self._writer.trouble
         if not trouble and self._opening is not None and not self._opening.over:
             trouble = STALLED if monotonic() - self._opened_at > SILENCE else ""
@@ -192,11 +192,12 @@ class StoreRecorder:
         elif self._told and not trouble:
             self._news.append(Notice("info", RECOVERED))
         self._told = trouble
-        # The writer's thread may have more meanwhile.
+        # The writer's thread may add more in the meantime.
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def settle(self, seconds: float) -> bool:
-        """Wait until all up to now is written, at most so long; whether it is. Any thread may call it."""
+        """Wait until everything so far is written, at most this long; whether it is. Any thread may call
+        this."""
         return self._put_flush().wait(seconds)
 
     def close(self) -> str:
@@ -204,14 +205,14 @@ class StoreRecorder:
         else empty. Any thread may call it, and again."""
         if self._writer.close(self._close_store, LAST_WAIT):
             return self._lost
-        return f"The last of this chat could not be kept. {self._writer.trouble or SILENT}"
+        return f"The end of this chat could not be stored. {self._writer.trouble or SILENT}"
 
     def _close_store(self) -> None:
         self._flush(self._recorder)
         try:
             self.store.close()
         except sqlite3.Error as error:
-            self._lost = f"The conversations could not be closed in order: {error}."
+            self._lost = f"The database of conversations could not be closed: {error}."
 
     # -- reading
 
@@ -234,7 +235,7 @@ class StoreRecorder:
         path = self.store.conversations.path(current.key)
         shown = [message.id for message in path if message.role != "system"]
         keys = [turn.key for turn in current.turns]
-        # A turn without a number is not in the store yet, and would be lost from the screen.
+        # A turn without a number is not stored yet, and would disappear from the screen.
         moved = shown != keys and None not in keys
         return self.opened(current.key, number) if moved else None
 
@@ -252,7 +253,7 @@ class StoreRecorder:
         self.settle(LAST_WAIT)
         if conversation.key is None:
             return None
-        self.store.conversations.switch(message)
+        self.store.conversations.show_branch(message)
         known = {turn.key: turn for turn in conversation.turns if turn.key is not None}
         found = read_conversation(self.store, conversation.key, number, known)
         found.dropped = conversation.dropped
@@ -291,11 +292,11 @@ class StoreRecorder:
             if error.kind != "gone":
                 raise
             self._news.append(
-                Notice("warning", f"{error} The reply is not kept; /export writes it to a file.")
+                Notice("warning", f"{error} The reply is not stored; /export writes it to a file.")
             )
 
     def _list_again(self, key: int | None) -> None:
-        """A conversation that is gone on with, here or in another ds4chat, is not deleted any more."""
+        """Restore a conversation that is continued after it was deleted, here or in another ds4chat."""
         if key is not None and self.store.conversations.get(key).deleted_ms is not None:
             self.store.conversations.restore(key)
 
@@ -309,7 +310,7 @@ class StoreRecorder:
 
 
 class NullRecorder:
-    """The Recorder that keeps nothing: for a chat without a store."""
+    """The Recorder that stores nothing: for a chat without a store."""
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
         """Kept nowhere."""
@@ -356,13 +357,13 @@ class NullRecorder:
         return []
 
     def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """None: what is taken off the screen is gone."""
+        """None: what is removed from the screen is gone."""
         return {}
 
     def switched(
         self, conversation: Conversation, message: int, number: Callable[[], int]
     ) -> Conversation | None:
-        """There is one path alone."""
+        """There is only one path."""
         return None
 
     def export(self, conversation: Conversation, path: Path) -> None:
@@ -409,9 +410,9 @@ def _reply(store: Store, message: Message, number: int) -> Reply:
     tail, trouble = message.tail, message.detail
     try:
         for step in store.steps(message.id, number):
-            reply.take(step)
+            reply.add_step(step)
     except StoreError as error:
-        # Its records cannot be read: the text alone is better than nothing.
+        # Its records cannot be read: show at least the text.
         reply = Reply(number, name, key=message.id)
         trouble = str(error)
     thinking_tail = message.thinking.removeprefix("".join(t.text for t in reply.tokens if t.thinking))

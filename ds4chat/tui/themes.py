@@ -1,4 +1,4 @@
-"""Theme files: what ships with ds4chat and what lies in the user's folder, checked, as Textual themes.
+"""Theme files, shipped with ds4chat and in the user's folder, checked, as Textual themes.
 
 A theme is a TOML file whose stem is its name. ``[base]`` holds Textual's own colours, ``[colors]`` the
 colours of tokens and charts, ``[styles]`` (optional) how an origin looks beside its colour, ``[variables]``
@@ -73,14 +73,13 @@ as no two are the same. Each is the CSS variable ``$<name>-style``."""
 STYLE_WORDS = frozenset({"none", "bold", "italic", "underline", "reverse", "strike", "dim"})
 SECTIONS = ("dark", "ansi", "base", "colors", "styles", "variables")
 MAX_BYTES = 256 << 10
-"""A theme file is a few kilobytes; a larger one is something else and is not read."""
+"""A theme file has a few kilobytes; a file larger than this is not read."""
 
 
 def load_themes(user_dir: Path | None) -> tuple[list[Theme], list[str]]:
     """Every theme, sorted by name, and one sentence for each problem found in any file.
 
-    A file in ``user_dir`` takes the place of a shipped theme of the same name. A folder that does not exist
-    has no themes; that is no problem.
+    A file in ``user_dir`` replaces a shipped theme of the same name. A missing folder is not a problem.
     """
     found: dict[str, Theme] = {}
     problems: list[str] = []
@@ -142,7 +141,7 @@ def variable_defaults(dark: bool = True) -> dict[str, str]:
 
 
 class ThemeFolder:
-    """Registers all themes with an app and takes up changes of the user's files while it runs."""
+    """Registers all themes with an app and reloads the user's files when they change."""
 
     POLL_SECONDS = 1.0
     LOAD_SECONDS = 2.0
@@ -161,7 +160,7 @@ class ThemeFolder:
         self.themes: list[Theme] = []
 
     def load(self) -> None:
-        """Read every file, register its theme, and draw the current theme anew if it is one of them."""
+        """Read every file, register its theme, and redraw if it is the current one."""
         try:
             self._seen = within(self.LOOK_SECONDS, lambda: _stamps(self._user_dir))
             self.themes, problems = within(self.LOAD_SECONDS, lambda: load_themes(self._user_dir))
@@ -301,7 +300,7 @@ def _is_color(key: str, value: object, ansi: bool, problems: list[str]) -> bool:
     except ColorParseError:
         color = None
     if color is None:
-        problems.append(f"{key} is {value!r}, which is no colour; write one like '#8bd49c'.")
+        problems.append(f"{key} is {value!r}, which is not a colour; write one like '#8bd49c'.")
         return False
     if color.ansi is not None and not ansi:
         problems.append(f"{key} is {value!r}, a colour of the terminal's palette; that needs ansi = true.")

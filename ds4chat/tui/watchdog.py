@@ -1,4 +1,4 @@
-"""When the engine has been silent for too long: arithmetic over signs of life, without a screen."""
+"""Detects when the engine is silent for too long. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Literal
 Phase = Literal["loading", "reading", "writing"]
 
 FACTOR = 20.0
-"""A step that takes this many times its usual is suspicious,"""
+"""A step that takes this many times its usual time is suspicious,"""
 LEAST_SECONDS = 30.0
 """and never one that takes less than this."""
 REMEMBERED = 32
-"""Steps from which the usual is taken."""
+"""Number of steps that the usual time is computed from."""
 
 _WHAT: dict[Phase, str] = {"loading": "part of a load", "reading": "part of a prompt", "writing": "step"}
 
 
 class Watchdog:
-    """Says for how long the engine may be silent, and when it was longer. It ends nothing."""
+    """Says how long the engine may be silent, and when it was longer. It does not end the engine."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -32,19 +32,19 @@ class Watchdog:
         }
 
     def expect(self, phase: Phase | None) -> None:
-        """From now on a sign of life is expected; None: no longer."""
+        """Expect signs of life from now on; None: no longer."""
         self._phase = phase
         self._since = self._clock()
 
     def sign(self, phase: Phase, seconds: float | None = None) -> None:
-        """A sign of life came; what it reports took ``seconds``, or the time since the last sign."""
+        """A sign of life arrived; what it reports took ``seconds``, or the time since the last sign."""
         now = self._clock()
         self._usual[phase].append(now - self._since if seconds is None else seconds)
         self._phase, self._since = phase, now
 
     @property
     def limit(self) -> float:
-        """Seconds of silence from which the user is asked."""
+        """Seconds of silence after which the user is warned."""
         return max(LEAST_SECONDS, FACTOR * self._typical)
 
     @property

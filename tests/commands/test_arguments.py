@@ -14,7 +14,7 @@ from ds4chat.commands import bench, chat
 from ds4chat.commands import main as cli
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.ds4_differences import DIFFERENCES
-from ds4chat.commands.options import BenchOptions, Shot
+from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import range_of
 
@@ -107,12 +107,12 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         ),
         (
             ["-p", "a", "--prompts-file", "f"],
-            "--prompts-file brings its own prompts: leave -p and --prompt-file out.",
+            "--prompts-file has its own prompts: leave out -p and --prompt-file.",
         ),
-        (["--demo", "-m", "a", "-p", "b"], "--demo and -m each name the model: leave one of them out."),
+        (["--demo", "-m", "a", "-p", "b"], "--demo and -m both name the model: leave one of them out."),
         (
             ["config", "write", "--demo", "-m", "a"],
-            "--demo and -m each name the model: leave one of them out.",
+            "--demo and -m both name the model: leave one of them out.",
         ),
         (
             ["-m", "a\udcff.gguf", "-p", "b"],
@@ -121,30 +121,30 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         (["--x\x1b[31m"], "--x\\x1b[31m is not an option; ds4chat -h lists them."),
         (
             ["-p", "a"],
-            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+            "There is no model: name a file with -m FILE or a server with --server URL, or use --demo.",
         ),
         (["-p", ""], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", " \n"], "The prompt is empty: give a text with -p, --prompt-file or through a pipe."),
         (["-p", "a\udcff"], "The prompt given with -p is not valid UTF-8 at byte 1: convert it to UTF-8."),
-        ([], "The chat needs a terminal, and there is none here: give a prompt with -p TEXT."),
+        ([], "The chat needs a terminal, and this is not one: give a prompt with -p TEXT."),
         (
             ["hello"],
-            '"hello" is no command, and a prompt goes with -p: ds4chat -p "...". ds4chat -h says more.',
+            '"hello" is not a command, and a prompt needs -p: ds4chat -p "...". ds4chat -h says more.',
         ),
         (
             ["bnech"],
-            '"bnech" is no command, and a prompt goes with -p: ds4chat -p "...". Did you mean the command '
+            '"bnech" is not a command, and a prompt needs -p: ds4chat -p "...". Did you mean the command '
             "bench? ds4chat -h says more.",
         ),
         (["-m", "a", "bench"], "The command comes first: ds4chat bench ..."),
         (
             ["-m", "a", "hi"],
-            '"hi" is no command, and a prompt goes with -p: ds4chat -p "...". ds4chat -h says more.',
+            '"hi" is not a command, and a prompt needs -p: ds4chat -p "...". ds4chat -h says more.',
         ),
-        (["inspect"], "ds4chat inspect takes FILE and, if you like, SUPPORT; or --demo."),
+        (["inspect"], "ds4chat inspect takes FILE and optionally SUPPORT; or --demo."),
         (
             ["inspect", "a", "--demo"],
-            "--demo names the demo's own files: leave FILE out, or leave --demo out.",
+            "--demo inspects the demo's files: leave out FILE, or --demo.",
         ),
         (
             ["inspect", "a", "--jsn"],
@@ -154,11 +154,11 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
         (["bench", "x", "-m", "a"], 'ds4chat bench takes options only, not "x".'),
         (
             ["bench"],
-            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+            "There is no model: name a file with -m FILE or a server with --server URL, or use --demo.",
         ),
         (
             ["check"],
-            "There is no model: name a file with -m FILE or a server with --server URL, or take --demo.",
+            "There is no model: name a file with -m FILE or a server with --server URL, or use --demo.",
         ),
         (["config"], "ds4chat config takes path, show, defaults, check or write. It needs one of them."),
         (
@@ -166,13 +166,13 @@ def test_a_prompt_may_begin_with_anything(text: str) -> None:
             'ds4chat config takes path, show, defaults, check or write. "chekc" is not one of them. Did you '
             "mean check?",
         ),
-        (["config", "path", "x"], '"x" is no folder of ds4chat: it takes config, data, cache or log.'),
+        (["config", "path", "x"], '"x" is not a folder of ds4chat: choose config, data, cache or log.'),
         (["config", "show", "x"], 'ds4chat config show takes no further word "x".'),
         (["config", "defaults", "--temp", "1"], "--temp goes with show and write, not with defaults."),
         (["config", "show", "--force"], "--force goes with write, not with show."),
         (
             ["config", "check", "a", "--config", "b"],
-            "--config means nothing to ds4chat config check a: leave it out.",
+            "ds4chat config check a does not use --config: leave it out.",
         ),
         (
             ["logs", "export", "1", "--format", "xml"],
@@ -254,7 +254,7 @@ def test_the_one_shot_gets_the_settings_and_the_prompt(home: Path, monkeypatch: 
     settings, shot, sources = calls[0]
     assert (settings, shot) == (
         Settings(model="a", predict=3),
-        Shot("hi\n", json=True, raw=True, ignore_eos=True),
+        OneShotOptions("hi\n", json=True, raw=True, ignore_eos=True),
     )
     assert [key for key, source in sources.items() if source != "default"] == ["model", "predict"]
 
@@ -267,12 +267,12 @@ def test_many_prompts_come_from_lines_or_from_json_lines(home: Path, monkeypatch
     assert cli.main(["-m", "a", "--prompts-file", str(lines), "--parallel", "2"]) == 7
     assert cli.main(["-m", "a", "--prompts-file", str(objects)]) == 7
     assert [call[1] for call in calls] == [
-        Shot(None, parallel=2, prompts=("one", "  two ")),
-        Shot(None, parallel=1, prompts=("one\nmore", "two")),
+        OneShotOptions(None, parallel=2, prompts=("one", "  two ")),
+        OneShotOptions(None, parallel=1, prompts=("one\nmore", "two")),
     ]
 
 
-@pytest.mark.parametrize(("text", "said"), [("", "holds no prompt"), ("{}", "line 1"), ('"a"\n[', "line 2")])
+@pytest.mark.parametrize(("text", "said"), [("", "has no prompts"), ("{}", "line 1"), ('"a"\n[', "line 2")])
 def test_a_file_without_prompts_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
@@ -330,7 +330,7 @@ def test_an_unforeseen_error_is_a_sentence_and_its_trace_is_kept(
     monkeypatch.setattr("ds4chat.commands.logs.main", broken)
     assert cli.main(["logs"]) == 1
     assert capsys.readouterr().err == (
-        f"ds4chat: An unforeseen error ended this: RuntimeError: boom. The trace is in {home}/crash.log; "
+        f"ds4chat: Unexpected error: RuntimeError: boom. The traceback is in {home}/crash.log; "
         "please report it.\n"
     )
     assert "in broken" in (home / "crash.log").read_text()
@@ -404,8 +404,8 @@ def test_a_file_with_problems_is_written_anew_only_with_force_and_that_is_said(
     file.write_text("mtp-draft = 17\ntemp = 0.5\n")
     assert cli.main(["config", "write"]) == 2
     assert capsys.readouterr().err == (
-        f"ds4chat: {file} exists already: with --force it is written anew and its values are kept, all but "
-        f"what is wrong in it. {file}, line 1: mtp-draft = 17 is out of range: it takes 1 to 16, or auto.\n"
+        f"ds4chat: {file} exists already: --force rewrites it and keeps its values, except the "
+        f"invalid ones. {file}, line 1: mtp-draft = 17 is out of range: it takes 1 to 16, or auto.\n"
     )
     assert file.read_text() == "mtp-draft = 17\ntemp = 0.5\n"
     assert cli.main(["config", "write", "--force"]) == 0
@@ -492,7 +492,7 @@ def test_a_relative_home_in_a_folder_that_is_gone_is_told(argv: list[str], tmp_p
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        "ds4chat: DS4CHAT_HOME=x is meant from the folder that this was started in, which is gone. Set it to "
+        "ds4chat: DS4CHAT_HOME=x is relative to the current folder, which is gone. Set it to "
         "a whole path, such as /tmp/ds4chat.\n",
     )
 

@@ -157,6 +157,6 @@ def test_an_error_that_nobody_foresaw_is_printable_too(place: Place, monkeypatch
 
     monkeypatch.setattr("ds4chat.commands.logs.main", fails)
     assert main(["logs"]) == 1
-    assert b"An unforeseen error" in err.written and hostile.leaks(err.written) == []
+    assert b"Unexpected error" in err.written and hostile.leaks(err.written) == []
     traces = list(place.home.rglob("crash.log"))
     assert traces and all(hostile.leaks(trace.read_bytes()) == [] for trace in traces)

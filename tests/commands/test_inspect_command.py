@@ -63,7 +63,7 @@ def test_pair_that_stays_off(tmp_path: Path) -> None:
     draft = kit.whole(tmp_path / "d.gguf", n_layer=1)
     report = inspect_files(model, draft)
     assert report.pair is not None and report.pair.fits and report.pair.kind == "draft-model"
-    assert "Speculation stays off all the same: mamba models keep a recurrent state" in render(report)
+    assert "Speculation stays off anyway: mamba models keep a recurrent state" in render(report)
 
 
 def test_embedded_block(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ def test_a_wrong_command_is_a_sentence_and_exit_code_2(
     [
         (
             ("show", "77"),
-            'no conversation 77. "ds4chat logs list" shows those there are; in the chat, Ctrl+B does.\n',
+            'no conversation 77. "ds4chat logs list" lists them; in the chat, Ctrl+B does.\n',
         ),
         (("export", "77", "--format", "md"), "There is no conversation 77"),
         (

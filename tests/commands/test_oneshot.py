@@ -10,12 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 
-import jsonschema
 import pytest
 import tiny
+from kits.json_schema import validate
 
 END_NOW = " end now"
 
@@ -70,8 +69,7 @@ def test_the_reply_is_all_that_stdout_holds(pair: list[str]) -> None:
 def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
     done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "200", "--mtp-draft", "3", "--json")
     answer = json.loads(done.stdout)
-    schema = json.loads(files("ds4chat.commands").joinpath("oneshot.schema.json").read_text())
-    jsonschema.validate(answer, schema)
+    validate(answer, "AnswerDocument")
     assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
     assert answer["finish_reason"] == "length"
     stats, origins = answer["stats"], Counter(token["origin"] for token in answer["tokens"])
@@ -103,14 +101,13 @@ def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(tiny_d
     assert (done.stdout, done.stderr) == (" it is five\n", " let me see\n")
     done = ds4chat(*model, "-n", "3")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "ended within its thinking" in done.stderr and "--nothink" in done.stderr
+    assert "ended while the model was thinking" in done.stderr and "--nothink" in done.stderr
 
 
 def test_json_has_the_thinking_beside_the_answer(tiny_dir: Path) -> None:
     model = thinking_model(tiny_dir)
     answer = json.loads(ds4chat(*model, "--json").stdout)
-    schema = json.loads(files("ds4chat.commands").joinpath("oneshot.schema.json").read_text())
-    jsonschema.validate(answer, schema)
+    validate(answer, "AnswerDocument")
     assert (answer["text"], answer["thinking"]) == (" it is five", " let me see")
     assert [t.get("thinking") for t in answer["tokens"]] == [True] * 5 + [None] * 3
     cut = json.loads(ds4chat(*model, "--json", "-n", "3").stdout)

@@ -14,12 +14,12 @@ from kits.chat import ended, steps_of
 from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.commands.oneshot import _request
-from ds4chat.commands.options import Shot
+from ds4chat.commands.options import OneShotOptions
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Tuning
 from ds4chat.engine.from_settings import ends_loops
 from ds4chat.engine.loops import LoopDetector
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import LoopingDocument, Stats
 from ds4chat.settings.schema import Settings
 
 
@@ -160,7 +160,7 @@ def test_acceptance_within_a_loop_is_counted_apart() -> None:
     assert (stats.loop_tokens, stats.loop_judged, stats.loop_accepted) == (87, 58, 58)
     assert stats.loop_acceptance == 1.0
     assert stats.acceptance_elsewhere == 2 / 14
-    assert stats.as_json()["looping"] == {"tokens": 87, "judged": 58, "accepted": 58}
+    assert stats.document().looping == LoopingDocument(tokens=87, judged=58, accepted=58)
 
 
 def test_a_reply_without_a_loop_counts_none() -> None:
@@ -228,4 +228,4 @@ def test_a_reply_ends_at_the_token_that_makes_it_a_loop_where_that_is_asked_for(
 def test_whose_replies_end(setting: str, demo: bool, ends: bool) -> None:
     settings = Settings(end_loops=setting, demo=demo)
     assert ends_loops(settings) is ends
-    assert _request(settings, Shot(prompt="x"), "x").end_loops is ends
+    assert _request(settings, OneShotOptions(prompt="x"), "x").end_loops is ends

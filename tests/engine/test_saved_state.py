@@ -263,12 +263,12 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(
     load = load_named(tiny_dir, "llama-draft")
     write = saved_state.SavedStates._write
 
-    def swapped(self, path, target, drafter, tokens, hurried):  # type: ignore[no-untyped-def]
+    def swapped(self, path, target, drafter, tokens, interrupted):  # type: ignore[no-untyped-def]
         state = drafter.state()
         monkeypatch.setattr(drafter, "state", lambda: replace(state, cache=b"rubbish" * 99), raising=False)
         if fails == "target":
             monkeypatch.setattr(target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
-        return write(self, path, target, drafter, tokens, hurried)
+        return write(self, path, target, drafter, tokens, interrupted)
 
     monkeypatch.setattr(saved_state.SavedStates, "_write", swapped)
     saved(load, home)
@@ -396,9 +396,9 @@ def test_all_states_together_take_no_more_than_their_budget_not_even_for_a_while
 
     with_digest = saved_state._with_digest
 
-    def watched(parts: Any, hurried: Any) -> Iterator[memoryview]:
+    def watched(parts: Any, interrupted: Any) -> Iterator[memoryview]:
         during.append(files(home))
-        return with_digest(parts, hurried)
+        return with_digest(parts, interrupted)
 
     monkeypatch.setattr(saved_state, "_with_digest", watched)
     with chat(load) as bench:
@@ -486,9 +486,9 @@ def test_a_deletion_at_any_moment_of_a_save_removes_the_state(
         path.unlink()
 
     def deleted_at(piece: int) -> Callable[..., Iterator[memoryview]]:
-        def pieces(parts: Any, hurried: Any) -> Iterator[memoryview]:
+        def pieces(parts: Any, interrupted: Any) -> Iterator[memoryview]:
             nonlocal looks
-            for looks, part in enumerate(with_digest(parts, hurried)):
+            for looks, part in enumerate(with_digest(parts, interrupted)):
                 if looks == piece:
                     state_file(1).unlink()
                 yield part
@@ -541,7 +541,7 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
         assert restored(bench.ask(prompt + tiny.text(tokens[-4:]) + " old hut", 5)) == len(tokens)
 
 
-def full_disk(parts: Any, hurried: Any) -> Iterator[memoryview]:
+def full_disk(parts: Any, interrupted: Any) -> Iterator[memoryview]:
     yield memoryview(parts[1])[:1000]
     raise OSError(28, "No space left on device")
 
@@ -562,8 +562,8 @@ LONG = 120.0
 """Seconds to wait for what must come; only a broken engine makes a test wait that long."""
 
 ENDLESS_SAVE = """
-def endless(parts, hurried):
-    while not hurried():
+def endless(parts, interrupted):
+    while not interrupted():
         yield b"x"
         time.sleep(0.01)
     raise saved_state._GivenUp
@@ -571,7 +571,7 @@ saved_state._with_digest = endless
 """
 """A disk so slow that no state is ever written to its end."""
 HUNG_SAVE = """
-def hung(parts, hurried):
+def hung(parts, interrupted):
     yield b"x" * 100_000
     time.sleep(3600)
 saved_state._with_digest = hung
@@ -663,7 +663,7 @@ def test_the_engine_process_keeps_a_conversation_over_a_restart(
     answer = Answer()
     for event in seen:
         if isinstance(event, Step | Ended):
-            answer.take(event)
+            answer.collect(event)
     client = engine("")
     assert restored_in(ask(client, deepseek(tiny_dir), STORY + " end now" + answer.text + " the old hut"))
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ds4chat.engine.events import Ended, Judged, Origin, Outcome, Phases, Prefill, Step, Token, Tuning
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import Stats, StatsDocument
 
 
 def judged(position: int, accepted: bool, by: str | None = None) -> Judged:
@@ -101,15 +101,15 @@ def test_plain_decoding_is_timed_by_the_passes_alone() -> None:
     stats = folded()
     assert stats.plain.speedup is None
     stats.plain.load_ms = 8.0
-    assert stats.as_json()["plain_tokens_per_s"] == 125.0
-    assert (stats.as_json()["plain_passes"], stats.as_json()["speedup"]) == (0, round(8 * 8 / 48, 4))
+    assert stats.document().plain_tokens_per_s == 125.0
+    assert (stats.document().plain_passes, stats.document().speedup) == (0, round(8 * 8 / 48, 4))
     stats.fold(dataclasses.replace(step(4, ["plain"], [], "plain", 0), baseline=True))
-    assert stats.as_json()["plain_tokens_per_s"] == round(1000 / 11, 4)
-    assert (stats.as_json()["plain_passes"], stats.as_json()["speedup"]) == (1, round(9 * 11 / 60, 4))
+    assert stats.document().plain_tokens_per_s == round(1000 / 11, 4)
+    assert (stats.document().plain_passes, stats.document().speedup) == (1, round(9 * 11 / 60, 4))
 
 
 def test_json_has_the_documented_keys() -> None:
-    assert list(folded().as_json()) == [
+    assert list(StatsDocument.__struct_fields__) == [
         "steps",
         "drafted",
         "judged",
@@ -129,7 +129,7 @@ def test_json_has_the_documented_keys() -> None:
         "speedup",
         "ms",
     ]
-    assert folded().as_json()["ms"] == {
+    assert folded().document().ms == {
         "draft": 4.0,
         "verify": 40.0,
         "accept": 2.0,

@@ -16,7 +16,7 @@ from ds4chat.engine.llama import Model, SpecialToken
 from ds4chat.engine.user_text import (
     Finder,
     Marks,
-    Span,
+    TextRange,
     _as_text,
     forbidden_tokens,
     names_of,
@@ -51,7 +51,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def tokens_of(model: Model, text: str, own: list[Span], structural: tuple[str, ...] = ()) -> list[int]:
+def tokens_of(model: Model, text: str, own: list[TextRange], structural: tuple[str, ...] = ()) -> list[int]:
     specials = model.special_tokens
     forbidden = forbidden_tokens(specials, Finder(names_of(specials)), text, own, structural)
     return tokenize(model, text, own, forbidden)

@@ -145,7 +145,7 @@ def test_told_to_leave_under_a_lock_that_stays_it_leaves_and_says_what_is_lost(
     chat.child.kill(signal.SIGTERM)
     assert chat.leave() == 128 + signal.SIGTERM
     until(lambda: not runs(engine), "the end of the engine")
-    assert "could not be kept" in one_line(chat.raw.decode(errors="replace"))
+    assert "could not be stored" in one_line(chat.raw.decode(errors="replace"))
     assert stored(home) == before
     store = open_store(home / "conversations.db", read_only=True)
     store.close()

@@ -92,8 +92,8 @@ async def test_files_that_cannot_be_loaded_leave_the_conversation(
     }
     async with sat_down(model) as desk:
         assert await desk.ask(SHORT) == " all done"
-        assert "is no file" in await desk.say(f"/model {tmp_path}/no.gguf")
-        assert "is no file" in await desk.say(f"/model {tmp_path}")
+        assert "is not a file" in await desk.say(f"/model {tmp_path}/no.gguf")
+        assert "is not a file" in await desk.say(f"/model {tmp_path}")
         assert desk.chat.state == "ready"
         for name, content in contents.items():
             path = tmp_path / f"{name}.gguf"
@@ -115,7 +115,7 @@ async def test_drafters_that_do_not_fit_leave_the_target_usable(model: Path, tin
         wrong = (
             (str(wrong_kind), "deepseek4"),
             ("embedded", "NextN"),
-            ("/no/file", "is no file"),
+            ("/no/file", "is not a file"),
         )
         for support, word in wrong:
             said = await desk.say(f"/mtp {support}")

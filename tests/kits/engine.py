@@ -47,7 +47,7 @@ class Answer:
     events: list[Event] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
 
-    def take(self, event: Event) -> None:
+    def collect(self, event: Event) -> None:
         self.events.append(event)
         self.stats.fold(event)
 
@@ -111,7 +111,7 @@ class Bench:
         answer, control = Answer(), Control(tuning)
 
         def emit(event: Event) -> None:
-            answer.take(event)
+            answer.collect(event)
             if hook:
                 hook(event, control)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ds4chat.engine.auto.controller import DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.auto.costs import RESTED, CostTable
 
 REGIONS: dict[str, Callable[[int], float]] = {
     "0.50": lambda token: 0.5,
@@ -28,8 +28,8 @@ FIXED = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Milliseconds: verification of 1..17 rows, drafting of 1..16 tokens, what the first and the second step
-    of another size take longer, the rest of a plain and of a drafting step, and what each token of a rest of
-    more than four adds to the draft after it (or to every 256th token, if the rest is that long)."""
+    of another size take longer, the rest of a plain and of a drafting step, and what the
+    first draft after a rest takes longer."""
 
     verify: tuple[float, ...]
     draft: tuple[float, ...]
@@ -84,12 +84,12 @@ class World:
         self._rng = random.Random(seed)
         self._informed = informed
 
-    def reply(self, controller: DepthController, region: str, tokens: int = 256, prompt: int = 48) -> Reply:
+    def reply(self, controller: DepthController, region: str, tokens: int = 256) -> Reply:
         """Answer with so many tokens."""
         rng, machine, right = self._rng, self.machine, REGIONS[region]
         steps: list[tuple[int, int, int, float]] = []
-        at, spent, rows, same, behind = 0, 0.0, 0, 0, prompt
-        controller.begin(prompt)
+        at, spent, rows, same, rested = 0, 0.0, 0, 0, 0
+        controller.begin()
         while at < tokens:
             limit = min(tokens - at - 1, 16)
             depth = controller.choose(limit) if limit else 0
@@ -112,12 +112,8 @@ class World:
             rest = machine.overhead[depth > 0]
             emitted = min(accepted + 1, tokens - at)
             if depth:
-                draft += behind * machine.catch_up if behind > 4 else 0.0
-                behind = accepted + 1
-            else:
-                behind += 1
-                if behind >= 256:
-                    rest, behind = rest + 256 * machine.catch_up, 0
+                draft += machine.catch_up if rested > RESTED else 0.0
+            rested = 0 if depth else rested + 1
             total = verify + draft + rest
             judged = min(drafted, accepted + 1)
             controller.observe(StepCost(depth, drafted, judged, accepted, draft, verify, total, emitted))

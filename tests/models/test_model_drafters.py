@@ -76,7 +76,7 @@ def test_eagle3_reads_layers_as_llama_cpp_counts_them(
 def test_eagle3_for_a_target_that_does_not_give_out_its_layers(architecture: str, tmp_path: Path) -> None:
     target = check_target(kit.whole(tmp_path / "t.gguf", architecture))
     assert misfit(target, eagle3(tmp_path / "e.gguf")) == (
-        "it reads the inputs of the target's layers, which llama.cpp does not give out for the architecture "
+        "it reads the inputs of the target's layers, which llama.cpp does not expose for the architecture "
         f"{architecture}"
     )
 
@@ -169,7 +169,7 @@ def test_draft_model(tiny_dir: Path) -> None:
 
 def test_draft_model_no_smaller_than_the_target(tiny_dir: Path) -> None:
     pair = check_pair(check_target(tiny.build("llama-draft", tiny_dir)), tiny.build("llama", tiny_dir))
-    assert pair.notes and "is no smaller than the target" in pair.notes[0]
+    assert pair.notes and "is not smaller than the target" in pair.notes[0]
 
 
 def test_draft_model_of_another_architecture_and_width(llama: Header, tmp_path: Path) -> None:

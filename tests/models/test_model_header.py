@@ -209,7 +209,7 @@ def test_named_pipe_does_not_hang(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\ud800"])
 def test_paths_that_no_system_takes(name: str) -> None:
-    with pytest.raises(ModelFileError, match=r"(is no path of a file|does not exist)\. Give the path"):
+    with pytest.raises(ModelFileError, match=r"(is not the path of a file|does not exist)\. Give the path"):
         read_header(name)
 
 
@@ -323,15 +323,15 @@ CORRUPT = {
     ),
     "alignment": (
         kit.raw([kit.pair("general.alignment", T.UINT32, struct.pack("<I", 33))]),
-        "its alignment is no power of two",
+        "its alignment is not a power of two",
     ),
     "alignment 0": (
         kit.raw([kit.pair("general.alignment", T.UINT32, bytes(4))]),
-        "its alignment is no power of two",
+        "its alignment is not a power of two",
     ),
     "alignment type": (
         kit.raw([kit.string_pair("general.alignment", "32")]),
-        "its alignment is no power of two",
+        "its alignment is not a power of two",
     ),
     "tensor name": (
         kit.raw([], [kit.tensor("n" * 64, (1,))], bytes(32)),

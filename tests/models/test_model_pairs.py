@@ -24,7 +24,7 @@ def test_whole_models_pass(kind: str, tiny_dir: Path) -> None:
 
 AS_TARGET = {
     "deepseek4-support": (
-        "is a NextN support model, the NextN block alone. "
+        "is a NextN support model, the NextN block without its model. "
         "Give the whole model with -m, and this file with --mtp."
     ),
     "deepseek4-ds4": (
@@ -155,7 +155,7 @@ def test_blocks_that_llama_cpp_has_no_graph_for(architecture: str, tmp_path: Pat
     target = embedded(tmp_path / "f.gguf", architecture)
     assert reason(lambda: check_pair(target, "embedded")) == (
         f"llama.cpp cannot run NextN blocks of the architecture {architecture}, so that of {target.path} "
-        "is of no use. Give a draft model with --mtp FILE, or use --lookup."
+        "cannot be used. Give a draft model with --mtp FILE, or use --lookup."
     )
 
 

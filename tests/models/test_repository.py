@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ds4chat.models import download
-from ds4chat.models.download import Meter, Progress
+from ds4chat.models.download import DownloadProgress, Meter
 from ds4chat.models.repository import (
     HubError,
     HubModel,
@@ -93,15 +93,15 @@ def test_marks_come_from_names_and_from_metadata() -> None:
 def test_speed_and_time_left_are_those_of_the_last_seconds() -> None:
     """1000 bytes of which 100 lie there: 100 in the first second, then 50 a second."""
     clock = iter([0.0, 1.0, 3.0, 5.0, 7.0])
-    seen: list[Progress] = []
+    seen: list[DownloadProgress] = []
     meter = Meter(1000, seen.append, lambda: next(clock))
     meter.restart(100)
     for n in (100, 100, 100, 100):
         meter.add(n)
-    assert seen[0] == Progress(100, 1000, 0.0, None)
-    assert seen[1] == Progress(200, 1000, 100.0, 8.0)
+    assert seen[0] == DownloadProgress(100, 1000, 0.0, None)
+    assert seen[1] == DownloadProgress(200, 1000, 100.0, 8.0)
     # At 7 s what came up to 2 s is forgotten, and 300 s at 3 s is the oldest left: 200 in 4 s.
-    assert seen[4] == Progress(500, 1000, 50.0, 10.0)
+    assert seen[4] == DownloadProgress(500, 1000, 50.0, 10.0)
     assert seen[4].words == " 50%  500 bytes of 1 kB  50 bytes/s  0:10 left"
 
 

@@ -12,7 +12,7 @@ from kits.scripted import accepted_lengths, assert_plain, every_length
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import MAX_DEPTH, Event, Load
 from ds4chat.engine.llama import Context
-from ds4chat.engine.reply import Reply
+from ds4chat.engine.reply import Generation
 from ds4chat.engine.session import Session
 
 PROMPT = " the old mill turns and the old mill turns and the"
@@ -111,7 +111,7 @@ def test_no_draft_is_longer_than_what_a_recurrent_state_can_drop(tiny_dir: Path)
 PHASES = {
     "draft": (Session, "_draft"),
     "verify": (Session, "_verify"),
-    "accept": (Reply, "accept"),
+    "accept": (Generation, "accept"),
     "catch-up": (Session, "_roll_back"),
 }
 

@@ -10,6 +10,7 @@ import pytest
 import tiny
 from kits.engine import END_NOW, PAIRS, load_of, opened
 
+from ds4chat.engine.drafters.hidden import HiddenDrafter
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.events import Event, Generate, Load, LoadError, Notice
 from ds4chat.engine.llama import Context, Floats, Model
@@ -167,7 +168,7 @@ def test_what_is_said_against_a_pair_reaches_the_user(tiny_dir: Path) -> None:
     assert notices == [
         (
             "warning",
-            f"The draft model {support} is no smaller than the target: "
+            f"The draft model {support} is not smaller than the target: "
             "drafting costs as much as it can save.",
         )
     ]
@@ -181,13 +182,12 @@ def test_a_hidden_row_from_the_wrong_position_costs_the_acceptance(
     with opened(load_of(tiny_dir, "deepseek4-nextn", wrong_every=0)) as bench:
         right = bench.ask(n=100, depth=3).stats
         assert right.accepted == right.judged > 0
-    real = NextN._hidden
+    real = NextN._target_rows
 
-    def shifted(self: NextN, rows: int, keep: int) -> Floats:
-        hidden = real(self, rows, rows)
-        return hidden[[max(i - off, 0) for i in range(keep)]]
+    def shifted(self: NextN, rows: int) -> list[Floats]:
+        return [view[[max(i - off, 0) for i in range(rows)]] for view in real(self, rows)]
 
-    monkeypatch.setattr(NextN, "_hidden", shifted)
+    monkeypatch.setattr(NextN, "_target_rows", shifted)
     with opened(load_of(tiny_dir, "deepseek4-nextn", wrong_every=0)) as bench:
         wrong = bench.ask(n=100, depth=3).stats
     assert wrong.acceptance is not None
@@ -229,9 +229,8 @@ def test_a_new_conversation_starts_from_no_pending_row(tiny_dir: Path, name: str
         bench.ask(first, 33, depth=3)
         bench.session.reset()
         drafter = bench.session.drafter
-        if hasattr(drafter, "_feature"):
-            assert drafter._feature is not None
-            assert not drafter._feature.any()
+        if isinstance(drafter, HiddenDrafter):
+            assert (drafter._oldest, drafter._hidden[-1].any()) == (-1, False)
         again = bench.ask(second, 60, depth=3)
     assert (again.ids, again.counts, again.by_position) == (fresh.ids, fresh.counts, fresh.by_position)
 

@@ -49,8 +49,8 @@ def events_of(stem: str, reader: Any) -> list[Any]:
     asked = Asked(request, About(""), Endpoint(Address("http://127.0.0.1:1")), frozenset(), never)
     reply = _Reply(request, asked, found.append, About("", drafter="ngram"))
     reading = Reading(reader)
-    reply.take(reading.feed(recorded(stem)))
-    end = reply.take(reading.finish())
+    reply.pass_on(reading.feed(recorded(stem)))
+    end = reply.pass_on(reading.finish())
     assert end is not None
     found.append(reply.ended(end.reason, "", end))
     return found

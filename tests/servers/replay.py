@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ds4chat.engine.events import Token
-from ds4chat.servers.dialect import Block, End, Piece, Progress, Reader, Revision
+from ds4chat.servers.dialect import Block, End, Piece, PromptProgress, Reader, Revision
 from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.servers.reading import Reading
 
@@ -57,6 +57,6 @@ def end(found: Iterable[Piece]) -> End | None:
     return next((piece for piece in found if isinstance(piece, End)), None)
 
 
-def progress(found: Iterable[Piece]) -> list[Progress]:
+def progress(found: Iterable[Piece]) -> list[PromptProgress]:
     """How its prompt was read."""
-    return [piece for piece in found if isinstance(piece, Progress)]
+    return [piece for piece in found if isinstance(piece, PromptProgress)]

@@ -27,7 +27,7 @@ def ask(server: Server, request: Generate, **address: str) -> Answer:
         forgiving=False,
     )
     answer = Answer()
-    session.generate(request, Control(request.tuning), answer.take)
+    session.generate(request, Control(request.tuning), answer.collect)
     return answer
 
 

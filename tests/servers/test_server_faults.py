@@ -56,7 +56,7 @@ def ask(opened: AnySession, hook: Callable[[Event, Control], None] | None = None
     answer, control = Answer(), Control(request.tuning)
 
     def emit(event: Event) -> None:
-        answer.take(event)
+        answer.collect(event)
         if hook:
             hook(event, control)
 

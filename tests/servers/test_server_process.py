@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-import jsonschema
 import pytest
+from kits.json_schema import validate
 from servers.replay import recorded
 from servers.scripted import MODELS, Asked, Connection, Handler, openai, says, scripted
 
@@ -29,7 +29,6 @@ from ds4chat.engine.events import (
     Step,
 )
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "ds4chat/commands/oneshot.schema.json").read_text())
 REQUEST = Generate(1, messages=(Message("user", "hi"),))
 
 
@@ -135,7 +134,7 @@ def test_the_one_shot_and_its_json_over_a_server() -> None:
         asked = [request.json() for request in server.seen("/completion")]
     assert text.returncode == 0 and text.stdout.startswith("This is a classic example of"), text.stderr
     answer = json.loads(told.stdout)
-    jsonschema.validate(answer, SCHEMA)
+    validate(answer, "AnswerDocument")
     assert [token["origin"] for token in answer["tokens"][:6]] == [
         "plain",
         *["accepted"] * 3,

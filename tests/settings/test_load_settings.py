@@ -72,7 +72,7 @@ def test_a_switch_set_to_a_word_for_off_is_on_and_says_so(tmp_path: Path) -> Non
     result = loaded(tmp_path, env={"DS4_MTP_STRICT": "off"})
     assert result.settings.mtp_strict
     assert result.warnings == [
-        "DS4_MTP_STRICT=off switches it on: only 0, an empty value or no variable at all is off."
+        "DS4_MTP_STRICT=off switches it on: to switch it off, set it to 0 or unset it."
     ]
 
 
@@ -183,8 +183,7 @@ def test_an_unknown_table_is_a_warning_and_an_unknown_key_a_problem(tmp_path: Pa
         "flavour is not a known key; ds4chat config defaults lists them."
     ]
     assert result.warnings == [
-        f"{tmp_path / 'config.toml'}: The table [preset] is not known here and is left alone; did you mean "
-        "[presets]?"
+        f"{tmp_path / 'config.toml'}: The table [preset] is unknown and is ignored; did you mean [presets]?"
     ]
 
 

@@ -166,7 +166,7 @@ def test_a_preset_holds_only_speculation_and_sampling() -> None:
     assert "theme" not in PRESET_KEYS
     presets = BY_KEY["presets"]
     assert check(presets, {"a": {"mtp-draft": "2", "temp": 1}}) == {"a": {"mtp-draft": 2, "temp": 1.0}}
-    with pytest.raises(SettingError, match=r"^presets.a: theme is no option of speculation or sampling"):
+    with pytest.raises(SettingError, match=r"^presets.a: theme is not an option of speculation or sampling"):
         check(presets, {"a": {"theme": "paper"}})
     with pytest.raises(SettingError, match="did you mean mtp-margin"):
         check(presets, {"a": {"mtp-margn": 1}})

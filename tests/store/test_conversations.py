@@ -51,7 +51,7 @@ def test_an_edit_is_a_branch_beside_the_old_message(store: Store) -> None:
     assert texts(store, conversation) == ["one", "1", "zwei"]
     assert store.conversations.versions(conversation) == dict.fromkeys((second, edited), (second, edited))
     # Back on the old branch, its answer is shown again.
-    assert store.conversations.switch(second) == answer
+    assert store.conversations.show_branch(second) == answer
     assert texts(store, conversation) == ["one", "1", "two", "2"]
 
 
@@ -75,9 +75,9 @@ def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
 def test_rewind_takes_messages_off_the_path_and_keeps_them(store: Store) -> None:
     conversation, _, answer = exchange(store, "one", "1")
     exchange(store, "two", "2", conversation)
-    store.conversations.rewind(conversation, answer)
+    store.conversations.set_leaf(conversation, answer)
     assert texts(store, conversation) == ["one", "1"]
-    store.conversations.rewind(conversation, None)
+    store.conversations.set_leaf(conversation, None)
     assert texts(store, conversation) == []
     assert len(store.conversations.messages(conversation)) == 4
 
@@ -200,7 +200,7 @@ def test_a_damaged_path_that_leads_in_a_circle_ends(store: Store) -> None:
     with store.database.write() as connection:
         connection.execute("UPDATE messages SET parent = ? WHERE id = ?", (answer, first))
     assert [m.id for m in store.conversations.path(conversation)] == [first, answer]
-    assert store.conversations.switch(first) == answer
+    assert store.conversations.show_branch(first) == answer
 
 
 def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
@@ -228,7 +228,7 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
         lambda made: made.message(9),
         lambda made: made.edit(9, "x"),
         lambda made: made.fork(9),
-        lambda made: made.switch(9),
+        lambda made: made.show_branch(9),
     ],
 )
 def test_what_does_not_exist_is_said_so(store: Store, act) -> None:

@@ -88,7 +88,7 @@ def everything(store: Store) -> Iterator[Callable[[], object]]:
             yield lambda number=number, form=form: list(chunks(store, number, form))
     yield lambda: conversations.rename(1, "another")
     yield lambda: conversations.fork(2)
-    yield lambda: conversations.switch(3)
+    yield lambda: conversations.show_branch(3)
     yield lambda: conversations.under_system(1, 2, "be brief")
 
 
@@ -181,7 +181,7 @@ def test_on_the_command_line_it_is_damage_and_no_fault_of_ds4chat(
     connection.commit()
     connection.close()
     assert main(["logs", "list"]) == 1
-    assert "holds a value that ds4chat never wrote" in capsys.readouterr().err
+    assert "has a value that ds4chat never wrote" in capsys.readouterr().err
     assert not (home / "crash.log").exists()
     # The others can still be read.
     assert main(["logs", "show", "1"]) == 0

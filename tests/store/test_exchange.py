@@ -43,7 +43,7 @@ def filled(store: Store) -> int:
     again = store.record(Request(None, parent=second.prompt))
     keep(again, ended())
     assert first.conversation is not None and second.message is not None
-    store.conversations.switch(second.message)
+    store.conversations.show_branch(second.message)
     store.conversations.pin(first.conversation)
     store.conversations.rename(first.conversation, 'A "title": #1')
     return first.conversation
@@ -215,7 +215,7 @@ def test_a_link_is_not_followed_to_a_file_that_is_not_there(store: Store, tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "match"),
-    [("talk", "decides the form"), ("", "decides the form|is a folder"), ("no/talk.md", "no such file")],
+    [("talk", "chooses the form"), ("", "chooses the form|is a folder"), ("no/talk.md", "no such file")],
 )
 def test_a_place_that_cannot_be_written_is_a_sentence(
     store: Store, tmp_path: Path, name: str, match: str
@@ -280,7 +280,7 @@ def first_reply(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: first_reply(d).update(model=5), "names model 5"),
         (lambda d: first_reply(d).update(seed=2**64), "seed"),
         (lambda d: first_reply(d).update(text="other"), "do not make up its text"),
-        (lambda d: first_reply(d).update(role="user"), "has steps but is no reply"),
+        (lambda d: first_reply(d).update(role="user"), "has steps but is not a reply"),
         (lambda d: first_reply(d).update(steps={}), "array"),
         (lambda d: first_reply(d)["steps"][0].update(outcome="great"), "great"),
         (lambda d: first_reply(d)["steps"][0].update(index=2**32), "<= 4294967295.*index"),

@@ -17,7 +17,7 @@ import compare_llama_cpp as tool
 import llama_cpp_yardsticks as yardsticks
 import pytest
 
-from ds4chat.commands.bench.server import Reply
+from ds4chat.commands.bench.server import ServerReply
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "<|im_start|>user\nCount to five.<|im_end|>\n<|im_start|>assistant\n"
@@ -29,7 +29,7 @@ def recorded(name: str) -> str:
 
 
 def completion() -> tool.Answer:
-    return yardsticks.answer_of(Reply.of(json.loads(recorded("completion.json"))))
+    return yardsticks.answer_of(ServerReply.of(json.loads(recorded("completion.json"))))
 
 
 def simple(tokens: int) -> tool.Answer:
@@ -74,7 +74,7 @@ def test_a_server_answer_of_one_token_has_no_speed() -> None:
     body = json.loads(recorded("completion.json"))
     body["timings"]["predicted_n"] = 1
     with pytest.raises(tool.CompareError, match="single token"):
-        yardsticks.answer_of(Reply.of(body))
+        yardsticks.answer_of(ServerReply.of(body))
 
 
 def test_a_text_that_goes_on_to_its_steps_end_is_the_same_text_and_another_is_not() -> None:

@@ -294,7 +294,7 @@ def test_the_lossless_check_needs_a_finished_reply() -> None:
 def test_a_token_is_found_from_its_step_and_the_step_from_the_token() -> None:
     reply = Reply(1, "m")
     for step in steps_of(1, PIECES):
-        reply.take(step)
+        reply.add_step(step)
     assert reply.token_of(1, 0) == 1  # " ulative decoding lets" is the second step
     place = reply.place(2)
     assert place is not None and (place.step.index, place.index) == (1, 1)
@@ -308,9 +308,9 @@ def test_a_token_is_found_from_its_step_and_the_step_from_the_token() -> None:
 def test_an_approximate_reply_is_marked() -> None:
     reply = Reply(1, "m")
     step = steps_of(1, PIECES[:4])[1]
-    reply.take(step)
+    reply.add_step(step)
     assert not reply.lossy
-    reply.take(replace(step, tuning=Tuning(margin=0.5)))
+    reply.add_step(replace(step, tuning=Tuning(margin=0.5)))
     assert reply.lossy
 
 

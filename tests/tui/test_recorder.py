@@ -121,7 +121,7 @@ def test_a_reply_comes_back_with_tokens_origins_steps_and_model(store: Store, pa
     assert again.tokens == reply.tokens
     assert [step.judged for step in again.steps] == [step.judged for step in reply.steps]
     assert {step.reply for step in again.steps} == {70}
-    assert again.stats.as_json() == reply.stats.as_json()
+    assert again.stats.document() == reply.stats.document()
     stored = store.conversations.message(again.key or 0)
     assert stored.model is not None
     assert stored.model.path == "/models/tiny.gguf"
@@ -445,7 +445,7 @@ def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(
     chat.submit("One")
     chat.abandon()
     said = chat.recorder.close()
-    assert said.startswith("The last of this chat could not be kept.")
+    assert said.startswith("The end of this chat could not be stored.")
     assert "another program" in said
     assert chat.recorder.close() == said
     blocker.close()
@@ -477,7 +477,7 @@ def test_a_system_prompt_of_the_middle_comes_back_and_goes_with_its_branch(store
     ]
     # The branch that began before the change keeps its own prompt.
     first = store.conversations.path(key)[2].id
-    store.conversations.rewind(key, first)
+    store.conversations.set_leaf(key, first)
     assert back() == "Be brief."
     chat.set_system("")
     settle(chat)
@@ -650,8 +650,8 @@ def test_a_conversation_that_goes_while_its_reply_comes_is_said_once(store: Stor
         settle(chat)
         look()
     assert said == [
-        "This conversation was deleted while the reply was written. The reply is not kept; /export writes it "
-        "to a file."
+        "This conversation was deleted while the reply was written. The reply is not stored; /export writes "
+        "it to a file."
     ]
     assert chat.reply is None
 

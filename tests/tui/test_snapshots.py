@@ -116,8 +116,8 @@ def test_dock_folded_with_speculation_off(same, size, theme) -> None:
     async def scene(pilot: Pilot) -> None:
         dock = pilot.app.dock
         pilot.app.set_focus(None)
-        dock.toggle_panel("timings")
-        dock.toggle_panel("tuning")
+        dock.timings.fold(True)
+        dock.tuning.fold(True)
         dock.reset_reply()
         dock.show_engine(OFF, "ready")
 
@@ -128,8 +128,8 @@ def test_dock_folded_with_speculation_off(same, size, theme) -> None:
 def test_confidence_with_a_cursor(same, size, theme) -> None:
     async def scene(pilot: Pilot) -> None:
         dock = pilot.app.dock
-        for name in ("acceptance", "timings", "tuning"):
-            dock.toggle_panel(name)
+        for panel in (dock.acceptance, dock.timings, dock.tuning):
+            panel.fold(True)
         dock.confidence.log_view.focus()
         await drawn(pilot)
         await pilot.press("up", "up", "up")

@@ -157,7 +157,7 @@ def test_all_problems_come_at_once_with_key_and_nearest_key() -> None:
     text = "\n".join(problems)
     assert "unknown key 'drak'; did you mean 'dark'?" in text
     assert "ansi is 3; it takes true or false." in text
-    assert "base.primary is 'blu-ish', which is no colour" in text
+    assert "base.primary is 'blu-ish', which is not a colour" in text
     assert "'token-acepted'; did you mean 'token-accepted'?" in text
     assert "[colors] lacks token-accepted, token-corrected" in text
     assert "the same as styles.token-corrected: they must differ" in text

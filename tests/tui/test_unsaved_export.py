@@ -22,7 +22,7 @@ def replied(number: int, *, end: bool = True, tuning: Tuning | None = None) -> R
     """A reply with the sentence, by the constructed model."""
     reply = Reply(number, MODEL.name)
     for step in steps_of(number, PIECES, tuning=tuning):
-        reply.take(step)
+        reply.add_step(step)
     if end:
         reply.end(ended(number))
     return reply
@@ -116,7 +116,7 @@ def test_an_export_never_writes_over_a_file_and_leaves_nothing_behind(tmp_path: 
     (tmp_path / "a.md").write_text("mine")
     for name, sentence in (
         ("a.md", "exists already"),
-        ("a.doc", "ends in none of"),
+        ("a.doc", "does not end in"),
         ("nowhere/a.md", "cannot be written"),
     ):
         with pytest.raises(StoreError, match=sentence):

@@ -173,7 +173,7 @@ def test_eagle3_reads_what_the_last_layer_makes(name: str, tiny_dir: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    params([("lfm2", "the target has 4 layers"), ("qwen4exp", "llama.cpp does not give out")]),
+    params([("lfm2", "the target has 4 layers"), ("qwen4exp", "llama.cpp does not expose")]),
 )
 def test_eagle3_that_llama_cpp_cannot_run_is_refused(name: str, words: str, tiny_dir: Path) -> None:
     support = tiny.build("eagle3", tiny_dir, layers=(0, 2, species.LAYERS))

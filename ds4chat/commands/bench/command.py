@@ -9,7 +9,7 @@ from dataclasses import replace
 from ds4chat.commands.bench.advice import advise
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.figures import figures
-from ds4chat.commands.bench.progress import Progress
+from ds4chat.commands.bench.progress import ProgressLine
 from ds4chat.commands.bench.report import plot, report
 from ds4chat.commands.bench.result import Result, load_average, machine, peak_rss
 from ds4chat.commands.bench.running import check_length, save, save_path
@@ -32,7 +32,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     printed all the same. Raises UsageError for replies too short to take a speed from."""
     check_length(settings.predict)
     begun = time.monotonic()
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     try:
         target = save_path(options.save)
         server = LlamaServer(options.compare) if options.compare else None
@@ -62,12 +62,9 @@ def run(settings: Settings, options: BenchOptions) -> int:
     _show(result, options)
     if target:
         try:
-            save(result.as_json(), target)
+            save(result.document(), target)
         except OSError as error:
-            say(
-                f"{target} cannot be written: {error.strerror or error}. The result stands on stdout alone: "
-                "keep it from there."
-            )
+            say(f"{target} cannot be written: {error.strerror or error}. Copy the result from stdout.")
             return RUN_ERROR
         say(f"saved to {target}")
     return code
@@ -79,7 +76,7 @@ def _measure(
     settings: Settings,
     options: BenchOptions,
     server: LlamaServer | None,
-    progress: Progress,
+    progress: ProgressLine,
     begun: float,
     load_before: float | None,
 ) -> tuple[Result, int]:
@@ -165,7 +162,7 @@ def load_for(options: BenchOptions, settings: Settings) -> Load:
 
 def _show(result: Result, options: BenchOptions) -> None:
     if options.json:
-        print(json_line(result.as_json()))
+        print(json_line(result.document()))
         return
     text = report(result)
     if options.plot and result.texts:

@@ -11,7 +11,7 @@ from ds4chat.text import redraw_line, takes_escapes
 BAR = 24
 
 
-class Progress:
+class ProgressLine:
     """One line that is drawn anew; draws nothing where ``out`` is no terminal."""
 
     def __init__(self, out: TextIO) -> None:

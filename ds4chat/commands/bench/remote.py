@@ -1,8 +1,8 @@
-"""The bench of a server: its speed, its acceptance and its time to the first token, by kind of text.
+"""The bench of a server: speed, acceptance and time to the first token, by kind of text.
 
 Every prompt is asked once, greedily and in turn over the kinds of text. Speed and step times are the server's
-own where it tells them. What speculation brings there is held against its own steps without drafts, where
-there are any; depths are compared only where a server lets a request choose one, which none of them does.
+own if it reports them. The gain of speculation is computed from its own steps without drafts, if there are
+any. Depths are not compared, because no server lets a request choose one.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
-from ds4chat.commands.bench.progress import Progress
+from ds4chat.commands.bench.progress import ProgressLine
 from ds4chat.commands.bench.running import check_length, save, save_path
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Loaded, LoadError, Notice, Revised, Step
+from ds4chat.engine.events import Count, Ended, Event, Loaded, LoadError, Notice, Revised, Step, Tells
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import PositionCount, Stats, rounded
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
@@ -35,9 +38,41 @@ TOKENS, QUICK_TOKENS = 128, 64
 ROUNDS, QUICK_ROUNDS = 6, 2
 BUDGET_S, QUICK_BUDGET_S = 600.0, 35.0
 FEWEST_PLAIN = 8
-"""Steps without drafts from which their time is a baseline."""
+"""Fewest steps without drafts whose time is used as a baseline."""
 PAYS = 1.03
-"""Speed over plain decoding from which it is said to pay, as in the bench of a model here."""
+"""Speed over plain decoding from which speculation pays, as in the bench of a local model."""
+
+
+class ServerText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of text."""
+
+    name: str
+    prompts: int
+    tokens_per_s: Annotated[float | None, Meta(description="Median over the prompts.")]
+    first_token_ms: float | None
+    acceptance: float | None
+    drafted: Count
+    accepted: Count
+    by_position: list[PositionCount]
+    tokens_per_step: float | None
+
+
+class ServerBenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of a bench of a server (--server URL)."""
+
+    server: Annotated[str, Meta(description="Its URL.")]
+    kind: str
+    version: str
+    model: str
+    drafter: Annotated[str | None, Meta(description="Its kind.")]
+    tells: Annotated[Tells, Meta(description="How much it reports about its speculation.")]
+    texts: list[ServerText]
+    tokens_per_s: Annotated[float | None, Meta(description="Geometric mean of the kinds of text.")]
+    plain_tokens_per_s: Annotated[
+        float | None,
+        Meta(description="By the server's own steps without drafts; null where it made too few."),
+    ]
+    advice: str
 
 
 @dataclass(slots=True)
@@ -52,20 +87,20 @@ class Text:
     plain_ms: list[float] = field(default_factory=list)
     """Of each step without drafts."""
 
-    def as_json(self) -> dict[str, Any]:
+    def document(self) -> ServerText:
         """Its entry in the result."""
         stats = self.stats
-        return {
-            "name": self.name,
-            "prompts": len(self.speeds),
-            "tokens_per_s": _rounded(_median(self.speeds)),
-            "first_token_ms": _rounded(_median(self.first_ms)),
-            "acceptance": _rounded(stats.acceptance),
-            "drafted": stats.drafted,
-            "accepted": stats.accepted,
-            "by_position": [{"judged": p.judged, "accepted": p.accepted} for p in stats.by_position],
-            "tokens_per_step": _rounded(stats.tokens_per_step),
-        }
+        return ServerText(
+            name=self.name,
+            prompts=len(self.speeds),
+            tokens_per_s=rounded(_median(self.speeds)),
+            first_token_ms=rounded(_median(self.first_ms)),
+            acceptance=rounded(stats.acceptance),
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            by_position=list(stats.by_position),
+            tokens_per_step=rounded(stats.tokens_per_step),
+        )
 
 
 class ServerMeasurement:
@@ -87,11 +122,11 @@ class ServerMeasurement:
         self._replies = 0
 
     def stop(self) -> None:
-        """End as soon as the server returns; what is complete by then stays."""
+        """End as soon as the server returns; complete replies are kept."""
         self.stopped = True
         self._control.cancel()
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: ProgressLine) -> None:
         """Measure until the plan is done or the time is up. Raises BenchError when the server fails."""
         begun = time.monotonic()
         for number in range(self._rounds):
@@ -118,7 +153,7 @@ class ServerMeasurement:
         steps: list[Step] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if isinstance(event, Step):
                 steps.append(event)
             elif isinstance(event, Revised):
@@ -130,12 +165,12 @@ class ServerMeasurement:
             elif isinstance(event, Notice) and event.message not in self.notices:
                 self.notices.append(event.message)
 
-        self._session.generate(request, self._control, take)
+        self._session.generate(request, self._control, collect)
         end = ended[-1]
         if end.finish_reason == "cancelled":
             return
         if end.finish_reason in ("error", "context") or not steps:
-            raise BenchError(end.detail or "The server answered with nothing.")
+            raise BenchError(end.detail or "The server's answer is empty.")
         for step in steps:
             text.stats.fold(step)
         text.stats.fold(end)
@@ -150,9 +185,11 @@ def run(settings: Settings, options: BenchOptions) -> int:
     """Measure a server and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C. Raises
     UsageError."""
     if options.compare:
-        raise UsageError("--compare measures a server beside a model here: leave --server out, or --compare.")
+        raise UsageError(
+            "--compare measures a server alongside a local model: leave out --server or --compare."
+        )
     check_length(settings.predict)
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     tokens = QUICK_TOKENS if options.quick else TOKENS
     if settings.predict >= 0:
         tokens = settings.predict
@@ -191,7 +228,7 @@ def _tell(event: Event) -> None:
 # ------------------------------------------------------------------------------------ figures. Pure.
 
 
-def result_of(loaded: Loaded, texts: Sequence[Text]) -> dict[str, Any]:
+def result_of(loaded: Loaded, texts: Sequence[Text]) -> ServerBenchDocument:
     """The result as JSON."""
     server = loaded.server
     assert server is not None
@@ -200,18 +237,18 @@ def result_of(loaded: Loaded, texts: Sequence[Text]) -> dict[str, Any]:
     plain_ms = statistics.median(plain) if len(plain) >= FEWEST_PLAIN else None
     speeds = [statistics.median(text.speeds) for text in measured]
     speed = statistics.geometric_mean(speeds) if speeds else None
-    return {
-        "server": server.url,
-        "kind": server.kind,
-        "version": server.version,
-        "model": loaded.target.name,
-        "drafter": loaded.drafter.kind if loaded.drafter else None,
-        "tells": server.tells,
-        "texts": [text.as_json() for text in measured],
-        "tokens_per_s": _rounded(speed),
-        "plain_tokens_per_s": None if plain_ms is None else _rounded(1000 / plain_ms),
-        "advice": verdict(loaded, measured, speed, plain_ms),
-    }
+    return ServerBenchDocument(
+        server=server.url,
+        kind=server.kind,
+        version=server.version,
+        model=loaded.target.name,
+        drafter=loaded.drafter.kind if loaded.drafter else None,
+        tells=server.tells,
+        texts=[text.document() for text in measured],
+        tokens_per_s=rounded(speed),
+        plain_tokens_per_s=None if plain_ms is None else rounded(1000 / plain_ms),
+        advice=verdict(loaded, measured, speed, plain_ms),
+    )
 
 
 def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms: float | None) -> str:
@@ -229,7 +266,7 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     if plain_ms is None:
         return (
             f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{taken} Whether its "
-            "drafts pay is not told, because it made too few steps without them: bench it once more started "
+            "drafts pay is unknown, because it made too few steps without them: bench it again, started "
             f"without a drafter ({where})."
         )
     ratio = speed * plain_ms / 1000
@@ -241,24 +278,24 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     )
 
 
-def report(result: dict[str, Any]) -> str:
+def report(result: ServerBenchDocument) -> str:
     """The result for people."""
     lines = [
-        f"server    {result['kind']} {result['version']} at {result['server']}",
-        f"model     {result['model']}",
-        f"drafter   {result['drafter'] or 'none, or not told'}",
+        f"server    {result.kind} {result.version} at {result.server}",
+        f"model     {result.model}",
+        f"drafter   {result.drafter or 'none, or unknown'}",
         "",
         f"{'':<12}{'prompts':>8}{'tok/s':>9}{'accepted':>10}{'tok/step':>10}{'first ms':>10}",
     ]
-    for text in result["texts"]:
-        share = text["acceptance"]
-        accepted = "not told" if share is None else f"{share:.0%}"
-        per_step = text["tokens_per_step"] if share is not None else None
+    for text in result.texts:
+        share = text.acceptance
+        accepted = "unknown" if share is None else f"{share:.0%}"
+        per_step = text.tokens_per_step if share is not None else None
         lines.append(
-            f"{text['name']:<12}{text['prompts']:>8}{_cell(text['tokens_per_s'], 9)}{accepted:>10}"
-            f"{_cell(per_step, 10, 2)}{_cell(text['first_token_ms'], 10, 0)}"
+            f"{text.name:<12}{text.prompts:>8}{_cell(text.tokens_per_s, 9)}{accepted:>10}"
+            f"{_cell(per_step, 10, 2)}{_cell(text.first_token_ms, 10, 0)}"
         )
-    return "\n".join([*lines, "", textwrap.fill(result["advice"], 80, break_on_hyphens=False)])
+    return "\n".join([*lines, "", textwrap.fill(result.advice, 80, break_on_hyphens=False)])
 
 
 def _cell(value: float | None, width: int, places: int = 1) -> str:
@@ -267,7 +304,3 @@ def _cell(value: float | None, width: int, places: int = 1) -> str:
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

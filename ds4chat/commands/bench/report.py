@@ -62,8 +62,11 @@ def _head(result: Result) -> str:
             lines.append(
                 f"          another number of rows than in the step before adds {result.switch_ms:.1f} ms"
             )
-    if machine.busy and machine.load:
-        lines += ["", f"The machine was busy (load {machine.load[0]:.1f}): trust the ratios, not the speeds."]
+    if machine.busy and machine.load_average:
+        lines += [
+            "",
+            f"The machine was busy (load {machine.load_average[0]:.1f}): trust the ratios, not the speeds.",
+        ]
     return "\n".join(lines)
 
 

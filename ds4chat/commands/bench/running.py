@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.errors import BenchError
@@ -24,9 +25,9 @@ def check_length(predict: int) -> None:
         )
 
 
-def save(result: dict[str, Any], path: Path) -> None:
+def save(result: msgspec.Struct, path: Path) -> None:
     """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
-    text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
+    text = json.dumps(msgspec.to_builtins(result), ensure_ascii=False, indent=2) + "\n"
     write_whole(path, [text.encode()], overwrite=True)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.running import FEWEST_TOKENS
-from ds4chat.commands.bench.server import Reply
+from ds4chat.commands.bench.server import ServerReply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, SpeculationOff, Step, Tuning
@@ -38,7 +38,7 @@ RESERVE = 0.85
 class Server(Protocol):
     """Another program that answers the same prompts; server.LlamaServer is one."""
 
-    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> Reply | None:
+    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> ServerReply | None:
         """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile.
         Raises BenchError."""
 
@@ -82,6 +82,11 @@ class Run:
     ids: tuple[int, ...]
     decode_ms: float
     steps: tuple[Step, ...]
+
+    @property
+    def tells(self) -> bool:
+        """It is long enough to have a speed."""
+        return len(self.ids) >= 2 and self.decode_ms > 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -181,15 +186,16 @@ class Measurement:
         for number, (workload, prompt) in enumerate(blocks):
             if self._over:
                 break
-            settings = self._plan.settings
             must = number < len(self._workloads)
-            tokens = self._tokens_for(len(settings) * (len(self._workloads) - number if must else 1))
+            tokens = self._tokens_for(
+                len(self._plan.settings) * (len(self._workloads) - number if must else 1)
+            )
             too_late = tokens < self._plan.tokens // 2  # so short a reply would only blur the others
             if not must and too_late:
                 break
-            self._block(number, len(blocks), workload, prompt, tokens, settings)
+            self._block(number, len(blocks), workload, prompt, tokens)
             if number + 1 == len(self._workloads):
-                self._go_deeper(blocks[: number + 1], len(blocks))
+                self._go_deeper(blocks[: number + 1])
         return self.measured
 
     @property
@@ -205,7 +211,7 @@ class Measurement:
             stop=lambda: self.stopped,
         )
 
-    def _go_deeper(self, blocks: Sequence[tuple[Workload, int]], of: int) -> None:
+    def _go_deeper(self, blocks: Sequence[tuple[Workload, int]]) -> None:
         """Answer these prompts, which every other setting has answered, at one of the plan's deeper depths
         after the other, as long as the deepest so far gains and there is time. What all of them have answered
         belongs to the later blocks, too."""
@@ -214,12 +220,16 @@ class Measurement:
             tokens = self._tokens_for(len(settings) * len(blocks))
             if self._over or tokens < self._plan.tokens // 2 or not deepest_gains(self.measured.runs):
                 return
-            before = list(self.measured.runs)
+            found = []
             for number, (workload, prompt) in enumerate(blocks):
-                self._block(number, of, workload, prompt, tokens, settings)
-                if self._over:
-                    self.measured.runs = before
-                    return
+                self._progress(number, len(blocks), f"{workload.name}, {name_of(depth)}")
+                for setting in settings:
+                    run = self._reply(workload, prompt, setting, tokens)
+                    if run is None or self._over:
+                        return
+                    if run.tells:
+                        found.append(run)
+            self.measured.runs += found
             known = self.measured.verify_ms
             one, *more = self._verify_cost((1, *range(len(known) + 1, depth + 2))).ms
             # The machine may run at another speed by now: what counts is the cost over one row.
@@ -274,26 +284,18 @@ class Measurement:
             self._reply(self._workloads[0], 0, depth, WARM_UP)
         self._ask_server(self._workloads[0], 0, WARM_UP)
 
-    def _block(
-        self,
-        number: int,
-        of: int,
-        workload: Workload,
-        prompt: int,
-        tokens: int,
-        settings: Sequence[Depth],
-    ) -> None:
-        """One prompt under each of these settings."""
+    def _block(self, number: int, of: int, workload: Workload, prompt: int, tokens: int) -> None:
+        """One prompt under every setting."""
         started = self._clock()
         runs = []
-        settings = in_turn(settings, number)
+        settings = in_turn(self._plan.settings, number)
         for i, depth in enumerate(settings):
             share = number * len(settings) + i
             self._progress(share, of * len(settings), f"{workload.name}, {name_of(depth)}")
             run = self._reply(workload, prompt, depth, tokens)
             if run is None:
                 break
-            if len(run.ids) >= 2 and run.decode_ms > 0:
+            if run.tells:
                 runs.append(run)
             if self.measured.off:
                 break
@@ -316,7 +318,7 @@ class Measurement:
             decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
             self._learn_pace(len(settings), longest, decode_ms, (ended - started) * 1000)
 
-    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> Reply | None:
+    def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> ServerReply | None:
         """The server's reply; None without a server, when it failed, and when there is no time for it."""
         if not self._server or self.stopped or self._late:
             return None
@@ -342,7 +344,7 @@ class Measurement:
         steps: list[Step] = []
         ended: list[Ended] = []
 
-        def take(event: Event) -> None:
+        def collect(event: Event) -> None:
             if self._late:
                 control.cancel()
             if isinstance(event, Step):
@@ -361,7 +363,7 @@ class Measurement:
             max_tokens=tokens,
             think=self._think,
         )
-        self._session.generate(request, control, take)
+        self._session.generate(request, control, collect)
         end = ended[-1]
         if end.finish_reason == "cancelled":
             return None

@@ -21,7 +21,7 @@ KEY_VARIABLE = "LLAMA_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     """A greedy reply of the server."""
 
     text: str
@@ -37,7 +37,7 @@ class Reply:
     has no second."""
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> Reply:
+    def of(cls, body: dict[str, Any]) -> ServerReply:
         """An answer of /completion. Raises KeyError, TypeError, ValueError where it is none."""
         timings = body["timings"]
         count, ms = int(timings["predicted_n"]), float(timings["predicted_ms"])
@@ -90,7 +90,7 @@ class LlamaServer:
 
     def answer(
         self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool] = http.never
-    ) -> Reply | None:
+    ) -> ServerReply | None:
         """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile, and
         the server then gives it up too. Raises BenchError, also where the server has other work."""
         self._check_idle()
@@ -106,7 +106,7 @@ class LlamaServer:
             "stream": False,
         }
         try:
-            return Reply.of(self._ask("/completion", request, http.ANSWER_S, stop))
+            return ServerReply.of(self._ask("/completion", request, http.ANSWER_S, stop))
         except _StoppedError:
             return None
         except (KeyError, TypeError, ValueError):

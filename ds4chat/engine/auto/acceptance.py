@@ -124,7 +124,9 @@ class Ledger:
 
     ``drawdown`` is the largest loss of any run of steps that ends now and began within the last WINDOW
     tokens. Holding it below a bound after every step holds the loss of every such run below that bound:
-    a window's loss is at most the drawdown at its end.
+    a window's loss is at most the drawdown at its end. Of what the reply gained before such a run, as much
+    as the bound once more may be lost again: else a single step of a deep draft that fails, after many that
+    did not, would end speculation.
     """
 
     WINDOW = 256 + MAX_DEPTH + 1
@@ -144,7 +146,8 @@ class Ledger:
     @property
     def room(self) -> float:
         """What may be lost before the bound is reached, in plain steps."""
-        return self.BOUND - self.drawdown
+        gained = max(0.0, -self._lowest[0][1])
+        return self.BOUND + min(gained, self.BOUND) - self.drawdown
 
     def add(self, cost: float, emitted: int) -> None:
         """Book one step of ``cost`` plain steps."""

@@ -7,8 +7,9 @@ of the conditional acceptances a_1..a_i, T(k) the milliseconds of a step with k 
 
 - CostTable was measured before: T(k), what a change of batch size costs, and the way back after a rest;
 - Acceptance learns a_i;
-- Ledger holds the loss against plain decoding below 3 % of any 256 tokens. It does not trust the
-  estimates of acceptance: a step is affordable only if the loss stays in bounds when all its drafts fail.
+- Ledger holds the loss against plain decoding below 3 % of any 256 tokens, or below 6 % where as much was
+  gained before in the reply. It does not trust the estimates of acceptance: a step is affordable only if the
+  loss stays in bounds when all its drafts fail.
 
 Speculation is either running or resting. It rests when no depth is expected to pay, and is tried again
 after 24, 48, 96, ... tokens, at the depth that would pay if drafts were right often. A drafter that costs
@@ -51,9 +52,8 @@ class StepCost:
 class DepthController(Protocol):
     """Chooses the depth of each step. One step is choose, keep_drafting after each draft, observe."""
 
-    def begin(self, unread: int = 0) -> None:
-        """A new reply starts: its text may be of another kind than the last one's. ``unread``: tokens of the
-        prompt that the drafter has yet to catch up with."""
+    def begin(self) -> None:
+        """A new reply starts: its text may be of another kind than the last one's."""
 
     def choose(self, limit: int) -> int:
         """The depth for the next step, 0..limit. ``limit`` is what the context, the token budget and the
@@ -76,7 +76,7 @@ class FixedDepth:
             raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
         self.depth = depth
 
-    def begin(self, unread: int = 0) -> None:
+    def begin(self) -> None:
         """Nothing is remembered from one reply to the next."""
 
     def choose(self, limit: int) -> int:
@@ -98,15 +98,16 @@ class AutoDepth:
     """The depth with the best expected tokens per second, 0 included.
 
     ``table`` is what was measured of the model, drafter, threads and device; until it is there, nothing is
-    drafted. Against plain decoding less than 3 % is lost over any 256 tokens of a reply, as far as the table
-    holds: what a depth costs more than it says is seen only in the step that shows it.
+    drafted. Against plain decoding less than 3 % is lost over any 256 tokens of a reply, but for what it
+    gained before, as far as the table holds: what a depth costs more than it says is seen only in the step
+    that shows it.
     """
 
     FIRST_REST = 24
     LONGEST_REST = 1024
     TRY_STEPS = 3
     """Steps of a try that are taken whatever the first one brings."""
-    OPTIMISM = 1.5
+    OPTIMISM = 1.0
     """Standard errors by which acceptance is taken to be better than its mean: little is known of it after a
     rest, and ending one costs the change of size."""
     CARE = 0.05
@@ -158,7 +159,7 @@ class AutoDepth:
 
     # -- the contract
 
-    def begin(self, unread: int = 0) -> None:
+    def begin(self) -> None:
         """A new reply: what is known of acceptance weighs little, and the drafter is tried at once, or later
         the more replies in a row it was tried in without paying."""
         self._ledger = Ledger()
@@ -174,8 +175,7 @@ class AutoDepth:
         self._wake = 0 if late < 0 else max(0, (self.FIRST_REST << min(late, 5)) - self._without)
         self._failed = 0
         self._paid = False
-        self._rows = self._same = self._depth = 0
-        self._rested = unread
+        self._rows = self._same = self._rested = self._depth = 0
 
     def choose(self, limit: int) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
@@ -226,7 +226,7 @@ class AutoDepth:
             self._rows = rows
         expected = table.step_ms(step.drafted, calls) + sum(table.change[self._same : self._same + 1])
         if calls and self._rested > RESTED:
-            expected += self._rested * table.catch_up
+            expected += table.catch_up
         rest_ms = max(0.0, step.total_ms - step.draft_ms - step.verify_ms)
         table.learn(rows, self._same, calls, self._rested, step.draft_ms, step.verify_ms, rest_ms)
         # One stalled step says nothing of the ones to come.
@@ -294,7 +294,7 @@ class AutoDepth:
         table = self.table
         assert table is not None
         there = table.change_ms(self._same if depth + 1 == self._rows else 0)
-        behind = self._rested * table.catch_up if self._rested > RESTED else 0.0
+        behind = table.catch_up if self._rested > RESTED else 0.0
         return there + table.change_ms() + behind
 
     def _run(self, limit: int) -> int:
@@ -323,14 +323,17 @@ class AutoDepth:
         """The depth at which a try begins, if one is affordable."""
         assert self.table is not None
         hoped = [self.HOPED] * MAX_DEPTH
-        found = self._best(limit, hoped, self.TRY_STEPS)
+        for steps in range(self.TRY_STEPS, 0, -1):
+            found = self._best(limit, hoped, steps)
+            if found:
+                break
         if not found and self._without >= self.RENEWED:
             return 1
         if not found:
             self._wake = self._ledger.tokens + self.FIRST_REST
             return 0
         self._running = True
-        self._trying, self._tried, self._tried_depth = self.TRY_STEPS, 0, found
+        self._trying, self._tried, self._tried_depth = steps, 0, found
         return found
 
     def _rest(self) -> None:

@@ -18,11 +18,12 @@ from typing import Any, Self
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.files import write_whole
 
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 _CACHE_LOADS = 64
 
-RESTED = 4
-"""Plain steps in a row after which the next draft has some catching up to do."""
+RESTED = MAX_DEPTH
+"""Plain steps in a row up to which the drafter takes what it missed along with the next draft, as after a
+step of drafts; after more of them it has to catch up first."""
 
 
 class Curve:
@@ -69,8 +70,8 @@ class Curve:
 class CostTable:
     """Milliseconds of a step: verification of 1..17 rows in a batch of the size of the one before, what the
     first and the second step of another size take longer, a draft of 1..16 tokens, what is left over
-    (sampling, acceptance, rollback) in plain and in drafting steps, and what each token of a rest adds to the
-    draft after it."""
+    (sampling, acceptance, rollback) in plain and in drafting steps, and what the first draft after a rest
+    takes longer."""
 
     __slots__ = ("catch_up", "change", "draft", "overhead", "verify")
 
@@ -130,8 +131,7 @@ class CostTable:
             self.change[same] = _towards(self.change[same], excess)
         self.overhead[calls > 0] = _towards(self.overhead[calls > 0], rest_ms)
         if calls and rested > RESTED:
-            behind = max(0.0, draft_ms - self.draft[calls]) / rested
-            self.catch_up = _towards(self.catch_up, behind)
+            self.catch_up = _towards(self.catch_up, max(0.0, draft_ms - self.draft[calls]))
         elif calls:
             self.draft.learn(calls, draft_ms)
 
@@ -142,7 +142,7 @@ class CostTable:
             "draft": [[x, round(ms, 4)] for x, ms in self.draft.points.items()],
             "change": [round(ms, 4) for ms in self.change],
             "overhead": [round(ms, 4) for ms in self.overhead],
-            "catch_up": round(self.catch_up, 5),
+            "catch_up": round(self.catch_up, 4),
         }
 
     @classmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.auto.costs import RESTED, CostTable
 from ds4chat.engine.drafters.base import Drafter, Policy
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import choose
@@ -16,13 +16,14 @@ from ds4chat.engine.llama import Context
 DEPTHS = (1, 2, 4, 8, 3, 16, 6, 5, 7)
 """In the order in which they are measured: where time runs out, those before are what auto takes."""
 STEPS = 4
-"""Of each depth: two that pay for the change of size, and two of which the faster one counts."""
-BEHIND = 32
-"""Tokens that the drafter has to catch up with when that is measured."""
+"""Of each depth: two that pay for the change of size and for what a GPU loads when it sees that size for the
+first time, and two of which the faster one counts."""
+CHANGES = 6
+"""Changes of size that are timed once every size has been seen, two steps each."""
 BUDGET = 150
 """Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
 BUDGET_S = 1.0
-ROOM = STEPS * (len(DEPTHS) + 1) + BEHIND + MAX_DEPTH + 2
+ROOM = STEPS * (len(DEPTHS) + 1) + 2 * CHANGES + 2 * (RESTED + 2) + MAX_DEPTH + 1
 """Tokens of context that it takes."""
 
 _TAKES_ALL = Policy(0.0, lambda token: False, lambda position, prob: True)
@@ -44,7 +45,6 @@ def measure_costs(
     began = time.perf_counter()
     verify: dict[int, float] = {}
     draft: dict[int, float] = {}
-    changes: list[tuple[float, float]] = []
     overhead = {0: 0.0, 1: 0.0}
     for depth in (0, *DEPTHS):
         spent = time.perf_counter() - began
@@ -63,16 +63,25 @@ def measure_costs(
                 draft[depth] = min(drafting, draft.get(depth, drafting))
             overhead[depth > 0] = rest
         verify[depth + 1] = min(taken[2:])
-        changes.append((taken[0] - verify[depth + 1], taken[1] - verify[depth + 1]))
     if not draft:
         return None
-    catch_up = 0.0
-    if not hurried():
-        _commit(target, drafter, tokens, [last] * BEHIND)
-        _, drafting, _, _ = _step(target, drafter, tokens, last, 1)
-        catch_up = max(0.0, drafting - draft.get(1, drafting)) / BEHIND
+    changes: list[list[float]] = []
+    for number in range(CHANGES):
+        if hurried():
+            return None
+        depth = number % 2
+        took = [_step(target, drafter, tokens, last, depth)[2] for _ in range(2)]
+        changes.append([ms - verify[depth + 1] for ms in took])
+    behind: list[float] = []
+    for _ in range(2):  # a GPU loads what so many tokens need when they come for the first time
+        if hurried():
+            return None
+        for _ in range(RESTED + 1):
+            _step(target, drafter, tokens, last, 0)
+        behind.append(_step(target, drafter, tokens, last, 1)[1])
+    catch_up = max(0.0, min(behind) - draft.get(1, min(behind)))
     noise = CostTable.NOTICEABLE * verify[1]
-    first, second = (max(0.0, statistics.median(change)) for change in zip(*changes[1:]))
+    first, second = (max(0.0, statistics.median(change)) for change in zip(*changes))
     return CostTable(
         verify,
         draft,
@@ -96,21 +105,9 @@ def _step(
     t2 = time.perf_counter()
     for row in target.logits(len(rows)):
         choose(row)
-    _keep_first(target, drafter, tokens, rows)
+    tokens.append(last)
+    drafter.observe(rows, n, 1)
+    if depth:
+        target.remove_from(n + 1)
     t3 = time.perf_counter()
     return drafted, (t1 - t0) * 1000, (t2 - t1) * 1000, (t3 - t2) * 1000
-
-
-def _keep_first(target: Context, drafter: Drafter, tokens: list[int], rows: Sequence[int]) -> None:
-    n = len(tokens)
-    tokens.append(rows[0])
-    drafter.observe(rows, n, 1)
-    if len(rows) > 1:
-        target.remove_from(n + 1)
-
-
-def _commit(target: Context, drafter: Drafter, tokens: list[int], more: Sequence[int]) -> None:
-    n = len(tokens)
-    target.decode(more, n, outputs="none")
-    tokens.extend(more)
-    drafter.observe(more, n, len(more))

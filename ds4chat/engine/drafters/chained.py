@@ -15,7 +15,7 @@ import numpy as np
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.judge import propose
-from ds4chat.engine.llama import CacheConfig, Context, DecodeError, Floats, Model
+from ds4chat.engine.llama import CacheConfig, Context, DecodeError, Floats, Ints, Model
 
 
 class ChainedNextN(NextN):
@@ -46,10 +46,11 @@ class ChainedNextN(NextN):
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        features = [self._expect(n)]
+        self._expect(n)
         if n + depth > self._context.n_ctx:
             return draft
-        self._flush()
+        self._flush(self._catch_up())
+        features = [self._features(n, n + 1)[0]]
         context = self._context
         try:
             for head in range(depth):
@@ -69,7 +70,7 @@ class ChainedNextN(NextN):
             context.remove_from(n)
         return draft
 
-    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
+    def _decode_certain(self, tokens: Ints, cell: int, features: Floats) -> None:
         try:
             for head in range(self._heads):
                 self._context.remove_from(cell)

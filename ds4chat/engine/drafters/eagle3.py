@@ -6,7 +6,9 @@ feature g; the cell of position p holds (token x_{p+1}, g_p). https://arxiv.org/
 
 from __future__ import annotations
 
-from ds4chat.engine.drafters.hidden import MAX_MERGED, HiddenDrafter
+from collections.abc import Sequence
+
+from ds4chat.engine.drafters.hidden import HELD, HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model, missing_for_eagle3
 
 
@@ -25,22 +27,23 @@ class Eagle3(HiddenDrafter):
                 "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
             )
         self._layers = model.eagle3_layers
+        hidden = len(self._layers) * target.model.n_embd
         context = Context(
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
-            n_outputs=MAX_MERGED + 1,
+            n_outputs=HELD,
             threads=threads,
             other=target,
             embd_width=model.n_embd,
-            encoder_width=len(self._layers) * target.model.n_embd,
+            encoder_width=hidden,
             cache=cache,
         )
-        super().__init__(target, model, context, width=model.n_embd, max_depth=max_depth)
+        super().__init__(target, model, context, width=model.n_embd, hidden=hidden, max_depth=max_depth)
         target.enable_layer_inputs(self._layers)
 
-    def _hidden(self, rows: int, keep: int) -> Floats:
-        return self._target.layer_inputs(rows, keep)
+    def _target_rows(self, rows: int) -> Sequence[Floats]:
+        return self._target.layer_inputs(rows)
 
     def _encoded(self, hidden: Floats) -> Floats:
         return self._context.encode(hidden)

@@ -4,13 +4,15 @@ A cell of the drafter's cache is made of one token and the target's feature of t
 pair (token x_p, feature f_{p-1}) predicts x_{p+1}. NextN keeps that cell at position p and pairs token 0
 with zeros; EAGLE-3 keeps it at p-1 and has no cell for token 0. ``shift`` is that difference.
 
-State between two steps, with n committed tokens and x_n sampled but not decoded:
-- cells of the tokens below ``_known`` are in the drafter's cache;
-- ``_backlog`` holds the pairs of the committed tokens from ``_known`` on, still to be decoded;
-- ``_feature`` is f_{n-1}, which pairs with x_n.
-Drafting decodes the backlog and (x_n, f_{n-1}) as one batch, then each draft with the drafter's own hidden
-row. The cell of x_n stays, since x_n is certain; those of the drafts are dropped and made again from the
-target's true features once they are accepted.
+While the target decodes, its latest features are copied into a ring, and nothing else is done: a drafter that
+rests costs next to nothing. State between two steps, with n committed tokens and x_n sampled but not decoded:
+- the ring holds the tokens and the features of the positions from ``_oldest`` to n-1; f_{-1} is zeros and
+  stands in it like the others;
+- the tokens below ``_known`` have cells, a prompt's as soon as they are observed; after a long rest only
+  those from some position on.
+Drafting decodes the committed tokens that have no cell, and (x_n, f_{n-1}), as one batch, then each draft
+with the drafter's own hidden row. The cell of x_n stays, since x_n is certain; those of the drafts are
+dropped and made again from the target's true features once they are accepted.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
+from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import propose
-from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
+from ds4chat.engine.llama import Context, DecodeError, Floats, Ints, LlamaError, Model
 
-MAX_MERGED = 24
-"""Most pairs decoded with logits together with the first draft; a longer backlog goes before, without."""
+MERGED = MAX_DEPTH
+"""Most tokens that are decoded with logits together with the first draft: those of a step."""
 
-MAX_BACKLOG = 256
-"""Pairs that wait while nothing is drafted: in one large batch they cost next to nothing."""
+WINDOW = 64
+"""Tokens that get cells after a rest, in one batch: those before them are forgotten."""
+
+HELD = WINDOW + MERGED + 1
+"""Positions that the ring holds: a part of a prompt beside what a step left, and the one before."""
 
 
 class HiddenDrafter(ABC):
@@ -38,8 +45,9 @@ class HiddenDrafter(ABC):
     shift = 0
 
     def __init__(
-        self, target: Context, model: Model, context: Context, *, width: int, max_depth: int
+        self, target: Context, model: Model, context: Context, *, width: int, hidden: int, max_depth: int
     ) -> None:
+        """``width``: of a feature; ``hidden``: of what is kept of the target to make one."""
         self.path = model.path
         self.max_depth = max_depth
         self.note = ""
@@ -47,20 +55,18 @@ class HiddenDrafter(ABC):
         self._model = model
         self._context = context
         self._width = width
-        self._known = 0
-        self._backlog: list[int] = []
-        self._backlog_features: list[Floats] = []
-        self._zeros = np.zeros(width, np.float32)
-        self._feature: Floats | None = self._zeros
-        """f_{n-1}; None after a rewind, until the target has decoded the last kept token again."""
+        self._tokens = np.zeros(HELD, np.int32)
+        self._hidden = np.zeros((HELD, hidden), np.float32)
+        """Token x_p and hidden row of position p, which makes f_p, at p % HELD."""
+        self._oldest = -1
         self._observed = 0
         context.enable_nextn(True, masked=True)
 
     # -- for subclasses
 
     @abstractmethod
-    def _hidden(self, rows: int, keep: int) -> Floats:
-        """Copy of what the target kept of the first ``keep`` of the last decode's ``rows``."""
+    def _target_rows(self, rows: int) -> Sequence[Floats]:
+        """Views of what the target kept of the last decode's ``rows``: side by side, the hidden rows."""
 
     def _encoded(self, hidden: Floats) -> Floats:
         """The features, (n, width), of n such rows. Late, so that rows that are never needed cost nothing."""
@@ -69,61 +75,50 @@ class HiddenDrafter(ABC):
     # -- the interface
 
     def rewind(self, keep: int) -> int:
-        if self._known < keep < self._observed:
-            self._flush()
         self._forget_cells(keep)  # among them that of a token that was sampled and never committed
-        if keep >= self._observed and self._feature is not None:
-            return keep
-        self._backlog.clear()
-        self._backlog_features.clear()
-        # f_{keep-1} is gone: the target decodes that token again, and only that one.
-        keep = max(keep - 1, 0) if self._known else 0
-        self._observed = keep
-        self._feature = None if keep else self._zeros
+        if keep - 1 < self._oldest:
+            # f_{keep-1} is gone: the target decodes that token again, and those before it that lack a cell.
+            keep = max(self._known - 1, keep - WINDOW - 1, 0)
+            self._oldest = keep or -1
+            if keep == 0:
+                self._hidden[-1] = 0.0
+        self._observed = min(keep, self._observed)
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
-        if not keep:
-            return
-        hidden = self._hidden(len(tokens), keep)
-        previous = self._feature
-        for i in range(keep):
-            p = pos + i
-            if p >= self._known and p >= self.shift:
-                assert previous is not None  # the cell of the first token after a rewind was kept
-                self._backlog.append(tokens[i])
-                self._backlog_features.append(previous)
-            previous = hidden[i]
-        self._feature = previous
-        self._observed = pos + keep
-        if len(self._backlog) >= MAX_BACKLOG:
-            self._flush()
+        views = self._target_rows(len(tokens)) if keep else ()
+        for begin in range(0, keep, WINDOW):
+            end = min(begin + WINDOW, keep)
+            at = _places(pos + begin, pos + end)
+            self._tokens[at] = tokens[begin:end]
+            column = 0
+            for view in views:
+                width = view.shape[1]
+                self._hidden[at, column : column + width] = view[begin:end]
+                column += width
+            self._observed = pos + end
+            self._oldest = max(self._oldest, self._observed - HELD)
+            if keep > MERGED + 1:  # a prompt's
+                self._flush(self._known)
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         draft = Draft(gaps=[], probs=[], source=self.kind)
         n = len(committed)
-        feature = self._expect(n)
+        self._expect(n)
         if n < self.shift or n - self.shift + depth > self._context.n_ctx:
             return draft
-        if len(self._backlog) >= MAX_MERGED:
-            self._flush()
+        first = self._catch_up()
         context = self._context
         # All rows ask for logits: which NextN rows a masked context keeps for a mix of flags differs from
         # one architecture to the next, and the last row is then not where it is looked for.
-        tokens = [*self._backlog, last] if self._known <= n else [last]
-        if self._known > n:
-            context.remove_from(n - self.shift)
-        features = self._encoded(np.stack([*self._backlog_features, feature]))
+        tokens = [*committed[first:], last]
         rows = len(tokens)
-        context.decode(tokens, n + 1 - rows - self.shift, embd=features)
-        self._backlog.clear()
-        self._backlog_features.clear()
-        self._known = n + 1
+        context.decode(tokens, first - self.shift, embd=self._features(first, n + 1))
         try:
             position = n + 1
             while policy.takes(draft, propose(context.logits(rows)[rows - 1])) and len(draft.tokens) < depth:
-                hidden = context.nextn(rows, self._width)[rows - 1].copy()
-                context.decode(draft.tokens[-1:], position - self.shift, embd=hidden[None])
+                hidden = context.nextn(rows, self._width)[rows - 1 :]
+                context.decode(draft.tokens[-1:], position - self.shift, embd=hidden)
                 rows, position = 1, position + 1
         except DecodeError as error:
             if error.code != 1:  # 1: the drafter's cache is full, what was drafted so far is good
@@ -133,25 +128,24 @@ class HiddenDrafter(ABC):
         return draft
 
     def state(self) -> DrafterState:
-        waiting = [*self._backlog_features, *([] if self._feature is None else [self._feature])]
-        features = np.stack(waiting) if waiting else np.zeros((0, 0), np.float32)
         # A cell of a token that was sampled and never committed is no part of the conversation.
         self._forget_cells(self._observed)
-        return DrafterState(
-            self._known, self._observed, list(self._backlog), features, self._context.save_state()
-        )
+        n = self._observed
+        first = max(self._known, self._oldest + 1)
+        backlog = self._tokens[_places(first, n)].tolist()
+        features = self._hidden[_places(first - 1, n)]
+        return DrafterState(self._known, n, backlog, features, self._context.save_state())
 
     def restore(self, state: DrafterState) -> bool:
-        first = max(state.known, self.shift)
-        if len(state.features) != len(state.backlog) + 1 or first + len(state.backlog) != state.observed:
+        n, waiting = state.observed, len(state.backlog)
+        if waiting >= HELD or state.features.shape != (waiting + 1, self._hidden.shape[1]):
             return False
-        if not self._context.load_state(state.cache) or self._context.used != max(
-            state.known - self.shift, 0
-        ):
+        if not self._context.load_state(state.cache) or self._known != state.known:
             self._context.clear()
             return False
-        self._known, self._observed, self._backlog = state.known, state.observed, list(state.backlog)
-        *self._backlog_features, self._feature = state.features
+        self._observed, self._oldest = n, n - waiting - 1
+        self._tokens[_places(n - waiting, n)] = state.backlog
+        self._hidden[_places(n - waiting - 1, n)] = state.features
         return True
 
     def close(self) -> None:
@@ -160,36 +154,60 @@ class HiddenDrafter(ABC):
 
     # -- inside
 
-    def _expect(self, n: int) -> Floats:
-        """f_{n-1}. Raises LlamaError unless every committed token was observed: drafts would be made of
-        stale rows."""
-        if self._observed != n or self._feature is None:
+    @property
+    def _known(self) -> int:
+        """Position behind the last token that has a cell; 0 where none has."""
+        used = self._context.used
+        return used + self.shift if used else 0
+
+    def _expect(self, n: int) -> None:
+        """Raises LlamaError unless every committed token was observed: drafts would be made of stale rows."""
+        if self._observed != n or self._oldest >= n:
             raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
-        return self._feature
+
+    def _features(self, begin: int, end: int) -> Floats:
+        """The features, (end - begin, width), that go with the tokens of these positions."""
+        return self._encoded(self._hidden[_places(begin - 1, end - 1)])
+
+    def _catch_up(self) -> int:
+        """Have cells of all observed tokens but the latest, MERGED at most; the first of those.
+
+        Where more lack theirs, it is always the last WINDOW tokens that get them, whether some of these have
+        one or not: so llama.cpp has one graph to build for it.
+        """
+        n = self._observed
+        self._forget_cells(n)
+        if n - max(self._known, self.shift) > MERGED:
+            self._flush(n - WINDOW)
+            return n
+        return self._cut(self._known)
+
+    def _flush(self, begin: int) -> None:
+        """Decode the observed tokens from ``begin`` on without logits, as far as the ring reaches back."""
+        begin, n = self._cut(begin), self._observed
+        if begin < n:
+            tokens = self._tokens[_places(begin, n)]
+            self._decode_certain(tokens, begin - self.shift, self._features(begin, n))
+
+    def _cut(self, begin: int) -> int:
+        """Drop the cells from ``begin`` on, or from where the ring reaches back to; where that would leave a
+        gap, which llama.cpp refuses, all of them. Returns where they are to go on."""
+        begin = max(begin, self._oldest + 1, self.shift)
+        if begin > max(self._known, self.shift):
+            self._context.clear()
+        self._forget_cells(begin)
+        return begin
 
     def _forget_cells(self, keep: int) -> None:
         """Drop the cells of the tokens from position ``keep`` on; all of them where that is refused."""
-        if self._known > keep:
-            self._known = keep
-            if not self._context.remove_from(max(keep - self.shift, 0)):
-                self._context.clear()
-                self._known = 0
+        if self._known > keep and not self._context.remove_from(max(keep - self.shift, 0)):
+            self._context.clear()
 
-    def _flush(self) -> None:
-        """Decode the backlog without logits."""
-        tokens, features = self._backlog, self._backlog_features
-        step = self._context.n_batch
-        for i in range(0, len(tokens), step):
-            part = self._encoded(np.stack(features[i : i + step]))
-            self._decode_certain(tokens[i : i + step], self._first() + i - self.shift, part)
-        self._known = self._first() + len(tokens)
-        self._backlog = []
-        self._backlog_features = []
-
-    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
+    def _decode_certain(self, tokens: Ints, cell: int, features: Floats) -> None:
         """Put cells of committed tokens into the cache, from ``cell`` on."""
         self._context.decode(tokens, cell, embd=features, outputs="none")
 
-    def _first(self) -> int:
-        """Position of the first token of the backlog."""
-        return max(self._known, self.shift)
+
+def _places(begin: int, end: int) -> NDArray[np.intp]:
+    """Where the ring holds these positions."""
+    return np.arange(begin, end) % HELD

@@ -12,8 +12,11 @@ from ds4chat.engine.llama import CacheConfig, Context, DecodeError, LlamaError, 
 
 
 class DraftModel:
-    """The classic draft pair. Its cache follows the committed tokens; it is brought up to date when it
-    drafts, so that a paused drafter costs nothing."""
+    """The classic draft pair. It is brought up to date when it drafts: a paused drafter costs nothing.
+
+    Its cache holds the first ``_known`` committed tokens, and behind them ``_drafted``: what it decoded last
+    while it drafted, of which that stays which is committed then.
+    """
 
     kind = "draft-model"
 
@@ -35,19 +38,27 @@ class DraftModel:
             cache=cache,
         )
         self._known = 0
+        self._drafted: list[int] = []
 
     def rewind(self, keep: int) -> int:
-        if self._known > keep:
-            self._known = keep
-            if not self._context.remove_from(keep):
-                self._context.clear()
-                self._known = 0
+        self._known = min(self._known, keep)
+        self._drop_drafted()
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
         """Prompt chunks go in as they come, so that the first draft does not wait for the whole prompt."""
-        if keep == len(tokens) > 1 and pos == self._known:
-            self._context.decode(tokens, pos, outputs="none")
+        if pos != self._known:
+            return
+        right = 0
+        for token, drafted in zip(tokens[:keep], self._drafted):
+            if token != drafted:
+                break
+            right += 1
+        self._known += right
+        del self._drafted[:right]
+        if keep == len(tokens) > right + 1:
+            self._drop_drafted()
+            self._context.decode(tokens[right:], self._known, outputs="none")
             self._known = pos + keep
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
@@ -56,24 +67,28 @@ class DraftModel:
         if n + depth > self._context.n_ctx:
             return draft
         context = self._context
+        # The last committed token once more if need be: two tokens in every usual step, so that llama.cpp has
+        # one graph to build for them.
+        self._known = max(min(self._known, n - 1), 0)
+        self._drop_drafted()
         behind = [*committed[self._known :], last]
         pos = self._known
         while len(behind) > context.n_batch:
             context.decode(behind[: context.n_batch], pos, outputs="none")
             behind, pos = behind[context.n_batch :], pos + context.n_batch
         context.decode(behind, pos, outputs="last")
-        self._known = n + 1
+        self._known = n
         try:
             while policy.takes(draft, propose(context.logits(1)[0])) and len(draft.tokens) < depth:
                 context.decode(draft.tokens[-1:], n + len(draft.tokens), outputs="last")
         except DecodeError as error:
             if error.code != 1:  # 1: the draft model's cache is full, what was drafted so far is good
                 raise
-        finally:
-            context.remove_from(n + 1)
+        self._drafted = [last, *draft.tokens][: context.used - n]
         return draft
 
     def state(self) -> DrafterState:
+        self._drop_drafted()
         return DrafterState(self._known, 0, [], np.zeros((0, 0), np.float32), self._context.save_state())
 
     def restore(self, state: DrafterState) -> bool:
@@ -82,6 +97,13 @@ class DraftModel:
             return False
         self._known = state.known
         return True
+
+    def _drop_drafted(self) -> None:
+        """Drop the cells behind the known tokens; all of them where that is refused."""
+        self._drafted = []
+        if self._context.used > self._known and not self._context.remove_from(self._known):
+            self._context.clear()
+            self._known = 0
 
     def close(self) -> None:
         self._context.close()

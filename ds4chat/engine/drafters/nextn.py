@@ -6,7 +6,9 @@ row of position p-1 goes with the token of position p, and position 0 takes zero
 
 from __future__ import annotations
 
-from ds4chat.engine.drafters.hidden import MAX_MERGED, HiddenDrafter
+from collections.abc import Sequence
+
+from ds4chat.engine.drafters.hidden import MERGED, HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model
 
 
@@ -37,20 +39,20 @@ class NextN(HiddenDrafter):
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
-            n_outputs=MAX_MERGED + 1,
+            n_outputs=MERGED + 1,
             threads=threads,
             mtp=True,
             other=target,
             embd_width=width,
             cache=cache,
         )
-        super().__init__(target, model, context, width=width, max_depth=max_depth)
+        super().__init__(target, model, context, width=width, hidden=width, max_depth=max_depth)
         target.enable_nextn(True, masked=False)
         if embedded:
             self.path = ""
 
-    def _hidden(self, rows: int, keep: int) -> Floats:
-        return self._target.nextn(rows, self._width)[:keep].copy()
+    def _target_rows(self, rows: int) -> Sequence[Floats]:
+        return (self._target.nextn(rows, self._width),)
 
     def close(self) -> None:
         self._target.enable_nextn(False, masked=True)

@@ -1,4 +1,4 @@
-"""The banner: what went wrong with the engine, and the keys that help."""
+"""The banner: what went wrong with the engine, and keys that help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ds4chat.tui.kit.lines import style_sheet
 
 
 class Banner(Static):
-    """One or two sentences above the prompt, until they no longer hold. Hidden while it has none."""
+    """One or two sentences above the prompt while they apply. Hidden while it has none."""
 
     DEFAULT_CSS = style_sheet(__package__, "banner.tcss")
 

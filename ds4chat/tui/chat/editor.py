@@ -26,12 +26,12 @@ def editor_command(environ: Mapping[str, str]) -> list[str]:
     except ValueError:
         words = []
     if not words:
-        raise EditorError(f"EDITOR is {named}, which names no program: set it to one, as in EDITOR=nano.")
+        raise EditorError(f"EDITOR is {named}, which is not a program: set it to one, as in EDITOR=nano.")
     return words
 
 
 def edited(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What the user makes of ``text`` in the editor; it waits until that is left. Raises EditorError."""
+    """``text`` as edited by the user; waits until the editor is closed. Raises EditorError."""
     command = editor_command(environ)
     try:
         with tempfile.TemporaryDirectory(prefix="ds4chat-") as folder:
@@ -39,7 +39,7 @@ def edited(text: str, environ: Mapping[str, str] = os.environ) -> str:
             file.write_text(text, encoding="utf-8")
             code = subprocess.run([*command, str(file)], check=False).returncode
             if code:
-                raise EditorError(f"{command[0]} ended with code {code}, so the prompt is as it was.")
+                raise EditorError(f"{command[0]} ended with code {code}, so the prompt was not changed.")
             return without_controls(file.read_text(encoding="utf-8", errors="replace")).rstrip("\n")
     except OSError as error:
         reason = error.strerror or str(error)

@@ -25,14 +25,14 @@ class FindBar(Horizontal):
     ]
 
     class Wanted(Message):
-        """These words are looked for; empty: nothing any more."""
+        """The words to find; empty: stop finding."""
 
         def __init__(self, words: str) -> None:
             super().__init__()
             self.words = words
 
     class Moved(Message):
-        """To the place before (-1) or after (1)."""
+        """To the previous (-1) or next match (1)."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
@@ -49,15 +49,15 @@ class FindBar(Horizontal):
         yield self._state
 
     def say(self, text: str) -> None:
-        """Say how many places there are, and which is shown."""
+        """Say how many matches there are, and which one is shown."""
         self._state.update(text)
 
     @on(Input.Changed)
     def words_changed(self, event: Input.Changed) -> None:
-        """Look for them at once."""
+        """Search while the user types."""
         event.stop()
         self.post_message(self.Wanted(event.value))
 
     def action_move(self, by: int) -> None:
-        """Go to another place."""
+        """Go to another match."""
         self.post_message(self.Moved(by))

@@ -1,4 +1,4 @@
-"""What stands in the chat while there is no model: where to get one."""
+"""The card shown in the chat while there is no model: where to get one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ds4chat.tui.controller import EngineState
 from ds4chat.tui.kit.lines import style_sheet
 
 MOST_LOOKED_AT = 60
-"""Files whose headers are read; the picker reads all of them."""
+"""Most files whose headers are read; the picker reads all of them."""
 MOST_NAMED = 3
 
 
@@ -32,13 +32,13 @@ class FirstRun(Static):
     DEFAULT_CSS = style_sheet(__package__, "first_run.tcss")
 
     class Searched(Message):
-        """What models there are on this disk."""
+        """Models were found on this disk."""
 
         def __init__(self, names: Sequence[str], more: bool) -> None:
             super().__init__()
             self.names = names
             self.more = more
-            """There are files that were not looked at."""
+            """There are files that were not read."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -47,7 +47,7 @@ class FirstRun(Static):
         self._begun = False
 
     def wanted_by(self, settings: Settings, state: EngineState) -> bool:
-        """There is no model, and none is named. The first time, the disk is looked through."""
+        """Show the card. The first time, the disk is searched."""
         wanted = state == "none" and not (settings.model or settings.demo or settings.server)
         if wanted and not self._begun:
             self._begun = True
@@ -84,7 +84,7 @@ class FirstRun(Static):
             )
         except (ModelFileError, OSError):
             demo = f"takes the demo, once installed: {INSTALL}"
-        # Names come from files: as variables they are text and no markup.
+        # Names come from files: as variables they are not parsed as markup.
         self.update(
             Content.from_markup(
                 "[b $primary]A model first[/]\n\n"

@@ -27,7 +27,7 @@ APPROXIMATE: Span = ("by ratio alone", "approximate")
 def legend_line(
     width: int, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str
 ) -> Line:
-    """What each look of a token means, as much of it as fits, and a hint where there is room."""
+    """The meaning of the tokens' looks, as many as fit, and a hint if there is room."""
     if markdown:
         words: list[Span] = [("finished replies are rendered Markdown", "muted")]
     else:
@@ -70,7 +70,7 @@ class Legend(LinesView):
         self._draw_line()
 
     def on_click(self, event: events.Click) -> None:
-        """The hint does what it says, and a look is explained."""
+        """A click on the hint runs it, one on a look explains it."""
         event.stop()
         self.post_message(CommandRequested("/help"))
 
@@ -96,7 +96,7 @@ class FollowChip(Static):
 
 
 class LegendRow(Horizontal):
-    """The legend, and at its right the chip; for a few seconds a word on what was just changed."""
+    """The legend with the chip at its right, and for a few seconds a note about the last change."""
 
     SAY_SECONDS = 4.0
 
@@ -117,7 +117,7 @@ class LegendRow(Horizontal):
         yield self.chip
 
     def say(self, text: str) -> None:
-        """Show a few words at the right for a while; in a notice where the screen is too low for this row."""
+        """Show a note at the right for a while; as a notice if the screen is too low for this row."""
         if not self.display:
             self.notify(text, markup=False)
             return

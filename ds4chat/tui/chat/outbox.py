@@ -1,4 +1,4 @@
-"""Prompts on their way to the engine, in order: one that mentions files waits until they were read."""
+"""Queue of prompts for the engine: one that mentions files waits until they are read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ds4chat.tui.prompt.files import MENTION, FileError, with_mentions
 
 
 class Outbox:
-    """Reads the files in a thread of ``owner``. Gives ``send`` each prompt with what it mentions, and
-    ``refuse`` one whose files cannot be read, as it was typed, and a sentence that says why."""
+    """Reads files in a thread of ``owner``. Calls ``send`` with each prompt and its files' contents, or
+    ``refuse`` with the prompt as typed and a sentence if a file cannot be read."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Outbox:
         self._waiting: deque[tuple[str, UserTurn | None]] = deque()
 
     def put(self, text: str, place: UserTurn | None = None) -> None:
-        """Send a prompt after those that wait, or instead of an earlier one where that is given."""
+        """Queue a prompt, optionally to replace an earlier one."""
         self._waiting.append((text, place))
         if len(self._waiting) == 1:
             self._go_on()
@@ -39,7 +39,7 @@ class Outbox:
             self._owner.run_worker(self._read, thread=True, group="files", exit_on_error=False)
 
     def _read(self) -> None:
-        """Read what the first prompt mentions. Runs in the thread."""
+        """Read the files that the first prompt mentions. Runs in the thread."""
         try:
             full, problem = with_mentions(self._waiting[0][0]), ""
         except FileError as error:

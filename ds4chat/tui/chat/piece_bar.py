@@ -1,4 +1,4 @@
-"""The line in which replies, prompts and code blocks are stepped through, to be copied or edited."""
+"""The bar for stepping through replies, prompts and code blocks, to copy or edit them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ds4chat.tui.kit.lines import LinesView
 
 
 class PieceBar(LinesView, can_focus=True):
-    """Shown while a piece of the conversation is picked. Posts what is to be done with it."""
+    """Shown while a piece of the conversation is picked. Posts the user's actions on it."""
 
     HELP_GROUP = "Picked reply or code block"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -38,13 +38,13 @@ class PieceBar(LinesView, can_focus=True):
             self.by = by
 
     class Copied(Message):
-        """The piece is to be copied."""
+        """Copy the piece."""
 
     class Edited(Message):
-        """The prompt is to be edited."""
+        """Edit the prompt."""
 
     class Left(Message):
-        """Something else has the focus."""
+        """Something else got the focus."""
 
     def show(self, what: str, *, prompt: bool, versions: bool) -> None:
         """Say what is picked and what can be done with it."""

@@ -1,4 +1,4 @@
-"""The part of the chat screen that has to do with what was written: its versions, edits, going on."""
+"""The part of the chat screen for existing turns: versions, edits, continuing, finding, copying."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUSY: dict[str, str] = {
     "stopping": "The reply is being stopped.",
 }
 NEARLY_FULL = 0.8
-"""Share of the context from which it is said that it fills."""
+"""Share of the context from which a notice warns that it fills up."""
 NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
 
 
@@ -57,19 +57,19 @@ class ReadingScreen(Screen[None]):
     find_bar: FindBar
     piece_bar: PieceBar
     _editing: UserTurn | None = None
-    """The earlier prompt that the text in the prompt replaces."""
+    """The earlier prompt that the text in the prompt will replace."""
     _quit_asked_at = float("-inf")
     _context_told = False
-    """It was said that the context is nearly full, and it still is."""
+    """The user was told that the context is nearly full, and it still is."""
     _finder: Finder | None = None
     _place = 0
-    """Index of the place shown among the finder's."""
+    """Index of the match shown."""
     _pieces: Sequence[Piece] = ()
     _picked = 0
     """Index of the piece that is picked."""
 
     class VersionsCounted(Message):
-        """The store was asked which turns have other versions."""
+        """The store's answer: which turns have other versions."""
 
         def __init__(self, conversation: Conversation, found: Mapping[int, tuple[int, ...]]) -> None:
             super().__init__()
@@ -77,7 +77,7 @@ class ReadingScreen(Screen[None]):
             self.found = found
 
     class VersionRead(Message):
-        """The path through another version came from the store; ``key`` is that version's number."""
+        """The store's path through another version; ``key`` is that version's number."""
 
         def __init__(self, conversation: Conversation, key: int) -> None:
             super().__init__()
@@ -85,25 +85,25 @@ class ReadingScreen(Screen[None]):
             self.key = key
 
     def draw_frame(self) -> None:
-        """Take in what the engine sent, and draw it."""
+        """Process the engine's events, and draw them."""
         raise NotImplementedError
 
     def stop_reply(self) -> bool:
-        """Stop what runs; False where nothing does."""
+        """Stop the running reply, check or load; False if there is none."""
         raise NotImplementedError
 
     def show_conversation(self) -> None:
-        """Draw the conversation anew."""
+        """Redraw the conversation."""
         raise NotImplementedError
 
     def busy_with(self) -> str:
-        """Why nothing can be changed in the conversation now, as a sentence; empty where it can."""
+        """Why the conversation cannot be changed now, as a sentence; empty if it can."""
         return BUSY[self.chat.state] if self.chat.working else ""
 
-    # -- answering again and going on
+    # -- answering again and continuing
 
     def action_retry(self) -> None:
-        """Answer the last prompt anew; without a loaded model, load it again."""
+        """Answer the last prompt again; without a loaded model, load it again."""
         chat = self.chat
         if chat.state in ("died", "failed"):
             chat.reload()
@@ -116,7 +116,7 @@ class ReadingScreen(Screen[None]):
         self.draw_frame()
 
     def action_go_on(self) -> None:
-        """Go on with the newest reply, which was cut or stopped."""
+        """Continue the newest reply, which was cut or stopped."""
         if not self.chat.go_on():
             self.notify(
                 BUSY.get(self.chat.state, "There is no answer that was cut or stopped: F5 answers again.")
@@ -124,14 +124,14 @@ class ReadingScreen(Screen[None]):
         self.draw_frame()
 
     def reply_ended(self, reply: Reply) -> None:
-        """Say what can be done with it, and learn which versions there are."""
+        """Say what can be done with the reply, and look up its versions."""
         if reply.can_go_on and reply.state in ("stopped", "limited"):
             self.legend_row.say("Ctrl+G or /continue goes on")
         self.count_versions()
         self._warn_of_context(reply)
 
     def _warn_of_context(self, reply: Reply) -> None:
-        """Say once, as the context fills, what can be done before it is full."""
+        """Say once, as the context fills up, what can be done before it is full."""
         room = self.chat.loaded.n_ctx if self.chat.loaded else 0
         used = reply.stats.context_used
         full = bool(room) and used >= NEARLY_FULL * room
@@ -153,14 +153,14 @@ class ReadingScreen(Screen[None]):
             try:
                 found = self.chat.recorder.versions(conversation)
             except StoreError:
-                return  # the recorder tells of a store in trouble itself
+                return  # the recorder reports a failing store itself
             self.post_message(self.VersionsCounted(conversation, found))
 
         self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
 
     @on(VersionsCounted)
     def versions_counted(self, event: VersionsCounted) -> None:
-        """Show how many there are."""
+        """Show the number of versions."""
         event.stop()
         changed = False
         for turn in event.conversation.turns:
@@ -171,19 +171,19 @@ class ReadingScreen(Screen[None]):
             self.transcript.measure()
 
     def action_other_version(self) -> None:
-        """Show the version before of the turn that has one; from the oldest on, the newest."""
+        """Show the previous version of a turn that has several; after the oldest, the newest."""
         turn = self._with_versions()
         if turn is not None:
             self.show_version(turn, -1 if turn.versions[:1] != (turn.key,) else len(turn.versions) - 1)
 
     def action_version(self, by: int) -> None:
-        """Show the version before or after."""
+        """Show the previous or the next version."""
         turn = self._with_versions()
         if turn is not None:
             self.show_version(turn, by)
 
     def _with_versions(self) -> Turn | None:
-        """The lowest turn in sight that has other versions, or else the newest."""
+        """The lowest visible turn with other versions, or else the newest."""
         turns = [*self.chat.conversation.turns, *turns_in_sight(self.transcript)]
         found = next((turn for turn in reversed(turns) if turn.versions), None)
         if found is None:
@@ -195,12 +195,12 @@ class ReadingScreen(Screen[None]):
 
     @on(Transcript.VersionWanted)
     def version_clicked(self, event: Transcript.VersionWanted) -> None:
-        """The marks under a turn do what they say."""
+        """A click on a mark under a turn shows that version."""
         event.stop()
         self.show_version(event.turn, event.by)
 
     def show_version(self, turn: Turn, by: int) -> None:
-        """Go to the path through the version ``by`` places after a turn's."""
+        """Go to the path through the version ``by`` places after the turn's."""
         if busy := self.busy_with():
             self.notify(busy)
             return
@@ -225,7 +225,7 @@ class ReadingScreen(Screen[None]):
 
     @on(VersionRead)
     def version_read(self, event: VersionRead) -> None:
-        """Show that path, unless a reply was begun meanwhile."""
+        """Show that path, unless a reply was started in the meantime."""
         event.stop()
         if self.chat.resume(event.conversation):
             self.leave_editing()
@@ -238,7 +238,7 @@ class ReadingScreen(Screen[None]):
     # -- editing
 
     def action_editor(self) -> None:
-        """Write the prompt in the user's own editor; the chat waits for that."""
+        """Edit the prompt in the user's own editor, while the chat is suspended."""
         from ds4chat.tui.chat.editor import EditorError, edited
 
         try:
@@ -251,7 +251,7 @@ class ReadingScreen(Screen[None]):
         self.prompt.text_field.focus()
 
     def action_edit(self, back: int = 1) -> None:
-        """Edit a prompt in its place: the ``back``-th from the last."""
+        """Edit an earlier prompt: the ``back``-th from the last."""
         prompts = [turn for turn in self.chat.conversation.turns if isinstance(turn, UserTurn)]
         if busy := self.busy_with():
             self.notify(busy)
@@ -261,7 +261,7 @@ class ReadingScreen(Screen[None]):
             self.edit(prompts[-back])
 
     def edit(self, turn: UserTurn) -> None:
-        """Put a prompt's text into the prompt, to be asked in its place."""
+        """Put an earlier prompt's text into the prompt, to be sent instead of it."""
         self.leave_editing()
         field = self.prompt.text_field
         self.prompt.taken(self.prompt.text)
@@ -272,14 +272,14 @@ class ReadingScreen(Screen[None]):
         bring_turn(self.transcript, turn)
 
     def leave_editing(self) -> UserTurn | None:
-        """Edit no longer; the turn that was edited."""
+        """Stop editing; the turn that was being edited."""
         turn, self._editing = self._editing, None
         self.prompt.text_field.border_title = None
         return turn
 
     def cut_before(self, turn: UserTurn) -> bool:
-        """Take a prompt and what follows it off the path shown, for another one in its place; False, and
-        why, where that cannot be."""
+        """Remove a prompt and what follows it from the path shown, to replace it; False, after saying why, if
+        that is impossible."""
         chat = self.chat
         if busy := self.busy_with():
             self.notify(busy)
@@ -294,7 +294,7 @@ class ReadingScreen(Screen[None]):
     # -- pieces
 
     def action_pick(self) -> None:
-        """Pick the newest piece of the conversation, to step on from there."""
+        """Pick the newest piece of the conversation and step from there."""
         self._pieces = pieces(self.chat.conversation.turns)
         if not self._pieces:
             self.notify("There is nothing to copy yet.")
@@ -319,20 +319,20 @@ class ReadingScreen(Screen[None]):
 
     @on(PieceBar.Exchanged)
     def piece_exchanged(self, event: PieceBar.Exchanged) -> None:
-        """Show another version of what is picked."""
+        """Show another version of the picked piece."""
         event.stop()
         self.show_version(self._pieces[self._picked].turn, event.by)
 
     @on(PieceBar.Copied)
     def piece_copied(self, event: PieceBar.Copied) -> None:
-        """Copy what is picked."""
+        """Copy the picked piece."""
         event.stop()
         self.copy_piece(self._pieces[self._picked])
         self.leave_reading()
 
     @on(PieceBar.Edited)
     def piece_edited(self, event: PieceBar.Edited) -> None:
-        """Edit the prompt that is picked."""
+        """Edit the picked prompt."""
         event.stop()
         turn = self._pieces[self._picked].turn
         if not isinstance(turn, UserTurn):
@@ -344,7 +344,7 @@ class ReadingScreen(Screen[None]):
 
     @on(PieceBar.Left)
     def piece_left(self, event: PieceBar.Left) -> None:
-        """Nothing is picked any more."""
+        """End picking."""
         event.stop()
         self.piece_bar.display = False
         self.clear_selection()
@@ -365,7 +365,7 @@ class ReadingScreen(Screen[None]):
 
     @on(FindBar.Wanted)
     def find_wanted(self, event: FindBar.Wanted) -> None:
-        """Go to the nearest place of the words."""
+        """Go to the nearest match."""
         event.stop()
         if self.find_bar.display:
             self._find(event.words)
@@ -377,7 +377,7 @@ class ReadingScreen(Screen[None]):
 
     @on(FindBar.Moved)
     def find_moved(self, event: FindBar.Moved) -> None:
-        """Go to the place before or after, round the ends; of what the conversation now holds."""
+        """Go to the previous or next match, wrapping around, in the conversation as it is now."""
         event.stop()
         self._finder = Finder(self.transcript, self.find_bar.field.value)
         if self._finder.places:
@@ -396,9 +396,9 @@ class ReadingScreen(Screen[None]):
     # -- leaving
 
     def leave_reading(self) -> bool:
-        """Leave what was begun here; False where nothing was."""
+        """Leave editing, picking or finding; False if none is active."""
         if self.find_bar.display or self.piece_bar.display:
-            # What was found stays selected, to be copied.
+            # The match stays selected, so that it can be copied.
             self.find_bar.display = self.piece_bar.display = False
             self._finder = None
             self.prompt.text_field.focus()
@@ -411,7 +411,7 @@ class ReadingScreen(Screen[None]):
         return True
 
     def action_interrupt(self) -> None:
-        """Copy a selection; else stop the reply; else quit, when pressed twice."""
+        """Copy a selection; else stop the reply; else quit if pressed twice."""
         selected = self.prompt.text_field.selected_text or self.get_selected_text()
         if selected:
             self.app.copy_to_clipboard(selected)

@@ -1,4 +1,4 @@
-"""The chat screen: it draws what the controller says, and turns keys into what the controller does."""
+"""The chat screen: draws the controller's state, and turns keys into calls of the controller."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from ds4chat.tui.transcript.focus import show_turn
 
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
-"""Least time between two status lines of a running reply: faster figures cannot be read."""
+"""Least time between two redraws of a running reply's status line: faster figures cannot be read."""
 HINT = "F1 help"
 ENDS: dict[tuple[str, int], str] = {
     ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
@@ -53,12 +53,12 @@ ENDS: dict[tuple[str, int], str] = {
     ("margin", -1): "margin 0 is the loosest",
     ("margin", 1): "margin 1.00 is exact, the tightest",
 }
-"""What a key of a live setting says at the end of its range."""
+"""What to say when a key of a live setting is at the end of its range."""
 
 
 class Host(Protocol):
-    """What the chat screen asks of the app, at once: what is typed ahead counts on its having been done.
-    Changes of settings are posted to it."""
+    """What the chat screen calls on the app synchronously, because keys typed ahead depend on the result.
+    Changes of settings are posted as messages."""
 
     @property
     def settings(self) -> Settings:
@@ -66,13 +66,13 @@ class Host(Protocol):
 
     @property
     def theme_names(self) -> list[str]:
-        """The themes that there are."""
+        """Names of the themes."""
 
     def run_command(self, text: str) -> bool:
-        """Run a slash command; False when it cannot be done, which was then said."""
+        """Run a slash command; False if it failed, which was then reported."""
 
     def load_stopped(self) -> None:
-        """A load was stopped or failed: the settings are again those of the model that a reload loads."""
+        """A load was stopped or failed: restore the settings of the model that a reload loads."""
 
 
 class ChatScreen(ReadingScreen):
@@ -126,7 +126,7 @@ class ChatScreen(ReadingScreen):
         self._timer: Timer | None = None
         self._pace = Pace()
         self._looks: set[str] = set()
-        """Looks of tokens that are explained once one of them was seen."""
+        """Looks of tokens that are explained after one of them was seen."""
         self._status_at = 0.0
         self._outbox = Outbox(self, self._send, self.prompt.refuse)
 
@@ -163,12 +163,12 @@ class ChatScreen(ReadingScreen):
     # -- frames
 
     def _look(self) -> None:
-        """Between replies: a notice, or the engine's death."""
+        """Poll for events between replies: a notice, or the engine's death."""
         if not self.chat.busy:
             self.draw_frame()
 
     def draw_frame(self) -> None:
-        """Take in what the engine sent, and draw what that changed."""
+        """Process the engine's events, and redraw what they changed."""
         frame = self.chat.frame()
         self._next_frame()
         if frame.empty:
@@ -195,7 +195,7 @@ class ChatScreen(ReadingScreen):
             self.show_status()
 
     def _next_frame(self) -> None:
-        """Look again soon while events are to be expected."""
+        """Poll again soon while events are expected."""
         if self._timer is None and self.chat.busy:
             loaded = self.chat.loaded
             self._pace.crowded = loaded is None or loaded.threads >= (os.cpu_count() or 1)
@@ -233,13 +233,13 @@ class ChatScreen(ReadingScreen):
         self.prompt.set_class(self.chat.tuning.mode == "approximate", "-approximate")
 
     def show_queue(self) -> None:
-        """Draw the prompts that wait."""
+        """Draw the queued prompts."""
         what = "the reply ends" if self.chat.reply else "the check ends"
         what = what if self.chat.working else "a model is loaded"
         self.prompt.show_queue(tuple(self.chat.queue), f"sent when {what}")
 
     def show_conversation(self) -> None:
-        """Draw the conversation anew: it is another one, or turns were taken off."""
+        """Redraw the conversation: it was replaced, or turns were removed."""
         self._card.hide()
         running = self.chat.reply
         self.transcript.show_turns(turn for turn in self.chat.conversation.turns if turn is not running)
@@ -249,7 +249,7 @@ class ChatScreen(ReadingScreen):
         self.show_status()
 
     def show_welcome(self) -> None:
-        """A few words while there is nothing else to show."""
+        """Show the welcome while there is nothing else to show."""
         first_run = self._first_run.wanted_by(self._host.settings, self.chat.state)
         self._first_run.display = self.transcript.is_empty and first_run
         self._welcome.display = self.transcript.is_empty and not first_run
@@ -258,7 +258,7 @@ class ChatScreen(ReadingScreen):
         self.show_legend()
 
     def action_try_starter(self, number: int) -> None:
-        """Send a prompt of the welcome, as if it had been typed."""
+        """Send one of the welcome's prompts as if it had been typed."""
         self.post_message(PromptSubmitted(STARTERS[number - 1][0]))
 
     def show_legend(self) -> None:
@@ -283,7 +283,7 @@ class ChatScreen(ReadingScreen):
         """Open or close the panels."""
         self.dock_view.toggle()
         if self.dock_view.covers:
-            # What is in sight takes the keys: from the uppermost title on, down and Tab walk.
+            # Focus the uppermost visible title, from which Down and Tab move on.
             self.dock_view.scroll_home(animate=False)
             self.set_focus(self.dock_view.first_title)
         elif self.focused is None or self.dock_view in self.focused.ancestors:
@@ -302,7 +302,7 @@ class ChatScreen(ReadingScreen):
         self._outbox.put(text, self.leave_editing())
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
-        """Run a slash command. One that was typed and cannot be done stands in the prompt again."""
+        """Run a slash command. A typed one that fails is put back into the prompt."""
         if typed:
             self.prompt.taken(text)
         if not self._host.run_command(text) and typed:
@@ -339,7 +339,7 @@ class ChatScreen(ReadingScreen):
             self.transcript.action_follow()
 
     def _forward_event(self, event: events.Event) -> None:
-        """While nothing has the focus, keys and pastes are the prompt's, also before it is on the screen."""
+        """While nothing has the focus, keys and pastes go to the prompt, even before it is on the screen."""
         if isinstance(event, events.Key | events.Paste) and self.focused is None:
             if self.is_mounted:
                 self.set_focus(self.prompt.text_field)
@@ -348,7 +348,8 @@ class ChatScreen(ReadingScreen):
             super()._forward_event(event)
 
     def on_key(self, event: events.Key) -> None:
-        """What is typed reaches the prompt wherever the focus is, except a key that a control there takes."""
+        """Typed text goes to the prompt wherever the focus is, except for keys that the focused control
+        uses."""
         taken = isinstance(self.focused, Control | PanelTitle) and event.key in self.active_bindings
         if event.is_printable and not taken:
             event.stop()
@@ -356,19 +357,19 @@ class ChatScreen(ReadingScreen):
             self.prompt.text_field._forward_event(event.copy())
 
     def on_paste(self, event: events.Paste) -> None:
-        """What is pasted does, too."""
+        """So do pastes."""
         self.prompt.text_field.paste(event.text)
 
     # -- the engine
 
     def say_error(self, text: str) -> None:
-        """Add sentences about what failed to the transcript."""
+        """Add sentences about failures to the transcript."""
         self.transcript.add_note(text, "error")
         self.show_welcome()
 
     def stop_reply(self) -> bool:
-        """Stop the running reply, a check or a load; prompts that wait for a reply's end come back into the
-        prompt. False when none runs."""
+        """Stop the running reply, check or load; prompts queued behind a reply return to the prompt. False if
+        nothing runs."""
         loading, replying = self.chat.state == "loading", self.chat.reply is not None
         if not self.chat.stop():
             return False
@@ -383,8 +384,8 @@ class ChatScreen(ReadingScreen):
         return True
 
     @on(PromptText.SentBlank)
-    def take_first_offer(self, event: PromptText.SentBlank) -> None:
-        """Enter on the card that stands where there is no model takes the demo."""
+    def use_first_offer(self, event: PromptText.SentBlank) -> None:
+        """Enter on the card shown without a model loads the demo."""
         event.stop()
         if self._first_run.display:
             self.run_command("/model demo")
@@ -420,7 +421,7 @@ class ChatScreen(ReadingScreen):
             self.legend_row.say(bound)
 
     def action_step(self, name: str, by: int) -> None:
-        """Move a live setting, or say why the key does nothing: it is at the end of its range."""
+        """Step a live setting, or say that it is at the end of its range."""
         tuning = KNOBS[name].step(self.chat.tuning, by, self.dock_view.tuning.memory)
         if tuning == self.chat.tuning:
             self.legend_row.say(ENDS[name, by])
@@ -484,7 +485,7 @@ class ChatScreen(ReadingScreen):
 
     @on(TokenPicked)
     def token_picked(self, event: TokenPicked) -> None:
-        """Show the token's row, and where it stands in the text."""
+        """Show the token's row in the panel, and the token in the text."""
         event.stop()
         reply = self.chat.conversation.reply(event.reply)
         token = reply.token_of(event.step, event.token) if reply is not None else None
@@ -497,21 +498,21 @@ class ChatScreen(ReadingScreen):
         self._card.show(reply, token)
 
     def show_message(self, message: int, at: int) -> None:
-        """Bring a stored message into sight and mark it, in a reply at character ``at`` of its text."""
+        """Scroll to a stored message and mark it, in a reply at character ``at`` of its text."""
         for turn in self.chat.conversation.turns:
             if turn.key == message:
                 show_turn(self.transcript, turn, at)
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
-        """Nothing is picked any more."""
+        """The token cursor left the transcript."""
         event.stop()
         self._card.hide()
 
     # -- leaving
 
     def action_back(self) -> None:
-        """Close what is open, from the innermost on; then stop the reply."""
+        """Close the innermost thing that is open; else stop the reply."""
         if self.prompt.close_menu() or self.leave_reading():
             return
         if self.transcript.cursor is not None:

@@ -1,4 +1,4 @@
-"""What the slash commands do: each row of the table has a handler here, or an action of the app."""
+"""The slash commands: each row of the table has a handler here, or an action of the app."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 class Load(Protocol):
-    """Load models by the settings with these fields changed."""
+    """Load models with these fields of the settings changed."""
 
     def __call__(self, **changes: Any) -> None: ...
 
 
 class ChatCommands:
-    """Runs typed commands. What is wrong with one is said in a sentence.
+    """Runs typed commands, and reports mistakes in a sentence.
 
     /NAME is done by ``do_NAME``, given what follows it. Where there is no such method it is the app's: its
     ``action_NAME``, given what follows if anything does.
@@ -51,7 +51,7 @@ class ChatCommands:
         self._presets = presets
 
     def run(self, text: str) -> bool:
-        """Do what the line says; False when it cannot be done, which was then said."""
+        """Run the line; False if it failed, which was then reported."""
         try:
             self._do(parse(text))
         except (CommandError, SettingError, FileError) as error:
@@ -60,7 +60,7 @@ class ChatCommands:
         return True
 
     def choose(self, name: str) -> None:
-        """Run a command that was chosen from a list; one that needs an argument begins in the prompt."""
+        """Run a command chosen from a list; one that needs an argument is put into the prompt."""
         if BY_NAME[name].needs_argument:
             self._screen.prompt.begin(f"/{name} ")
         else:
@@ -108,7 +108,7 @@ class ChatCommands:
             raise CommandError("/undo takes nothing after it, or tuning.")
         text = self._screen.chat.undo()
         if text is None:
-            raise CommandError("There is nothing to take back, or a reply is running: Esc stops it.")
+            raise CommandError("There is nothing to undo, or a reply is running: Esc stops it.")
         self._screen.show_conversation()
         self._screen.prompt.put_back([text])
 
@@ -123,7 +123,7 @@ class ChatCommands:
         now = chat.conversation.system
         said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
         if argument and chat.conversation.turns:
-            said += "\nIt holds from the next prompt on; /retry answers the last one again under it."
+            said += "\nIt applies from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
 
@@ -181,7 +181,7 @@ class ChatCommands:
         conversation = chat.conversation
         if not argument:
             if not conversation.turns:
-                raise CommandError("There is no conversation to write yet.")
+                raise CommandError("There is no conversation to export yet.")
             screen.prompt.text_field.put(f"/export {proposed_name(conversation)}")
             screen.prompt.text_field.focus()
             return
@@ -219,13 +219,13 @@ class ChatCommands:
             self._screen.notify(f"Presets: {', '.join(sorted(presets))}.", markup=False)
             return
         if argument not in presets:
-            raise CommandError(f"There is no preset {argument}. There is: {', '.join(sorted(presets))}.")
+            raise CommandError(f"There is no preset {argument}. Presets: {', '.join(sorted(presets))}.")
         self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
         self._say_tuning()
 
     def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do ``work``, which may wait for a disk or a network, in a thread, and go on with what it gives.
-        Where it fails, that is said, and the line stands in the prompt again."""
+        """Run ``work``, which may wait for a disk or a network, in a thread, and pass its result on. If it
+        fails, that is reported, and the line is put back into the prompt."""
         screen = self._screen
 
         def run() -> None:
@@ -281,7 +281,7 @@ class ChatCommands:
         self._load(**self._loaded())
 
     def _loaded(self) -> dict[str, str]:
-        """The setting that names the model in use; nothing before a load. The demo's settings name none."""
+        """The setting that names the model in use; empty before a load, and for the demo."""
         command = self._screen.chat.load_command
         return {"model": command.model} if command else {}
 
@@ -304,7 +304,7 @@ class ChatCommands:
         self._set_one(key.lstrip("-"), value.strip())
 
     def _set_one(self, key: str, raw: str) -> None:
-        """Set a live setting, if a value is given, and say what is in force."""
+        """Set a live setting, if a value is given, and show the current tuning."""
         if raw:
             self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
         tuning = self._screen.chat.tuning
@@ -343,22 +343,22 @@ class ChatCommands:
 
 
 def whole_number(argument: str) -> int:
-    """A number counted from the last, which is 1 and what no argument means. Raises CommandError."""
+    """A number counted from the last, which is 1 and the default. Raises CommandError."""
     if argument and not (argument.isascii() and argument.isdigit() and int(argument) > 0):
-        raise CommandError(f"{argument} is no number: 1 is the last, 2 the one before.")
+        raise CommandError(f"{argument} is not a number: 1 is the last, 2 the one before.")
     return int(argument or 1)
 
 
 def proposed_name(conversation: Conversation) -> str:
-    """A file name made of the words of a conversation's title or first prompt."""
+    """A file name from the words of a conversation's title or first prompt."""
     first = next((turn.text for turn in conversation.turns if isinstance(turn, UserTurn)), "")
     words = re.findall(r"\w+", conversation.title or title_of(first))
     return f"{'-'.join(words).lower()[:60].strip('-') or 'conversation'}.md"
 
 
 def _check_model(path: Path, name: str) -> None:
-    """Raise CommandError where the model at ``path`` cannot be used, before a loaded one is given up."""
-    _try_to_open(path, name, "Give the path of a .gguf model, or /model alone.")
+    """Raise CommandError if the model at ``path`` cannot be used, before the loaded one is unloaded."""
+    _try_to_open(path, name, "Give the path of a .gguf model, or use /model without one.")
     try:
         check_target(path)
     except ModelFileError as error:
@@ -366,10 +366,10 @@ def _check_model(path: Path, name: str) -> None:
 
 
 def _check_support(loaded: events.Load | None, path: Path, name: str) -> None:
-    """Raise CommandError where the file at ``path`` cannot draft for the model that is loaded."""
+    """Raise CommandError if the file at ``path`` cannot draft for the loaded model."""
     _try_to_open(path, name, "/mtp takes on, off, embedded, lookup, none or a file.")
     if loaded is None or not loaded.model:
-        return  # nothing is lost; the load says that there is no model
+        return  # nothing is unloaded; the load reports the missing model
     try:
         target = check_target(loaded.model)
         if not (loaded.convert and kind_of(read_header(path)).converts):
@@ -379,10 +379,11 @@ def _check_support(loaded: events.Load | None, path: Path, name: str) -> None:
 
 
 def _try_to_open(path: Path, name: str, advice: str) -> None:
-    """Raise CommandError where no file can be read at ``path``, before a loaded model is given up for it."""
+    """Raise CommandError if the file at ``path`` cannot be read, before the loaded model is unloaded for
+    it."""
     try:
         open_regular(path).close()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise CommandError(f"{name} is no file. {advice}") from None
+        raise CommandError(f"{name} is not a file. {advice}") from None
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}. {advice}") from None

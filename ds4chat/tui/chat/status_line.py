@@ -1,4 +1,4 @@
-"""The status line: what answers, how it speculates or why not, how fast, and what it is doing."""
+"""The status line: the model, its speculation or why there is none, the speed, and the current activity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual import events
 
 from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.controller import Chat, EngineState, Progress
+from ds4chat.tui.controller import Chat, EngineProgress, EngineState
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
@@ -31,7 +31,7 @@ STATES: dict[EngineState, tuple[str, str]] = {
     "died": ("✕ engine died", "bad"),
 }
 VERY_WIDE = 150
-"""Cells from which a long name has room beside all figures."""
+"""Cells from which there is room for a long name and all figures."""
 STATE_WIDTH = 10
 NEARLY_FULL = 0.9
 WHY_ROWS = 2
@@ -42,7 +42,7 @@ class Status:
     """All that the line shows."""
 
     state: EngineState
-    progress: Progress
+    progress: EngineProgress
     model: str
     loaded: Loaded | None
     tuning: Tuning
@@ -71,7 +71,7 @@ def status_lines(status: Status, width: int) -> list[Line]:
 
 
 def command_at(status: Status, width: int, column: int) -> str:
-    """The slash command of what stands at a column of the line of figures; empty for none."""
+    """The slash command for the part at a column of the line of figures; empty for none."""
     inner = max(10, width - 2)
     at = 1
     for part in _fitting(_parts(status, inner), inner):
@@ -86,16 +86,16 @@ def _rows(text: str, width: int, role: str) -> list[Line]:
 
 
 TELLS: dict[Tells, str] = {
-    "exact": "tells every token's origin",
-    "exact at the end": "tells every token's origin at a reply's end",
-    "by step": "tells how many of a step's tokens were accepted",
-    "counters": "tells the totals of a reply",
-    "nothing": "tells nothing of its drafts",
+    "exact": "reports every token's origin",
+    "exact at the end": "reports every token's origin at a reply's end",
+    "by step": "reports how many of a step's tokens were accepted",
+    "counters": "reports the totals of a reply",
+    "nothing": "reports nothing about its drafts",
 }
 
 
 def _server_sentence(server: ServerInfo, why: str) -> str:
-    """Which server answers, what it tells, and what it does not."""
+    """Which server answers, what it reports, and what it does not."""
     exposed = ", over plain http that others can read" if server.exposed else ""
     who = f"{server.kind} at {server.name}{exposed}"
     if server.speculates is False:
@@ -104,7 +104,8 @@ def _server_sentence(server: ServerInfo, why: str) -> str:
 
 
 def why_off(status: Status) -> str:
-    """Why speculation is off, as a sentence; empty while it is on, or nothing is loaded or told."""
+    """Why speculation is off, as a sentence; empty while it is on, nothing is loaded or a server does not
+    say."""
     if status.loaded is None:
         return ""
     if status.loaded.server is not None:
@@ -127,10 +128,10 @@ def strict_note(status: Status) -> str:
 
 class _Part(NamedTuple):
     rank: int
-    """0 always shows; of the others the highest gives way first."""
+    """0 is always shown; of the others the highest is hidden first."""
     spans: list[Span]
     command: str = ""
-    """The slash command that a click on it runs."""
+    """The slash command that a click runs."""
 
     @property
     def width(self) -> int:
@@ -191,7 +192,7 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
 
 
 def _served(loaded: Loaded) -> Span:
-    """The drafter of a server, as far as it tells."""
+    """The drafter of a server, as far as it says."""
     if loaded.drafter is not None:
         return loaded.drafter.kind, "strong"
     off = loaded.server is not None and loaded.server.speculates is False
@@ -205,7 +206,7 @@ def _mode(tuning: Tuning) -> Span:
 
 
 def _fitting(parts: list[_Part], width: int) -> list[_Part]:
-    """The parts in their order, those of the highest rank left out until the rest fits."""
+    """The parts in order, without those of the highest rank until the rest fits."""
     kept = list(parts)
     while sum(part.width + 2 for part in kept) - 2 > width:
         last = max(kept, key=lambda part: part.rank)
@@ -242,7 +243,7 @@ class StatusLine(LinesView):
                 self.post_message(CommandRequested(command))
 
     def show_chat(self, chat: Chat, stats: Stats) -> None:
-        """Show how the chat is doing; ``stats`` are the running reply's, or the last one's."""
+        """Show the chat's state; ``stats`` are the running reply's, or the last one's."""
         self.show(
             Status(
                 chat.state, chat.progress, chat.model_name, chat.loaded, chat.tuning, stats, len(chat.queue)

@@ -1,4 +1,4 @@
-"""The token card: everything that is known of one token, below the transcript."""
+"""The token card: everything known about one token, below the transcript."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHY = {
     "corrected": "the target's token instead of a rejected draft",
     "bonus": "the target's token after a fully accepted draft",
     "plain": "no draft was judged",
-    "unknown": "the server did not tell where it comes from",
+    "unknown": "the server did not say where it comes from",
 }
 OUTCOMES = {
     "full": "all drafts accepted",
@@ -23,7 +23,7 @@ OUTCOMES = {
     "gated": "the gate left no draft",
     "plain": "no draft asked for",
     "fallback": "decoded one token instead",
-    "unknown": "the server did not tell of it",
+    "unknown": "the server did not report it",
 }
 VERDICTS = {
     "match": ("✓ match", "good"),
@@ -32,7 +32,7 @@ VERDICTS = {
     "": ("✗ rejected", "bad"),
 }
 LABEL = 7
-"""Least cells of the labels at the left; a long reply has wider ones."""
+"""Least width of the labels at the left; in a long reply they are wider."""
 
 
 def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
@@ -46,7 +46,7 @@ def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
     else:
         judged = place.judged
         if judged is None:
-            parts.append(("draft", [("none was held against it", "muted")]))
+            parts.append(("draft", [("none was compared with it", "muted")]))
         else:
             parts += [_draft(judged), _rows(judged)]
         parts.append(_step(place))
@@ -108,7 +108,7 @@ def _draft(judged: Judged) -> Part:
 
 def _rows(judged: Judged) -> Part:
     if judged.ratio is None or judged.gap is None:
-        return "row", [("ratio and gap are not told", "muted")]
+        return "row", [("ratio and gap are unknown", "muted")]
     spans: list[Span] = [(f"ratio {judged.ratio:.3f}", ""), (f"gap {judged.gap:.2f}", "")]
     full = judged.full
     if full is not None:
@@ -134,7 +134,7 @@ def _step(place: Place) -> Part:
 
 
 def _times(ms: Phases) -> list[Span]:
-    """What the step took, and its phases where they are told."""
+    """The step's time, and its phases if they are known."""
     if ms.other == ms.total:
         return [(f"{ms.total:.1f} ms", "")]
     return [
@@ -151,7 +151,7 @@ def _quoted(text: str) -> str:
 
 
 class TokenCard(LinesView):
-    """Shows a token; hidden while there is none."""
+    """Shows a token; hidden without one."""
 
     DEFAULT_CSS = style_sheet(__package__, "token_card.tcss")
 

@@ -1,4 +1,4 @@
-"""What stands in an empty conversation."""
+"""The welcome shown in an empty conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTERS = (
     ("Write a short story about a fox.", "hits and misses in turn"),
     ("Hello, who are you?", "many misses"),
 )
-"""Prompts for the demo's model, and what its tokens show."""
+"""Prompts for the demo's model, and what to expect of its tokens."""
 
 OFFER = (
     "\n\n[$foreground-muted]Click one, or send [/][b]/try[/] [b]1[/][$foreground-muted] to [/][b]3[/]\n"
@@ -37,7 +37,7 @@ SHORT = "[$foreground-muted]Type below. [b]F1[/] is help.[/]"
 
 
 class Welcome(Static):
-    """A few words on what is to be seen here; fewer on a small screen."""
+    """A short introduction; shorter on a small screen."""
 
     DEFAULT_CSS = style_sheet(__package__, "welcome.tcss")
 
@@ -46,7 +46,7 @@ class Welcome(Static):
         self._offers = self._is_short = False
 
     def offer_starters(self, offers: bool) -> None:
-        """Show prompts to begin with, or not."""
+        """Show or hide the suggested prompts."""
         if offers != self._offers:
             self._offers = offers
             self._draw()

@@ -95,7 +95,7 @@ class Comparison:
         """No more is asked; the figures are of what came."""
         self.stopped = True
 
-    def take(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Take in what came of the answer asked for last; True where it is over."""
         if not isinstance(event, Step | Revised | Ended) or event.reply != self.number:
             return False

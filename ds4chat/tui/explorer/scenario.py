@@ -112,7 +112,7 @@ class Handle:
         changed: dict[str, Any] = {self.name: new}
         return replace(scenario, **changed)
 
-    def shown(self, scenario: Scenario) -> str:
+    def text(self, scenario: Scenario) -> str:
         """The value as the control shows it."""
         value = getattr(scenario, self.name)
         return AS_RECORDED if value is None else f"{value:.{self.slider.places}f}"

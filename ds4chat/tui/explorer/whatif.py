@@ -143,7 +143,7 @@ class WhatIfPanel(Vertical):
     def apply(self) -> None:
         """Hand the values to the chat, one that is still being typed too."""
         for control in self._controls.values():
-            text = control.take_edit()
+            text = control.end_edit()
             if text is not None and not self._take_typed(control, text):
                 return
         self.post_message(self.Applied(self.scenario))
@@ -189,7 +189,7 @@ class WhatIfPanel(Vertical):
         for name, control in self._controls.items():
             handle = self._handles[name]
             control.show(
-                handle.shown(self.scenario),
+                handle.text(self.scenario),
                 handle.explained(self.scenario, self._base),
                 handle.share(self.scenario, self._base),
             )

@@ -100,7 +100,7 @@ class BranchScreen(Sheet[int | None]):
         return self._branches[at].node.id if at is not None and at < len(self._branches) else None
 
     @on(RowList.Chosen)
-    def switch(self) -> None:
+    def show_branch(self) -> None:
         """Show the branch that the message is on."""
         node = self._node()
         if node is None:
@@ -110,7 +110,7 @@ class BranchScreen(Sheet[int | None]):
             return
 
         def do() -> None:
-            self._store.conversations.switch(node)
+            self._store.conversations.show_branch(node)
 
         self._work(do)
 

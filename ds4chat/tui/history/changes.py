@@ -114,7 +114,7 @@ def show(store: Store, chosen: Chosen) -> Change:
     """Go on with a conversation on the branch that holds the message."""
     message = chosen.message
     if message is not None and all(m.id != message for m in store.conversations.path(chosen.conversation)):
-        store.conversations.switch(message)
+        store.conversations.show_branch(message)
     return Change(opened=chosen)
 
 

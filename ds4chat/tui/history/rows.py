@@ -15,7 +15,6 @@ from ds4chat.text import one_line, printable
 from ds4chat.tui.history.changes import UNTITLED
 from ds4chat.tui.kit.figures import whole_percent
 
-DAY_MS = 24 * 3600 * 1000
 PREVIEW_MESSAGES = 12
 PREVIEW_CHARACTERS = 1500
 MOST_INDENTED = 12

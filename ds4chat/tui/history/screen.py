@@ -114,7 +114,7 @@ class HistoryScreen(Sheet[Chosen | None]):
         self._models: list[str] = []
         self._model = ""
         self._deleted: list[int] = []
-        self._asking = ""
+        self._question = ""
         self._select = current
         self._now_ms = int(time.time() * 1000)
 
@@ -386,7 +386,7 @@ class HistoryScreen(Sheet[Chosen | None]):
         if key is None and what != "import":
             return
         field = self.query_one("#history-ask", Input)
-        self._asking = what
+        self._question = what
         field.placeholder = ASKED[what]
         title = next((found.title for found in self._found if found.id == key), "")
         field.value = title if what == "rename" else ""
@@ -396,7 +396,7 @@ class HistoryScreen(Sheet[Chosen | None]):
     @on(Input.Submitted, "#history-ask")
     def answered(self, event: Input.Submitted) -> None:
         """Do what was asked about."""
-        value, what, key = event.value.strip(), self._asking, self._conversation()
+        value, what, key = event.value.strip(), self._question, self._conversation()
         self._end_question()
         if not value:
             return
@@ -409,7 +409,7 @@ class HistoryScreen(Sheet[Chosen | None]):
             self._change(lambda store: changes.write(store, key, path))
 
     def _end_question(self) -> None:
-        self._asking = ""
+        self._question = ""
         self.query_one("#history-ask").display = False
         self._list.focus()
 
@@ -442,7 +442,7 @@ class HistoryScreen(Sheet[Chosen | None]):
     def action_close(self) -> None:
         """Leave a question, then a search, then the history."""
         search = self.query_one("#history-search", Input)
-        if self._asking:
+        if self._question:
             self._end_question()
         elif search.value:
             search.value = ""

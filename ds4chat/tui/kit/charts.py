@@ -17,7 +17,7 @@ LABEL_WIDTH = 8
 
 
 def position_lines(counts: Sequence[PositionCount], width: int) -> list[Line]:
-    """One line a draft position: number, bar of the conditional acceptance, share, accepted/judged."""
+    """One line per draft position: number, bar of the conditional acceptance, share, accepted/judged."""
     lines: list[Line] = []
     for position, counted in enumerate(counts, start=1):
         tally = f"{counted.accepted}/{counted.judged}"
@@ -52,9 +52,9 @@ def curve_lines(
     scale: float = 1.0,
     compact: bool = False,
 ) -> list[Line]:
-    """Three lines: a curve two cells high with its greatest and least value at the right, then the marks.
+    """Three lines: a curve two cells high with its largest and smallest value at the right, then the marks.
 
-    ``top`` is the value at the upper edge; None takes the greatest column. Values are shown times ``scale``.
+    ``top`` is the value at the upper edge; None uses the largest column. Values are shown times ``scale``.
     Columns cover equally many steps; a column without a value is a dot. ``compact`` makes the curve one cell
     high, with the least value beside the marks.
     """
@@ -102,7 +102,7 @@ def _marks(columns: Sequence[Group], room: int) -> Line:
 
 
 def changes(before: Tuning, now: Tuning) -> str:
-    """What differs between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty when nothing does."""
+    """The differences between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty without any."""
     return ", ".join(
         f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
         for option in TUNING
@@ -111,7 +111,7 @@ def changes(before: Tuning, now: Tuning) -> str:
 
 
 def shown_value(value: Any, option: Option) -> str:
-    """A value of an option as the charts write it."""
+    """A value of an option as the charts show it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     places = option.slider.places if option.slider else 0

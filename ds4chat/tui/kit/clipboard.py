@@ -1,4 +1,4 @@
-"""The system's clipboard through its own tool, for terminals that do not take OSC 52."""
+"""The system's clipboard through its own tool, for terminals that do not support OSC 52."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SECONDS = 2.0
 
 
 def clipboard_command(environ: Mapping[str, str], platform: str) -> list[str] | None:
-    """The tool that takes a text on its standard input; None where there is none, or over ssh, where the
-    clipboard is on another machine."""
+    """The tool that copies its standard input; None if there is none, or over ssh, where the clipboard is on
+    another machine."""
     if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"):
         return None
     choices: list[list[str]] = []
@@ -29,12 +29,12 @@ def clipboard_command(environ: Mapping[str, str], platform: str) -> list[str] | 
 
 
 def copy(text: str) -> bool:
-    """Copy with the system's tool; False where there is none or it failed. Takes up to SECONDS."""
+    """Copy with the system's tool; False if there is none or it failed. Takes up to SECONDS."""
     command = clipboard_command(os.environ, sys.platform)
     if command is None:
         return False
     try:
-        # The tool may stay behind to serve the clipboard: its output must not keep this call waiting.
+        # The tool may keep running to serve the clipboard: do not wait for its output to close.
         subprocess.run(
             command,
             input=text.encode("utf-8", "replace"),

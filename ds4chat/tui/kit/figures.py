@@ -11,12 +11,11 @@ from rich.cells import cell_len, set_cell_size
 from ds4chat.text import drawn
 
 NONE = "–"
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def count(value: int | None, width: int = 7) -> str:
-    """A count, right-aligned: ``'  1,234'``; shortened to ``'  12.3M'`` where it is too wide."""
+    """A count, right-aligned: ``'  1,234'``; shortened to ``'  12.3M'`` if it is too wide."""
     if value is None:
         return NONE.rjust(width)
     forms = [f"{value:,}", str(value)]
@@ -27,7 +26,7 @@ def count(value: int | None, width: int = 7) -> str:
 
 
 def decimal(value: float | None, width: int = 7, places: int = 1) -> str:
-    """A decimal number, right-aligned; with fewer places, then as a count, where it is too wide."""
+    """A decimal number, right-aligned; with fewer places, then as a count, if it is too wide."""
     if value is None or not isfinite(value):
         return NONE.rjust(width)
     for fewer in range(places, -1, -1):
@@ -43,7 +42,7 @@ def percent(share: float | None) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """A share 0..1 in four cells without decimals: ``' 61%'``; 0 and 100 only where it is all or nothing."""
+    """A share 0..1 in four cells without decimals: ``' 61%'``; 0 and 100 only for exactly 0 and 1."""
     return f"{min(99, max(1, round(share * 100))) if 0 < share < 1 else round(share * 100):>3}%"
 
 
@@ -53,7 +52,7 @@ def ratio(value: float | None, width: int = 5) -> str:
 
 
 def rate_bar(share: float | None, width: int) -> tuple[str, str]:
-    """A bar of ``width`` cells for a share 0..1: its filled part and the rest, unlike without colour."""
+    """A bar of ``width`` cells for a share 0..1: its filled part and the rest, distinct without colour."""
     halves = round(min(1.0, max(0.0, share or 0.0)) * width * 2)
     filled = "━" * (halves // 2) + ("╾" if halves % 2 else "")
     return filled, "─" * (width - len(filled))

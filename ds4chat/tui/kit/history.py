@@ -1,4 +1,4 @@
-"""The curve of a figure over the steps of a reply, in bounded memory, with marks where a setting changed."""
+"""The curve of a figure over the steps of a reply, in bounded memory, with marks at changes of settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class History:
         self.steps = 0
 
     def add(self, numerator: float, denominator: float, marked: bool) -> None:
-        """Append one step. A denominator of 0 is a step that has no such figure."""
+        """Append one step. A denominator of 0 means a step without this figure."""
         if not self._groups or self._in_last == self._group_steps:
             if len(self._groups) == self._capacity:
                 self._groups = _merged(self._groups, 2)

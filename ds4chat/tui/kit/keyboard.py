@@ -1,4 +1,4 @@
-"""What a terminal sends, read as keys and pastes: what Textual's own parser gets wrong for typed text."""
+"""Parsing of terminal input, with fixes for what Textual's parser gets wrong for typed and pasted text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from textual.message import Message
 META_ENTER = ("\x1b\r", "\x1b\n")
 """Alt+Enter of terminals that send Alt as an escape character before the key."""
 _PARTIAL = len(BRACKETED_PASTE_START) - 1
-"""Most characters of a mark, of the beginning or the end, that are not yet one."""
+"""Most characters of an incomplete mark of a paste's beginning or end."""
 
 
 def is_text(character: str) -> bool:
-    """The character is part of what people write: everything but control characters and lone surrogates.
+    """The character can be part of a text: everything but control characters and lone surrogates.
 
-    Unlike ``str.isprintable`` it holds for joiners, which Persian and emoji need, for blanks other than the
-    space, and for characters that are newer than Python's tables.
+    Unlike ``str.isprintable`` this includes joiners, which Persian and emoji need, blanks other than the
+    space, and characters that are newer than Python's tables.
     """
     code = ord(character)
     return code >= 0x20 and not 0x7F <= code < 0xA0 and not 0xD800 <= code < 0xE000
 
 
 class Key(events.Key):
-    """A key that counts as printable when it writes text. It is handled as its base is, by ``on_key``."""
+    """A key that is printable if it writes text. ``on_key`` handles it like its base."""
 
     @property
     def is_printable(self) -> bool:
@@ -38,17 +38,17 @@ class Key(events.Key):
 
 class InputParser(XTermParser):
     """Textual's parser with three differences: a paste keeps its text whole and in order, whatever is in it;
-    Alt+Enter is known in both its forms; and every character that writes text is printable."""
+    Alt+Enter is recognised in both forms; and every character that writes text is printable."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._tail = ""
-        """The end of what came, where a paste's mark may have begun."""
+        """The end of the input so far, which may be the beginning of a paste's mark."""
         self._pasted: list[str] | None = None
-        """What came of the paste that goes on, without ``_tail``; None outside of one."""
+        """The parts of the current paste, without ``_tail``; None outside of a paste."""
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of what came. Textual calls it with nothing at the end of the input."""
+        """The events of some input. Textual calls this with an empty string at the end of the input."""
         if not data:
             yield from super().feed(data)
         while data:
@@ -63,7 +63,7 @@ class InputParser(XTermParser):
                 keys, data = data[:came], data[came:]
                 yield from super().feed(keys)
             else:
-                # Textual's parser takes an escape character in a paste for the beginning of a key.
+                # Textual's parser treats an escape character in a paste as the beginning of a key.
                 text, mark, data = (self._tail + data).partition(BRACKETED_PASTE_END)
                 if not mark:
                     text, self._tail = text[:-_PARTIAL], text[-_PARTIAL:]
@@ -83,11 +83,11 @@ class InputParser(XTermParser):
 
 
 def use_own_parser() -> None:
-    """Have Textual's drivers read the terminal with InputParser; where they read events of the system's
-    instead (Windows), nothing changes."""
+    """Make Textual's drivers use InputParser; on Windows, where they read the system's events instead,
+    nothing changes."""
     try:
         from textual.drivers import linux_driver
-    except ImportError:  # no terminal of this kind
+    except ImportError:  # not on this platform
         return
     drivers: Any = linux_driver
     drivers.XTermParser = InputParser

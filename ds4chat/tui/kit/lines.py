@@ -1,4 +1,4 @@
-"""A widget of styled lines that draws again only those that changed."""
+"""A widget of styled lines that redraws only those that changed."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class LinesView(Widget):
         return "\n".join("".join(text for text, _ in line) for line in self._lines)
 
     def set_lines(self, lines: Sequence[Line]) -> int:
-        """Show these lines; returns how many of them were drawn anew."""
+        """Show these lines; returns how many of them were redrawn."""
         old, self._lines = self._lines, tuple(lines)
         if len(old) != len(self._lines):
             self._strips.clear()
-            # A height of its own rather than "auto": Textual may keep an automatic height that it worked out
-            # between two changes, and lays out by it.
+            # A fixed height instead of "auto": Textual may cache an automatic height between two changes and
+            # lay out with it.
             self.styles.height = len(self._lines)
             self.refresh()
             return len(self._lines)

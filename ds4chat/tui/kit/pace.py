@@ -1,4 +1,4 @@
-"""How often to draw while a reply streams. Pure: it is told what was used."""
+"""How often to draw while a reply streams. Pure: the caller passes the time used."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ CROWDED_SHARE = 0.02
 """Share of one core that drawing may take when the engine's threads occupy every core. ggml's threads wait
 for each other at barriers, so a core that draws holds all of them up."""
 FREE_SHARE = 0.5
-"""The same when a core is left."""
+"""The same when a core is free."""
 
 
 class Pace:
     """The wait before the next frame, from what the process has used since the last one.
 
-    ``clock`` gives the processor seconds used so far by this process, everything in it included.
+    ``clock`` returns the processor seconds used by this process so far.
     """
 
     def __init__(self, clock: Callable[[], float] = process_time) -> None:

@@ -1,4 +1,5 @@
-"""The gate before the terminal: what every screen, notice, tooltip, border and picture is drawn through."""
+"""The last filter before the terminal, which every screen, notice, tooltip, border and picture passes
+through."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from ds4chat.text import still
 
 
 class PrintableFilter(LineFilter):
-    """Leaves out of each row what would act on the terminal instead of being drawn.
+    """Removes from each row what would control the terminal instead of being drawn.
 
-    Widgets show names and texts in their visible forms; this holds for those that some widget, ours or
-    Textual's, does not. What is left out has no width, so rows keep theirs.
+    Widgets should show special characters visibly; this covers those that do not, ours or Textual's. The
+    removed characters have no width, so rows keep theirs.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments with their texts as they may be written."""
+        """The segments with safe texts."""
         texts = [still(text) for text, _, _ in segments]
         if all(new is segment.text for new, segment in zip(texts, segments)):
             return segments

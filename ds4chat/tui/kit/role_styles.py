@@ -10,9 +10,9 @@ from textual.widget import Widget
 
 class RoleStyles(dict[str, Style]):
     """``styles[role]`` is the style of the component class ``<prefix>--<role>``, and the widget's own for the
-    role "". It asks the style sheets once for each role; ``clear`` has it ask again.
+    role "". The style sheets are queried once per role; ``clear`` empties the cache.
 
-    Roles in ``partial`` give only what their rules say, to be laid over another style.
+    Roles in ``partial`` have only what their rules set, to be combined with another style.
     """
 
     def __init__(self, widget: Widget, prefix: str, partial: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""A list of rows that is drawn only where it is in sight: as quick with ten thousand rows as with ten."""
+"""A list of rows that draws only the visible ones: as fast with ten thousand rows as with ten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ds4chat.tui.kit.lines import style_sheet
 
 DrawRow = Callable[[int, int], list[Text]]
-"""The lines of row ``index`` in ``width`` cells: as many as the list has lines a row."""
+"""The lines of row ``index`` in ``width`` cells: as many as the list has lines per row."""
 
 
 class RowList(ScrollView, can_focus=True):
@@ -42,7 +42,7 @@ class RowList(ScrollView, can_focus=True):
     ]
 
     class Moved(Message):
-        """Another row is the current one."""
+        """Another row became the current one."""
 
     class Chosen(Message):
         """Enter or a click on the current row."""
@@ -60,7 +60,7 @@ class RowList(ScrollView, can_focus=True):
         return self._current if self._count else None
 
     def show(self, count: int, draw: DrawRow, *, lines: int = 1, current: int = 0) -> None:
-        """Show ``count`` rows of ``lines`` lines each, instead of what is shown."""
+        """Replace the rows with ``count`` rows of ``lines`` lines each."""
         self._count, self._draw, self._lines = count, draw, lines
         self._current = max(0, min(current, count - 1))
         self.virtual_size = Size(0, count * lines)
@@ -69,7 +69,7 @@ class RowList(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def move_to(self, index: int) -> None:
-        """Make a row the current one and bring it into sight."""
+        """Make a row the current one and scroll to it."""
         index = max(0, min(index, self._count - 1))
         if index != self._current:
             self._current = index
@@ -78,7 +78,7 @@ class RowList(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def look(self, name: str) -> Style:
-        """How the component ``name`` differs from the list itself: to be laid over any row."""
+        """How the component ``name`` differs from the list itself, to be combined with any row's style."""
         full, own = self.get_component_rich_style(f"row-list--{name}"), self.rich_style
         return Style(
             color=full.color if full.color != own.color else None,
@@ -99,7 +99,7 @@ class RowList(ScrollView, can_focus=True):
         self.move_to(self._current + by)
 
     def action_page(self, by: int) -> None:
-        """Go up or down by what is in sight."""
+        """Go up or down by pages."""
         self.move_to(self._current + by * max(1, self.scrollable_content_region.height // self._lines - 1))
 
     def action_end(self, by: int) -> None:
@@ -107,12 +107,12 @@ class RowList(ScrollView, can_focus=True):
         self.move_to(0 if by < 0 else self._count - 1)
 
     def action_choose(self) -> None:
-        """Take the current row."""
+        """Choose the current row."""
         if self._count:
             self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
-        """A click makes a row the current one; a second click takes it."""
+        """A click makes a row the current one; a second click chooses it."""
         index = (self.scroll_offset.y + event.y) // self._lines
         if index >= self._count:
             return
@@ -121,7 +121,7 @@ class RowList(ScrollView, can_focus=True):
         self.move_to(index)
 
     def on_resize(self) -> None:
-        """The current row stays in sight."""
+        """Keep the current row visible."""
         self._reveal()
 
     def render_line(self, y: int) -> Strip:

@@ -64,7 +64,7 @@ class GrowingView(ScrollView):
         return self._vertical_scrollbar
 
     def grow_to(self, size: Size) -> None:
-        """Set the size of what is scrolled over, without laying out the screen anew.
+        """Set the size of the content without a new layout of the screen.
 
         Assigning ``virtual_size`` lays out and then draws the whole screen, because the scrollbar might come
         or go. Here only its thumb changes.

@@ -48,7 +48,7 @@ class Sheet(ModalScreen[Result]):
         self.query_one(".sheet").border_title = Content(one_line(title))
 
     def show_hint(self, hint: str) -> None:
-        """Put this into the line at the foot, while no field has the focus."""
+        """Show this in the line at the foot while no field has the focus."""
         self._hint = hint
         self._draw_hint()
 
@@ -60,9 +60,9 @@ class Sheet(ModalScreen[Result]):
 
     def _draw_hint(self) -> None:
         typing = self.FIELD_HINT and isinstance(self.focused, Input)
-        for line in self.query(".sheet-hint").results(Static):  # none while the screen is taken down
+        for line in self.query(".sheet-hint").results(Static):  # none while the screen is being removed
             line.update(self.FIELD_HINT if typing else self._hint)
 
     def action_close(self) -> None:
-        """Back to the chat, with nothing chosen."""
+        """Close the sheet without a result."""
         self.dismiss(None)

@@ -21,11 +21,11 @@ VALUE_AT = MINUS_AT + 2
 PLUS_AT = VALUE_AT + VALUE_WIDTH
 SAYS_AT = PLUS_AT + 3
 NUMBER = frozenset("0123456789.-")
-"""What numbers are written with."""
+"""Characters of numbers."""
 
 
 def filled_cells(share: float) -> int:
-    """Cells of a value field that show this share of its range: none only at its low end, all only at its
+    """Filled cells of a value field for this share of its range: none only at the low end, all only at the
     high end, so that a margin of 0.99 does not look like the exact mode's 1."""
     if not 0 < share < 1:
         return VALUE_WIDTH if share >= 1 else 0
@@ -33,7 +33,7 @@ def filled_cells(share: float) -> int:
 
 
 class Control(Widget, can_focus=True):
-    """Shows a value and reports what the user does to it; it does not change the value itself.
+    """Shows a value and reports what the user does; it does not change the value itself.
 
     Left and right, − and +, or a click on those signs step; page keys step five at once; what is typed is
     sent with Enter, and Esc drops it. A number is a slider too: its value field is filled as far as the value
@@ -70,7 +70,7 @@ class Control(Widget, can_focus=True):
             self.source = source
             self.by = by
             self.joins = joins
-            """It goes on with the turn of the wheel that the last one belongs to."""
+            """It continues the previous turn of the wheel."""
 
     class Dragged(Message):
         """The value should be ``by`` steps from where it was when the drag began."""
@@ -106,8 +106,8 @@ class Control(Widget, can_focus=True):
         slides: bool = False,
         words: tuple[str, ...] = (),
     ) -> None:
-        """``editable``: a number, or one of these words, can be typed. ``slides``: the value is a number, and
-        can be dragged and turned with the wheel."""
+        """``editable``: a number, or one of these words, can be typed. ``slides``: the value is a number that
+        can be dragged or changed with the wheel."""
         super().__init__(id=f"control-{name}", name=name)
         self._label = label
         self._editable = editable
@@ -115,7 +115,7 @@ class Control(Widget, can_focus=True):
         self._words = words
         self._filled = 0
         self._grip: int | None = None
-        """Screen column at which a drag began; None while none goes on."""
+        """Screen column at which the drag began; None without a drag."""
         self._moved: int | None = None
         """Steps of the drag so far; None before its first."""
         self._wheel_ready = False
@@ -135,12 +135,12 @@ class Control(Widget, can_focus=True):
 
     @property
     def says(self) -> str:
-        """The line beside it: what the value means, or what was wrong with the last typed one."""
+        """The line beside the value: its meaning, or what was wrong with the last typed one."""
         return self._error or self._says
 
     @property
     def editing(self) -> bool:
-        """Something is being typed."""
+        """A value is being typed."""
         return self._edit is not None
 
     @property
@@ -157,14 +157,14 @@ class Control(Widget, can_focus=True):
             self.refresh()
 
     def show_error(self, sentence: str) -> None:
-        """Say what was wrong with the typed value, until the next key; a notice has room for all of it."""
+        """Say what was wrong with the typed value, until the next key; a notice shows the whole sentence."""
         self._error = sentence
         self.tooltip = Content(sentence)
         self.notify(sentence, severity="warning", markup=False)
         self.refresh()
 
     def begin_edit(self, text: str = "") -> None:
-        """Take what is typed now as the value."""
+        """Submit the typed value."""
         self._edit = text
         self.refresh()
 
@@ -184,7 +184,7 @@ class Control(Widget, can_focus=True):
                 return
             self.begin_edit(event.character or "")
         elif event.key == "enter":
-            self.post_message(self.Typed(self, self.take_edit() or ""))
+            self.post_message(self.Typed(self, self.end_edit() or ""))
         elif event.key == "escape":
             self._edit = None
             self.refresh()
@@ -202,14 +202,13 @@ class Control(Widget, can_focus=True):
         event.prevent_default()
 
     def _may_become_value(self, text: str | None) -> bool:
-        """Something that can be typed here begins with this. Other keys are not the control's: they go on to
-        whoever they are for."""
+        """Something that can be typed here begins with this. Other keys are passed on."""
         if not text or not self._editable:
             return False
         return NUMBER.issuperset(text) or any(word.startswith(text) for word in self._words)
 
-    def take_edit(self) -> str | None:
-        """End what is being typed, and give it; None while nothing is."""
+    def end_edit(self) -> str | None:
+        """End typing; the typed text, or None if nothing was being typed."""
         text, self._edit = self._edit, None
         self.refresh()
         return text

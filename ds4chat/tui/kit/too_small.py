@@ -1,4 +1,4 @@
-"""What stands over the chat in a terminal in which it cannot be used."""
+"""The cover over the chat in a terminal that is too small for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.widgets import Static
 from ds4chat.tui.kit.lines import style_sheet
 
 LEAST = Size(20, 5)
-"""Columns and rows from which on prompt, state and the end of the text are in sight."""
+"""Columns and rows from which prompt, state and the end of the text are visible."""
 
 SAYINGS = (
     f"This terminal is too small for ds4chat. Make it at least {LEAST.width} columns wide and {LEAST.height} "
@@ -20,7 +20,7 @@ SAYINGS = (
     f"Too small: make it {LEAST.width}×{LEAST.height}.",
     f"{LEAST.width}×{LEAST.height}!",
 )
-"""The same, from the longest to the shortest."""
+"""The same sentence, from the longest to the shortest."""
 
 
 def is_too_small(size: Size) -> bool:
@@ -29,7 +29,7 @@ def is_too_small(size: Size) -> bool:
 
 
 def saying(size: Size) -> str:
-    """The longest sentence that fits into these cells; the shortest where none does."""
+    """The longest sentence that fits into these cells; the shortest if none does."""
     for words in SAYINGS:
         rows = textwrap.wrap(words, max(size.width, 1), break_long_words=False)
         if len(rows) <= size.height and max(map(len, rows)) <= size.width:
@@ -38,7 +38,7 @@ def saying(size: Size) -> str:
 
 
 class TooSmall(Static):
-    """Covers the screen and says what size is needed. What it covers keeps the keys and what it holds."""
+    """Covers the screen and says what size is needed. The covered widgets keep their state and the focus."""
 
     DEFAULT_CSS = style_sheet(__package__, "too_small.tcss")
 

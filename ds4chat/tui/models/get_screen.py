@@ -18,7 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ds4chat.models.download import Progress
+from ds4chat.models.download import DownloadProgress
 from ds4chat.models.errors import shown_size
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
@@ -38,7 +38,7 @@ class _Row:
 
     name: str
     right: str
-    take: Callable[[], object]
+    choose: Callable[[], object]
 
 
 class GetModel(Sheet[Path | None]):
@@ -126,7 +126,7 @@ class GetModel(Sheet[Path | None]):
         async with aclosing(self._run(reference)) as answers:
             async for answer in answers:
                 if "done" in answer:
-                    self._say(Progress(**answer).words)
+                    self._say(DownloadProgress(**answer).words)
                 else:
                     self._landed(answer, then)
 
@@ -207,10 +207,10 @@ class GetModel(Sheet[Path | None]):
             line.update(one_line(sentence))
 
     @on(OptionList.OptionSelected)
-    def take_selected(self, event: OptionList.OptionSelected) -> None:
+    def choose_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter or a click on a row."""
         if event.option_index < len(self._rows):
-            self._rows[event.option_index].take()
+            self._rows[event.option_index].choose()
 
     def on_resize(self) -> None:
         """The rows fill the width."""

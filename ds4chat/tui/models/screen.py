@@ -160,7 +160,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         used = self._recent.index(path) if path in self._recent else len(self._recent)
         # The demo comes after what is the user's own, as it is always there.
         usable = 2 if model.problem else 1 if model.name == DEMO else 0
-        return usable, -1 if path == self._current else used, model.shown.lower()
+        return usable, -1 if path == self._current else used, model.label.lower()
 
     def _target_row(self, model: FoundModel, name: str, width: int) -> Text:
         path = str(model.path)
@@ -196,7 +196,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         if _is_there(target):
             self._find_support(target, found)
         else:
-            self.app.call_from_thread(self._take_highlighted)
+            self.app.call_from_thread(self._choose_highlighted)
 
     @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
     def _pair(self, target: Path, found: Sequence[FoundModel]) -> None:
@@ -261,12 +261,12 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self._show_targets()
 
     @on(Input.Submitted, "#model-filter")
-    def take_typed(self, event: Input.Submitted) -> None:
+    def choose_typed(self, event: Input.Submitted) -> None:
         """Take the path that stands in the field, or the highlighted model."""
         if event.value.strip():
             self._pair_typed(user_path(event.value.strip()).absolute(), self._own_files())
         else:
-            self._take_highlighted()
+            self._choose_highlighted()
 
     @on(OptionList.OptionHighlighted)
     def show_detail(self) -> None:
@@ -277,17 +277,17 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self._show_choice_detail()
 
     @on(OptionList.OptionSelected)
-    def take_selected(self) -> None:
+    def choose_selected(self) -> None:
         """Enter or a click on a row."""
-        self._take_highlighted()
+        self._choose_highlighted()
 
-    def _take_highlighted(self) -> None:
+    def _choose_highlighted(self) -> None:
         at = self.query_one(OptionList).highlighted
         if at is None:
             return
         if self._target is None:
             if at < len(self._shown) and not self._shown[at].problem:
-                self._take_target(self._shown[at])
+                self._choose_target(self._shown[at])
         elif self._choices[at].fits:
             choice = self._choices[at]
             chosen = ModelChosen(str(self._target), choice.support, choice.lookup or self._lookup_first)
@@ -298,7 +298,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         """What was found, without the demo: it drafts for nothing here."""
         return [model for model in self._found if model.name != DEMO]
 
-    def _take_target(self, model: FoundModel) -> None:
+    def _choose_target(self, model: FoundModel) -> None:
         if model.name == DEMO:
             self.app.post_message(DemoChosen())
             self.dismiss(None)
@@ -316,9 +316,9 @@ class ModelPicker(Sheet[ModelChosen | None]):
         from ds4chat.tui.models.get_screen import GetModel
 
         if self._target is None:
-            self.app.push_screen(GetModel(wanted), self._take_fetched)
+            self.app.push_screen(GetModel(wanted), self._choose_fetched)
 
-    def _take_fetched(self, path: Path | None) -> None:
+    def _choose_fetched(self, path: Path | None) -> None:
         if path is not None:
             self._pair(path, self._own_files())
 

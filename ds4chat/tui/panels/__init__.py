@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ds4chat.tui.panels.dock import PANELS, PanelDock
+from ds4chat.tui.panels.dock import PanelDock
 
-__all__ = ["PANELS", "PanelDock"]
+__all__ = ["PanelDock"]

@@ -1,4 +1,4 @@
-"""The Acceptance panel: how many drafts the target took, where, and whether that made it faster."""
+"""The Acceptance panel: how many drafts were accepted, at which positions, and the effect on speed."""
 
 from __future__ import annotations
 
@@ -29,27 +29,20 @@ OUTCOME_ROLES: dict[Outcome, str] = {
 
 _TOLD: dict[Tells, str] = {
     "exact": "acceptance from every step of the server",
-    "exact at the end": "acceptance is told at the reply's end",
-    "by step": "accepted tokens alone are told",
-    "counters": "totals alone are told, at the end",
-    "nothing": "the server tells nothing of drafts",
+    "exact at the end": "acceptance is known at the reply's end",
+    "by step": "only accepted tokens are known",
+    "counters": "only totals are known, at the end",
+    "nothing": "the server says nothing about drafts",
 }
 
 
-def accepted_count(stats: Stats) -> str:
-    """Accepted drafts in eight cells; one that was the end token, which is no token of the text, apart."""
-    if not stats.accepted_ends:
-        return count(stats.accepted, 8)
-    return f"{count(stats.accepted - stats.accepted_ends, 4)}+end"
-
-
 def counter_lines(stats: Stats, session: Stats) -> list[Line]:
-    """Drafted, judged, accepted, rate, mean accepted length, tokens a step."""
+    """Drafted, judged, accepted, rate, mean accepted length, tokens per step."""
 
     def pair(left: str, a: str, right: str, b: str) -> Line:
         return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
 
-    untold = bool(stats.outcomes["unknown"])  # a server that told nothing has no zeros
+    untold = bool(stats.outcomes["unknown"])  # unknown figures of a server are not zeros
     drafted, accepted, judged = (
         count(None if untold and not value else value, 8)
         for value in (stats.drafted, stats.accepted, stats.judged)
@@ -69,7 +62,8 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
 
 
 def outcome_lines(stats: Stats) -> list[Line]:
-    """How the steps ended, three outcomes a line, each with its name, and in its colour once it happened."""
+    """How the steps ended, three outcomes per line, each with its name, and in its colour once it
+    occurred."""
 
     def cell(outcome: Outcome) -> tuple[tuple[str, str], tuple[str, str]]:
         times = stats.outcomes[outcome]
@@ -84,7 +78,7 @@ def outcome_lines(stats: Stats) -> list[Line]:
 
 
 def speedup_role(stats: Stats) -> str:
-    """The look of the speed against plain decoding: muted as long as only the load told of that."""
+    """The role of the speed against plain decoding: muted while it was measured only at the load."""
     factor = stats.plain.speedup
     if factor is None or stats.plain.at_load:
         return "muted"
@@ -135,8 +129,8 @@ class AcceptancePanel(Panel):
         if not self._stats.steps:
             self._stats = self._nothing_yet()
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
-        """Fold new steps into the curve; nothing is drawn before ``draw``."""
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Add new steps to the curve; nothing is drawn before ``draw``."""
         for step in steps:
             change = "" if self._last_tuning is None else changes(self._last_tuning, step.tuning)
             if change:
@@ -151,7 +145,7 @@ class AcceptancePanel(Panel):
         self._stats = stats
 
     def reset(self) -> None:
-        """A new reply: its counters and its curve begin at nothing."""
+        """A new reply: reset its counters and its curve."""
         self._history.clear()
         self._last_change = ""
         self._stats = self._nothing_yet()
@@ -166,7 +160,7 @@ class AcceptancePanel(Panel):
         return "" if self._loaded.drafter else (self._loaded.off_reason or "No drafter is loaded.")
 
     def draw(self) -> None:
-        """Show what was taken."""
+        """Redraw."""
         width = self._view.size.width or 38
         stats = self._stats
         why = _off(self.off_reason(), self._loaded)
@@ -187,7 +181,7 @@ class AcceptancePanel(Panel):
         self.title_bar.show(headline=percent(stats.acceptance).strip())
 
     def _positions(self) -> list[PositionCount]:
-        """Counts up to the depth in use, so that rows do not appear one by one as a reply begins."""
+        """Counts up to the current depth, so that rows do not appear one by one as a reply begins."""
         depth = self._last_tuning.depth if self._last_tuning else 1
         rows = max(len(self._stats.by_position), depth if isinstance(depth, int) else 1, 1)
         counted = list(self._stats.by_position)

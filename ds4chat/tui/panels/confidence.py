@@ -1,4 +1,4 @@
-"""The Confidence panel: one row a judged draft, the newest last."""
+"""The Confidence panel: one row per judged draft, the newest last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels.panel import Panel
 
 CAPACITY = 4000
-"""Rows kept. The whole log of a conversation is in the explorer; this is what runs past."""
+"""Most rows kept. The explorer has the whole log of a conversation."""
 
 FIXED_WIDTH = 5 + 3 + 2 + 6 + 6 + 2
 GAP_WIDTH = 6
@@ -34,8 +34,8 @@ MIN_TEXT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One judged draft and where it stands."""
+class JudgedRow:
+    """One judged draft and its step."""
 
     reply: int
     step: int
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Widths of the columns that fit; 0 leaves a column out."""
+    """Widths of the columns that fit; 0 hides a column."""
 
     text: int
     draft_gap: int
@@ -57,7 +57,7 @@ class Columns:
 
 
 def columns(width: int) -> Columns:
-    """The columns for a panel of ``width`` cells: first the draft's gap, then its probability give way."""
+    """The columns for a panel of ``width`` cells: the draft's gap is hidden first, then its probability."""
     for gap, prob in ((GAP_WIDTH, PROB_WIDTH), (GAP_WIDTH, 0), (0, 0)):
         text = (width - FIXED_WIDTH - gap - prob) // 2
         if text >= MIN_TEXT:
@@ -73,8 +73,8 @@ def head_line(fit: Columns) -> Line:
     return ((names, "muted"),)
 
 
-def row_spans(row: Row, fit: Columns) -> Line:
-    """One row: step, position, draft and target text, ratio, gaps, and a mark for what became of it."""
+def row_spans(row: JudgedRow, fit: Columns) -> Line:
+    """One row: step, position, draft and target text, ratio, gaps, and a mark for the verdict."""
     judged = row.judged
     role = {"match": "accept", "server": "accept", "ratio": "approximate", "": "bad"}[judged.by]
     mark = {"match": "✓", "server": "✓", "ratio": "≈", "": "✗"}[judged.by]
@@ -95,7 +95,7 @@ def row_spans(row: Row, fit: Columns) -> Line:
 
 
 class ConfidenceLog(CellView, can_focus=True):
-    """The rows. It follows the newest until the user scrolls away, and again from End on."""
+    """The rows. It follows the newest until the user scrolls away, and again after End."""
 
     STYLES = "confidence"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -117,7 +117,7 @@ class ConfidenceLog(CellView, can_focus=True):
     ALLOW_SELECT = False
 
     class FollowChanged(Message):
-        """The log began or ceased to follow the newest row."""
+        """The log started or stopped following the newest row."""
 
         def __init__(self, following: bool) -> None:
             super().__init__()
@@ -125,30 +125,31 @@ class ConfidenceLog(CellView, can_focus=True):
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(id="confidence-log")
-        self._rows: deque[Row] = deque(maxlen=capacity)
+        self._rows: deque[JudgedRow] = deque(maxlen=capacity)
         self._dropped = 0
-        """Rows that fell off the front: row ``_rows[i]`` has the lasting number ``_dropped + i``."""
+        """Number of rows dropped from the front: row ``_rows[i]`` has the permanent number ``_dropped +
+        i``."""
         self._cursor: int | None = None
         self._following = True
         self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[JudgedRow]:
         """The rows kept, oldest first."""
         return self._rows
 
     @property
     def following(self) -> bool:
-        """The newest row is kept in sight."""
+        """The newest row is kept visible."""
         return self._following
 
     @property
-    def cursor_row(self) -> Row | None:
+    def cursor_row(self) -> JudgedRow | None:
         """The row under the cursor."""
         return None if self._cursor is None else self._rows[self._cursor - self._dropped]
 
-    def extend(self, rows: Sequence[Row]) -> None:
-        """Append rows; the oldest fall off when the log is full, and the view keeps its place."""
+    def extend(self, rows: Sequence[JudgedRow]) -> None:
+        """Append rows; the oldest are dropped when the log is full, and the view keeps its place."""
         if not rows:
             return
         before = len(self._rows)
@@ -200,7 +201,7 @@ class ConfidenceLog(CellView, can_focus=True):
     # -- cursor
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by rows; the first press takes the newest row in sight."""
+        """Move the cursor by rows; the first press selects the newest visible row."""
         if not self._rows:
             return
         last = self._dropped + len(self._rows) - 1
@@ -220,7 +221,7 @@ class ConfidenceLog(CellView, can_focus=True):
             self._put_cursor(self._dropped)
 
     def action_follow(self) -> None:
-        """Take the cursor away and keep the newest row in sight again."""
+        """Remove the cursor and follow the newest row again."""
         self._cursor = None
         self._set_following(True)
         self.scroll_end(animate=False, immediate=True, x_axis=False)
@@ -290,7 +291,7 @@ class ConfidencePanel(Panel):
         super().__init__()
         self._head = LinesView(id="confidence-head")
         self.log_view = ConfidenceLog(capacity)
-        self._pending: deque[Row] = deque(maxlen=capacity)
+        self._pending: deque[JudgedRow] = deque(maxlen=capacity)
 
     def words_at(self, widget: Widget, row: int) -> str:
         return super().words_at(*((self._head, 0) if widget is self.log_view else (widget, row)))
@@ -299,16 +300,18 @@ class ConfidencePanel(Panel):
         yield self._head
         yield self.log_view
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Keep the rows of new steps for the next ``draw``."""
-        self._pending.extend(Row(step.reply, step.index, judged) for step in steps for judged in step.judged)
+        self._pending.extend(
+            JudgedRow(step.reply, step.index, judged) for step in steps for judged in step.judged
+        )
 
     def has(self, reply: int) -> bool:
-        """Rows of the reply with this number were taken and are still kept."""
+        """The log has rows of the reply with this number."""
         return any(row.reply == reply for rows in (self._pending, self.log_view.rows) for row in rows)
 
     def draw(self) -> None:
-        """Show what was taken."""
+        """Redraw."""
         self.log_view.extend(tuple(self._pending))
         self._pending.clear()
         self._head.set_lines([head_line(columns(self.log_view.scrollable_content_region.width or 38))])

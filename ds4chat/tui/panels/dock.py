@@ -1,4 +1,4 @@
-"""The dock: the four panels one above the other, fed with events and drawn a few times a second."""
+"""The dock: the four panels on top of each other, fed with events and drawn a few times per second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.timer import Timer
 
-from ds4chat.engine.events import Ended, Loaded, Prefill, Step, Tuning
+from ds4chat.engine.events import Ended, Loaded, Step, Tuning
 from ds4chat.engine.stats import Stats
+from ds4chat.settings.schema import PANELS
 from ds4chat.tui.controller import Frame
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
@@ -24,10 +25,9 @@ from ds4chat.tui.panels.timings import TimingsPanel
 from ds4chat.tui.panels.tuning import TuningPanel
 
 WIDE = 120
-"""Columns of the screen from which the panels stand beside the transcript; below that they cover it."""
-PANELS = ("acceptance", "timings", "confidence", "tuning")
+"""Columns of the screen from which the panels are beside the transcript; below that they cover it."""
 ROOMY_HEIGHT = 60
-"""Rows from which all four panels stand with space between them."""
+"""Rows from which all four panels have space between them."""
 DRAW_SECONDS = 0.4
 """Least time between two drawings: figures that change faster cannot be read."""
 
@@ -40,7 +40,7 @@ def open_panels(setting: str) -> list[str]:
 class PanelDock(VerticalScroll):
     """Acceptance, Timings, Confidence and Tuning.
 
-    Whatever arrives between two drawings is drawn together; while nothing arrives no timer runs. Posts
+    Updates between two redraws are drawn together; without updates no timer runs. Posts
     TuningChanged, TokenPicked and TuningPanel.PresetSaved, and SettingsChanged to the app.
     """
 
@@ -53,12 +53,8 @@ class PanelDock(VerticalScroll):
         self.timings = TimingsPanel()
         self.confidence = ConfidencePanel()
         self.tuning = TuningPanel()
-        self._by_name: dict[str, Panel] = {
-            "acceptance": self.acceptance,
-            "timings": self.timings,
-            "confidence": self.confidence,
-            "tuning": self.tuning,
-        }
+        panels_of_dock = (self.acceptance, self.timings, self.confidence, self.tuning)
+        self._by_name: dict[str, Panel] = {panel.NAME: panel for panel in panels_of_dock}
         opened = open_panels(panels)
         self._order = opened + [name for name in PANELS if name not in opened]
         for name in self._order:
@@ -81,13 +77,13 @@ class PanelDock(VerticalScroll):
     # -- place
 
     def place(self, width: int) -> bool:
-        """Stand beside the transcript on a screen of this width, or over it; whether it is beside."""
+        """Move beside the transcript on a screen of this width, or over it; whether it is beside."""
         self._wide = width >= WIDE
         self.display = self._open_beside if self._wide else self._open_over
         return self._wide
 
     def toggle(self) -> None:
-        """Open or close all panels, as they stand now."""
+        """Open or close the whole dock."""
         if self._wide:
             self._open_beside = self.display = not self._open_beside
         else:
@@ -107,13 +103,14 @@ class PanelDock(VerticalScroll):
         self._draw_soon()
 
     def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
-        """Steps since the last call, the reply's totals and the session's, both with these steps in them."""
+        """Add steps since the last call, with the reply's and the session's totals, which include these
+        steps."""
         for panel in self._by_name.values():
-            panel.take(steps, stats, session)
+            panel.add_steps(steps, stats, session)
         self._draw_soon()
 
     def show_frame(self, frame: Frame, session: Stats) -> None:
-        """What a frame brought of the running reply; ``session`` are the totals with it."""
+        """Show a frame's events of the running reply; ``session``: the totals including it."""
         if frame.revised is not None:
             self.show_reply(frame.revised, session)
         if frame.steps and frame.grown is not None:
@@ -121,10 +118,6 @@ class PanelDock(VerticalScroll):
             self.show_step_batch(frame.steps, frame.grown.stats, session)
         if frame.ended is not None and frame.ended.ended is not None:
             self.show_end(frame.ended.ended, frame.ended.stats)
-
-    def show_prefill(self, prefill: Prefill | None) -> None:
-        """How the reading of the running reply's prompt went; drawn with the next steps."""
-        self.timings.prefill = prefill
 
     def show_end(self, ended: Ended, stats: Stats) -> None:
         """A reply is over; its totals now have the prefill and the time to the first token."""
@@ -137,7 +130,7 @@ class PanelDock(VerticalScroll):
         self.tuning.show_tuning(tuning)
 
     def begin_with(self, tuning: Tuning) -> None:
-        """The tuning that the settings hold: nothing before it can be undone. Posts nothing."""
+        """Show the tuning of the settings: nothing before it can be undone. Posts nothing."""
         self.tuning.begin_with(tuning)
 
     def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
@@ -145,7 +138,7 @@ class PanelDock(VerticalScroll):
         self.tuning.show_presets(presets)
 
     def reset_reply(self) -> None:
-        """A new reply begins: counters and curves start at nothing, the confidence log goes on."""
+        """A new reply begins: counters and curves are reset, the confidence log continues."""
         for panel in self._by_name.values():
             panel.reset()
         self._draw_soon()
@@ -156,10 +149,10 @@ class PanelDock(VerticalScroll):
         self.reset_reply()
         if reply is None:
             return
-        self.acceptance.take(reply.steps, reply.stats, session)
-        self.timings.take(reply.steps, reply.stats, session)
+        self.acceptance.add_steps(reply.steps, reply.stats, session)
+        self.timings.add_steps(reply.steps, reply.stats, session)
         if not self.confidence.has(reply.number):
-            self.confidence.take(reply.steps, reply.stats, session)
+            self.confidence.add_steps(reply.steps, reply.stats, session)
         if reply.ended is not None:
             self.show_end(reply.ended, reply.stats)
 
@@ -170,17 +163,8 @@ class PanelDock(VerticalScroll):
         """The value of the setting ``panels``: the open ones from top to bottom."""
         return " ".join(name for name in self._order if not self._by_name[name].folded)
 
-    def toggle_panel(self, name: str) -> None:
-        """Fold or open one panel, as a click on its title does. Raises KeyError for an unknown name."""
-        panel = self._by_name[name]
-        panel.fold(not panel.folded)
-        self._folds_changed()
-
     def on_panel_fold_changed(self, event: Panel.FoldChanged) -> None:
         event.stop()
-        self._folds_changed()
-
-    def _folds_changed(self) -> None:
         self._draw_soon()
         self.app.post_message(SettingsChanged(panels=self.open))
 
@@ -188,7 +172,7 @@ class PanelDock(VerticalScroll):
 
     @property
     def drawing_due(self) -> bool:
-        """Something arrived that will be drawn when the time has come."""
+        """A redraw is scheduled."""
         return self._timer is not None
 
     def _draw_soon(self) -> None:
@@ -214,11 +198,11 @@ class PanelDock(VerticalScroll):
         self._draw()
 
     def on_show(self) -> None:
-        """What came while the dock was out of sight was not drawn."""
+        """Draw what arrived while the dock was hidden."""
         self._draw()
 
     def on_resize(self) -> None:
-        """Little height: closer panels with lower charts."""
+        """On a low screen, use less space between panels and lower charts."""
         compact = self.size.height < ROOMY_HEIGHT
         if compact != self.has_class("-compact"):
             self.set_class(compact, "-compact")

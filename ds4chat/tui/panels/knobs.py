@@ -1,6 +1,6 @@
-"""What each live setting shows, says, and does to a Tuning, by a slider, a key or a command. Pure.
+"""How sliders, keys and commands show and change the live settings of a Tuning. Pure.
 
-Ranges and defaults are those of the option table: a value reaches a Tuning only through its check.
+Ranges and defaults come from the option table, which checks every value.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ds4chat.settings.validate import SettingError, check
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
 FIRST_MARGIN = 0.8
-"""Margin that the mode control begins with when it turns approximate and none was set before."""
+"""Initial margin when the mode control switches to approximate and none was set before."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What a control returns to: the depth before a pause, the margin of the last approximate mode; and how
-    deep the loaded drafter drafts."""
+    """The values that a control returns to: the depth before a pause, the margin of the last approximate
+    mode; and the depth limit of the loaded drafter."""
 
     depth: Depth = 1
     margin: float = FIRST_MARGIN
     deepest: int = MAX_DEPTH
 
     def note(self, tuning: Tuning) -> None:
-        """Remember what ``tuning`` holds of it."""
+        """Remember these values of ``tuning``."""
         if tuning.depth != 0:
             self.depth = tuning.depth
         if tuning.margin < 1:
@@ -38,7 +38,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One control: how it looks, what it says of its value, how it moves and what may be typed into it."""
+    """One control: its value as text, what that means, how it moves and what may be typed."""
 
     name: str
     label: str
@@ -48,9 +48,9 @@ class Knob:
     says: Callable[[Tuning], str]
     step: Callable[[Tuning, int, Memory], Tuning]
     typed: Callable[[Tuning, Any], Tuning] | None = None
-    """Take a checked value; None where nothing can be typed."""
+    """Sets a checked value; None if nothing can be typed."""
     share: Callable[[Tuning, Memory], float] | None = None
-    """How far the value has come in its usual range, 0..1 or beyond; None for what is no number."""
+    """The value's position in its usual range, 0..1 or beyond; None if it is not a number."""
 
     @property
     def option(self) -> Option:
@@ -171,7 +171,7 @@ KNOBS: dict[str, Knob] = {
 def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
     """The tuning with one option set from what the user typed. Raises SettingError."""
     if key not in BY_KEY or not BY_KEY[key].tuning:
-        raise SettingError(f"{key} is no setting of a running reply. /settings has all of them.")
+        raise SettingError(f"{key} cannot change while a reply runs. /settings has all settings.")
     return changed(tuning, {key: raw})
 
 
@@ -182,15 +182,15 @@ def fixed_by(server: ServerInfo | None) -> dict[str, str]:
         return {}
     fixed = dict(server.fixed)
     return {
-        option.tuning: fixed.get(option.tuning, f"{server.kind} has no word for it in a request")
+        option.tuning: fixed.get(option.tuning, f"{server.kind} does not accept it in a request")
         for option in TUNING
         if option.tuning not in server.live
     }
 
 
 def without_fixed(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> tuple[Tuning, str]:
-    """What of a change can be: ``wanted`` without the fields that the server fixes, and a sentence for the
-    first of those; empty where all of it can."""
+    """The possible part of a change: ``wanted`` without the fields that the server fixes, and a sentence for
+    the first of those, or ""."""
     kept = [(f, why) for f, why in fixed_by(server).items() if getattr(wanted, f) != getattr(before, f)]
     if not kept:
         return wanted, ""
@@ -199,12 +199,12 @@ def without_fixed(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> 
 
 
 def is_default(tuning: Tuning, field: str) -> bool:
-    """Nobody changed this field of the tuning."""
+    """This field of the tuning was never changed."""
     return bool(getattr(tuning, field) == getattr(Tuning(), field))
 
 
 def depth_bound(tuning: Tuning, loaded: Loaded | None) -> str:
-    """Why drafts do not become as deep as is set; empty where they do."""
+    """Why drafts are limited below the depth that is set; empty if they are not."""
     drafter = loaded.drafter if loaded else None
     if drafter is None or not isinstance(tuning.depth, int) or tuning.depth <= drafter.max_depth:
         return ""

@@ -24,13 +24,14 @@ from ds4chat.tui.messages import CommandRequested
 
 
 class PanelTitle(Widget, can_focus=True):
-    """One line: a fold mark, the title, and at the right the figure that stays when the panel is folded."""
+    """One line: a fold mark, the title, and at the right the figure that stays visible when the panel is
+    folded."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"panel-title--headline"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "fold", "Fold or open", id="panel.fold"),
-        Binding("up", "app.focus_previous", "What stands above", show=False, id="panel.up"),
-        Binding("down", "app.focus_next", "What stands below", show=False, id="panel.down"),
+        Binding("up", "app.focus_previous", "Previous panel or control", show=False, id="panel.up"),
+        Binding("down", "app.focus_next", "Next panel or control", show=False, id="panel.down"),
     ]
     ALLOW_SELECT = False
 
@@ -49,7 +50,7 @@ class PanelTitle(Widget, can_focus=True):
         return self._headline
 
     def show(self, *, headline: str | None = None, is_open: bool | None = None) -> None:
-        """Change what is given; draw only if that is a change."""
+        """Set the given values; redraw only if they changed."""
         before = (self._headline, self._open)
         self._headline = self._headline if headline is None else headline
         self._open = self._open if is_open is None else is_open
@@ -104,17 +105,17 @@ class Panel(Vertical):
         self.title_bar = PanelTitle(self.TITLE)
         self.body = Vertical(classes="panel-body")
         self.compact = False
-        """Little room: charts are lower and there are no empty lines. The dock sets it."""
+        """On a low screen charts are lower and there are no empty lines. The dock sets it."""
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """What the word under the pointer means shows beside it. Controls say what they do themselves."""
+        """Show the meaning of the word under the pointer. Controls explain themselves."""
         widget, region = self.screen.get_widget_at(event.screen_x, event.screen_y)
         text = self.words_at(widget, event.screen_y - region.y)
         if text:
             widget.tooltip = explain(self.TITLE, text, event.screen_x - region.x) or None
 
     def words_at(self, widget: Widget, row: int) -> str:
-        """The row of a widget in which the words stand that name what the pointer is on; empty for none."""
+        """The row of a widget with the words that name what the pointer is on; empty for none."""
         return (
             "".join(text for text, _ in widget.lines[row])
             if isinstance(widget, LinesView) and row < len(widget.lines)
@@ -122,7 +123,7 @@ class Panel(Vertical):
         )
 
     def action_explain(self) -> None:
-        """Show what the words of the panel mean, or that of the control which has the focus."""
+        """Explain the words of the panel, or that of the focused control."""
         focused = self.screen.focused
         word = focused.name if isinstance(focused, Control) and focused.name else self.TITLE
         self.post_message(CommandRequested(f"/help {word}"))
@@ -136,19 +137,19 @@ class Panel(Vertical):
         """The widgets under the title."""
         raise NotImplementedError
 
-    # -- what the dock tells it: a panel takes what it shows
+    # -- called by the dock
 
     def set_engine(self, loaded: Loaded | None, state: str) -> None:
         """What is loaded (None: nothing), and the engine's state in words."""
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
-        """Take in new steps, and the reply's and the session's totals with them; ``draw`` shows them."""
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Add new steps, with the reply's and the session's totals; ``draw`` shows them."""
 
     def reset(self) -> None:
         """A new reply begins."""
 
     def draw(self) -> None:
-        """Show what was taken."""
+        """Redraw."""
 
     def on_mount(self) -> None:
         self.draw()
@@ -162,7 +163,7 @@ class Panel(Vertical):
         return self.has_class("-folded")
 
     def fold(self, folded: bool) -> None:
-        """Fold or open without telling anyone."""
+        """Fold or open without posting a message."""
         self.set_class(folded, "-folded")
         self.title_bar.show(is_open=not folded)
 

@@ -1,4 +1,4 @@
-"""The Timings panel: where the milliseconds of a step go, and how fast prompt and reply are."""
+"""The Timings panel: the phases of a step in milliseconds, and the speed of prompt and reply."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 
 from ds4chat.engine.events import Ended, Phases, Prefill, Step, Tuning
-from ds4chat.engine.stats import Stats
+from ds4chat.engine.stats import PHASES, Stats
 from ds4chat.tui.kit.charts import curve_lines, stacked_line
 from ds4chat.tui.kit.figures import decimal, percent
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import Line, LinesView
 from ds4chat.tui.panels.panel import Panel
 
-PARTS = ("draft", "verify", "accept", "rollback", "other")
+PARTS = PHASES[:-1]
+"""Without the total."""
 
 
 def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
-    """A head and one line a phase: milliseconds of the last step, mean of all steps, share of the total."""
+    """A head and one line per phase: milliseconds of the last step, mean of all steps, share of the total."""
     lines: list[Line] = [((f"{'ms':<11}{'last':>8}{'mean':>9}{'share':>9}", "muted"),)]
     total = stats.ms["total"]
     whole_only = total > 0 and stats.ms["other"] == total
-    for part in ("total",) if whole_only else (*PARTS, "total"):
+    for part in PHASES[-1:] if whole_only else PHASES:
         mean = stats.ms[part] / stats.steps if stats.steps else None
         share = stats.ms[part] / total if total else None
         swatch = ("  ", "") if part == "total" else ("■ ", part)
@@ -39,7 +40,7 @@ def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
 
 
 def speed_lines(stats: Stats, prefill_rate: float | None, first_ms: float | None) -> list[Line]:
-    """Prefill and decode speed in tokens a second, and the time to the first token."""
+    """Prefill and decode speed in tokens per second, and the time to the first token."""
     return [
         (
             ("prefill", "muted"),
@@ -53,7 +54,7 @@ def speed_lines(stats: Stats, prefill_rate: float | None, first_ms: float | None
 
 
 class TimingsPanel(Panel):
-    """Phases as figures and as one stacked bar, speeds, and the curve of milliseconds a step."""
+    """Phases as figures and as one stacked bar, speeds, and the curve of milliseconds per step."""
 
     NAME = "timings"
     TITLE = "Timings"
@@ -68,13 +69,13 @@ class TimingsPanel(Panel):
         self._ended = False
         self._first_step_ms: float | None = None
         self.prefill: Prefill | None = None
-        """How the prompt of the running reply was read: what is known of it before the reply's end."""
+        """How the prompt of the running reply was read, as far as it is known before the reply's end."""
 
     def compose_body(self) -> ComposeResult:
         yield self._view
 
-    def take(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
-        """Fold new steps into the curve; nothing is drawn before ``draw``."""
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        """Add new steps to the curve; nothing is drawn before ``draw``."""
         for step in steps:
             changed = self._last_tuning is not None and step.tuning != self._last_tuning
             self._last_tuning = step.tuning
@@ -85,11 +86,11 @@ class TimingsPanel(Panel):
         self._stats = stats
 
     def end(self, ended: Ended, stats: Stats) -> None:
-        """The reply is over, and its prefill figures are known as the engine measured them."""
+        """The reply is over, and the engine's prefill figures are known."""
         self._stats, self._ended = stats, True
 
     def reset(self) -> None:
-        """A new reply: its figures and its curve begin at nothing."""
+        """A new reply: reset its figures and its curve."""
         self._history.clear()
         self._last = None
         self._stats = Stats()
@@ -97,7 +98,7 @@ class TimingsPanel(Panel):
         self._first_step_ms = self.prefill = None
 
     def draw(self) -> None:
-        """Show what was taken."""
+        """Redraw."""
         width = self._view.size.width or 38
         lines = phase_lines(self._last, self._stats)
         if self._stats.ms["other"] == self._stats.ms["total"] > 0:
@@ -111,8 +112,8 @@ class TimingsPanel(Panel):
         self.title_bar.show(headline="" if mean is None else f"{mean:.1f} ms/step")
 
     def _begin(self) -> tuple[float | None, float | None]:
-        """Prefill speed and time to the first token: at the end as measured, before that what the prefill and
-        the first step took, which leaves out the writing of the prompt."""
+        """Prefill speed and time to the first token: at the end as measured, before that the time of the
+        prefill and the first step, without rendering the prompt."""
         prefill = self.prefill
         if self._ended:
             return self._stats.prefill_tokens_per_s, self._stats.first_token_ms

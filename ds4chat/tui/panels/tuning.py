@@ -1,4 +1,5 @@
-"""The Tuning panel: what may change while a reply runs, each with one line that says what it does."""
+"""The Tuning panel: the settings that may change while a reply runs, each with a line that explains its
+value."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ UNDO_DEPTH = 50
 
 
 class UndoLine(LinesView):
-    """Says what undo would take back; a click does it."""
+    """Shows what undo would revert; a click does it."""
 
     class Pressed(Message):
         """The line was clicked."""
@@ -35,7 +36,7 @@ class UndoLine(LinesView):
 
 
 class TuningPanel(Panel):
-    """Controls for a Tuning. Every change is posted as TuningChanged and holds from the next step on."""
+    """Controls for a Tuning. Every change is posted as TuningChanged and applies from the next step on."""
 
     DEFAULT_CSS = style_sheet(__package__, "tuning.tcss")
     NAME = "tuning"
@@ -56,7 +57,7 @@ class TuningPanel(Panel):
             """Option keys and values, as a preset's table has them."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The letters are the controls' keys: typed on the panel's title, they reach the prompt."""
+        """Letters are keys of the controls only: typed on the panel's title, they go to the prompt."""
         return action not in ("undo", "save_preset") or not isinstance(self.app.focused, PanelTitle)
 
     def __init__(self) -> None:
@@ -98,11 +99,11 @@ class TuningPanel(Panel):
         return self._tuning
 
     def unpaused(self, tuning: Tuning) -> Tuning:
-        """A tuning in which speculation is not paused: at the depth before the pause."""
+        """The tuning without a pause: with the depth before it."""
         return KNOBS["pause"].step(tuning, 1, self.memory) if tuning.depth == 0 else tuning
 
     def show_tuning(self, tuning: Tuning) -> None:
-        """Show a tuning that came from elsewhere; undo can take that back too."""
+        """Show a tuning that was changed elsewhere; undo can revert that too."""
         if tuning != self._tuning:
             self._remember()
             self._tuning = tuning
@@ -143,7 +144,8 @@ class TuningPanel(Panel):
             self._change(knob.step(self._tuning, event.by, self.memory), joins=event.joins)
 
     def on_control_dragged(self, event: Control.Dragged) -> None:
-        """A drag applies as it goes, and undo takes it back whole. Back at its start, it was none."""
+        """A drag applies immediately, and undo reverts it as a whole. One that returns to its start is
+        dropped."""
         event.stop()
         if event.begins:
             self._drag_from = self._tuning
@@ -186,11 +188,11 @@ class TuningPanel(Panel):
 
     @property
     def can_undo(self) -> bool:
-        """There is a change to take back."""
+        """There is a change to undo."""
         return bool(self._undo)
 
     def action_undo(self) -> None:
-        """Take the last change back."""
+        """Undo the last change."""
         if self._undo:
             self._set(self._undo.pop())
 
@@ -206,7 +208,7 @@ class TuningPanel(Panel):
         del self._undo[:-UNDO_DEPTH]
 
     def _change(self, tuning: Tuning, joins: bool = False) -> None:
-        """Set this. ``joins``: undo takes it back together with the change before it."""
+        """Set this. ``joins``: undo reverts it together with the change before it."""
         if tuning != self._tuning:
             if not (joins and self._undo):
                 self._remember()
@@ -261,7 +263,7 @@ class TuningPanel(Panel):
             self._undo_line.set_lines([(("u ", "mark"), (f"undo: {last}", "muted"))])
         else:
             when = "step" if self._server is None else "reply"
-            self._undo_line.set_lines([((f"changes hold from the next {when}", "muted"),)])
+            self._undo_line.set_lines([((f"changes apply from the next {when}", "muted"),)])
         mode = self._tuning.mode
         lossy = f"approx ≥{self._tuning.margin:.2f}" if mode == "approximate" else mode
         depth = "paused" if self._tuning.depth == 0 else f"depth {self._tuning.depth}"

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option as Row
+from textual.widgets.option_list import Option as ListOption
 
 from ds4chat.settings.model_sampling import for_file
 from ds4chat.settings.save import SaveError, save
@@ -138,7 +138,7 @@ class SettingsScreen(Sheet[Settings | None]):
         kept = self._current_key()
         width = max(40, options.scrollable_content_region.width or self.size.width - 6)
         self._keys = []
-        rows: list[Row] = []
+        rows: list[ListOption] = []
         for group, title in GROUPS.items():
             members = [
                 option
@@ -148,8 +148,8 @@ class SettingsScreen(Sheet[Settings | None]):
             ]
             if members:
                 self._keys += ["", *(option.key for option in members)]
-                rows.append(Row(Text(title, style="bold", end=""), disabled=True))
-                rows += [Row(self._row(option, width), id=option.key) for option in members]
+                rows.append(ListOption(Text(title, style="bold", end=""), disabled=True))
+                rows += [ListOption(self._row(option, width), id=option.key) for option in members]
         options.set_options(rows)
         usable = [i for i, key in enumerate(self._keys) if key]
         if usable:
@@ -285,7 +285,7 @@ class SettingsScreen(Sheet[Settings | None]):
             self._say("")
 
     @on(Input.Submitted, "#settings-value")
-    def take_value(self, event: Input.Submitted) -> None:
+    def use_value(self, event: Input.Submitted) -> None:
         """Set the typed value; a wrong one stays in the field with its sentence."""
         if self._editing and self._set(BY_KEY[self._editing], event.value):
             self._leave_field()

@@ -11,18 +11,14 @@ import textwrap
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from rich.style import Style
-
 from ds4chat.engine.events import Level, Origin
 from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
-from ds4chat.tui.transcript.page import Page, Row, Source
+from ds4chat.tui.transcript.page import Page, Row, Source, StyledSpan
 from ds4chat.tui.transcript.pieces import code_blocks
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
-
-Span = tuple[str, str | Style]
 
 GUTTER = 3
 MARGIN = 1
@@ -151,7 +147,7 @@ def text_width(width: int) -> int:
 class UserBlock(Block):
     """A prompt. A long one is folded to its first rows."""
 
-    BAR: ClassVar[Span] = ("▌  ", "user-bar")
+    BAR: ClassVar[StyledSpan] = ("▌  ", "user-bar")
 
     def __init__(self, turn: UserTurn, width: int) -> None:
         self.turn: UserTurn = turn
@@ -252,11 +248,11 @@ class ReplyBlock(Block):
         self._versions = ""
         """The footer's last row, where there are other versions."""
         self._header: Row = ()
-        self.take_anew()
+        self.rebuild()
 
     # -- content
 
-    def take_anew(self) -> None:
+    def rebuild(self) -> None:
         """Take in the reply from its beginning: what is known of its tokens is another."""
         self._flow = Flow(text_width(self._width))
         self._thought = Flow(text_width(self._width))
@@ -420,14 +416,14 @@ class ReplyBlock(Block):
         index -= self._body_rows()
         return self._footer[index] if index < len(self._footer) else ()
 
-    def _token_spans(self, flow: Flow, index: int) -> list[Span]:
+    def _token_spans(self, flow: Flow, index: int) -> list[StyledSpan]:
         return [(span.text, self._shown_role(span.kind)) for span in flow.spans(index)]
 
     def _shown_role(self, kind: int) -> str:
         role = KINDS[kind]
         return FALLBACK if self._two and role in ("plain", "bonus") else role
 
-    def _gutter(self, index: int) -> Span:
+    def _gutter(self, index: int) -> StyledSpan:
         if self._marks:
             start, end = self._flow.row(index)
             for token in self._marks:

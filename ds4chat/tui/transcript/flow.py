@@ -42,7 +42,7 @@ def expand_tabs(text: str, column: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenRun:
     """Neighbouring tokens of one kind in a row."""
 
     text: str
@@ -166,14 +166,14 @@ class Flow:
         """The row's line goes on in the next row: no newline stands between them."""
         return index + 1 < len(self._row_line) and self._row_line[index + 1] == self._row_line[index]
 
-    def spans(self, index: int) -> list[Span]:
+    def spans(self, index: int) -> list[TokenRun]:
         """A row's text in spans of tokens of one kind."""
         start, end = self.row(index)
         text = self.row_text(index)
         if start == end or not self._token_at:
             return []
         token = max(0, bisect_right(self._token_at, start) - 1)
-        spans: list[Span] = []
+        spans: list[TokenRun] = []
         at, first = start, token
         while at < end:
             kind = self._kinds[token]
@@ -184,7 +184,7 @@ class Flow:
                 continue
             stop = min(stop, end)
             if stop > at:
-                spans.append(Span(text[at - start : stop - start], kind, first))
+                spans.append(TokenRun(text[at - start : stop - start], kind, first))
             at, token, first = stop, following, following
         return spans
 

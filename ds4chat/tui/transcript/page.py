@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from rich.style import Style
 
-Row = tuple[tuple[str, str | Style], ...]
+StyledSpan = tuple[str, str | Style]
+"""A text, and its role or its style."""
+
+Row = tuple[StyledSpan, ...]
 
 
 class Source(NamedTuple):

@@ -7,9 +7,8 @@ import textwrap
 from ds4chat.engine.events import limit_words
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.figures import whole_percent
+from ds4chat.tui.kit.lines import Span
 from ds4chat.tui.transcript.slower import why_slower
-
-Span = tuple[str, str]
 
 ENDINGS = {
     "complete": "",

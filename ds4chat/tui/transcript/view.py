@@ -160,7 +160,7 @@ class Transcript(GrowingView, can_focus=True):
         """Draw a reply whose tokens are known better now."""
         block = self._stack.find(reply)
         if block is not None:
-            block.take_anew()
+            block.rebuild()
             self._settle(self._stack.index(block))
 
     def shows(self, turn: Turn) -> bool:

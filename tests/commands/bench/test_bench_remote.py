@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.json_schema import validate
 from servers.replay import recorded
 from servers.scripted import MODELS, Handler, openai, says, scripted
 
@@ -38,6 +39,7 @@ def llama(completion: str) -> dict[str, Handler]:
 def measured(url: str, capsys: pytest.CaptureFixture[str], **options: Any) -> dict[str, Any]:
     assert run(Settings(server=url), BenchOptions(quick=True, json=True, **options)) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    validate(result, "ServerBenchDocument")
     return result
 
 
@@ -78,7 +80,7 @@ def test_a_server_that_tells_nothing_is_measured_by_the_clock_here(
         text = run(Settings(server=server.url), BenchOptions(quick=True)), capsys.readouterr().out
     assert all(entry["acceptance"] is None for entry in result["texts"])
     assert result["plain_tokens_per_s"] is None
-    assert "not told" in text[1]
+    assert "unknown" in text[1]
 
 
 def test_a_server_that_fails_ends_the_bench_with_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +90,7 @@ def test_a_server_that_fails_ends_the_bench_with_its_sentence(capsys: pytest.Cap
 
 
 def test_two_servers_are_one_too_many() -> None:
-    with pytest.raises(UsageError, match="leave --server out, or --compare"):
+    with pytest.raises(UsageError, match="leave out --server or --compare"):
         run(Settings(server="http://a"), BenchOptions(compare="http://b"))
     with pytest.raises(UsageError, match="too short"):
         run(Settings(server="http://a", predict=3), BenchOptions())

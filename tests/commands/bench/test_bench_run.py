@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tiny
 from kits.engine import load_of, opened
+from kits.json_schema import validate
 
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
@@ -21,7 +22,7 @@ from ds4chat.commands.bench import command, runs
 from ds4chat.commands.bench.command import load_for, plan_for
 from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan, Run
 from ds4chat.commands.bench.workloads import workloads
-from ds4chat.commands.options import BenchOptions, Shot
+from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.engine.drafters.base import Draft
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.events import Tuning
@@ -51,6 +52,7 @@ def test_bench_prints_its_json_and_saves_the_same(
     assert bench.run(settings, BenchOptions(json=True, quick=True, save=str(path))) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
+    validate(result, "BenchDocument")
     assert json.loads(path.read_text(encoding="utf-8")) == result
     assert str(path) in err
     assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
@@ -304,7 +306,7 @@ def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> N
 def test_check_says_when_the_drafter_was_given_up(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settings_for(tiny_dir, "llama-draft", mtp_draft=1, predict=80)
     settings = replace(settings, mtp=str(tiny.build("llama-draft", tiny_dir, wrong_every=1)))
-    assert check.run(settings, Shot(" end now", json=True, raw=True)) == 0
+    assert check.run(settings, OneShotOptions(" end now", json=True, raw=True)) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert result["drafter"] is None and "none of the first 64 drafts" in result["off_reason"]
@@ -313,7 +315,7 @@ def test_check_says_when_the_drafter_was_given_up(tiny_dir: Path, capsys: pytest
 
 def test_check_finds_exact_replies_equal(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settings_for(tiny_dir, "llama-draft", mtp_draft=3, predict=40)
-    assert check.run(settings, Shot(None)) == 0
+    assert check.run(settings, OneShotOptions(None)) == 0
     out = capsys.readouterr().out
     assert out.count("Equal: all ") == 3
     assert "3 of 3 replies equal plain decoding" in out
@@ -324,8 +326,9 @@ def test_check_reports_the_first_difference_of_an_approximate_reply(
 ) -> None:
     """At margin 0 every draft is accepted, the wrong ones too."""
     settings = settings_for(tiny_dir, "llama-draft", mtp_draft=3, mtp_margin=0.0, predict=40)
-    assert check.run(settings, Shot("hello", json=True, raw=True)) == 1
+    assert check.run(settings, OneShotOptions("hello", json=True, raw=True)) == 1
     result = json.loads(capsys.readouterr().out)
+    validate(result, "CheckDocument")
     (reply,) = result["replies"]
     assert (result["equal"], result["lossless"], reply["tie"]) == (False, False, False)
     difference = reply["difference"]
@@ -337,5 +340,5 @@ def test_check_reports_the_first_difference_of_an_approximate_reply(
 def test_check_without_a_drafter_says_that_there_is_nothing_to_check(
     tiny_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check.run(settings_for(tiny_dir, "llama-draft", mtp=""), Shot("hello")) == 1
+    assert check.run(settings_for(tiny_dir, "llama-draft", mtp=""), OneShotOptions("hello")) == 1
     assert "nothing to check" in capsys.readouterr().err

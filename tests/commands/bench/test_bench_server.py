@@ -24,7 +24,7 @@ from ds4chat.commands import bench
 from ds4chat.commands.bench import server as module
 from ds4chat.commands.bench.errors import BenchError
 from ds4chat.commands.bench.runs import QUICK, Measurement
-from ds4chat.commands.bench.server import LlamaServer, Reply
+from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.engine.events import Tuning
@@ -123,13 +123,13 @@ def test_the_speed_is_that_of_the_tokens_after_the_first() -> None:
     llama-server counts too; others give 12 / 0.075705 s as their rate, which is not taken over."""
     _, body = RECORDED["completion"]
     timings = {**body["timings"], "predicted_per_second": 158.5}
-    assert Reply.of({**body, "timings": timings}).tokens_per_s == pytest.approx(145.3008, abs=1e-3)
+    assert ServerReply.of({**body, "timings": timings}).tokens_per_s == pytest.approx(145.3008, abs=1e-3)
     one = {**body, "tokens": [57], "timings": {**timings, "predicted_n": 1, "predicted_ms": 0.001}}
-    assert Reply.of(one).tokens_per_s is None
+    assert ServerReply.of(one).tokens_per_s is None
 
 
 def test_the_token_that_ended_a_reply_is_no_token_of_it_and_the_servers_own_drafts_are_counted() -> None:
-    reply = Reply.of(RECORDED["completion_drafted"][1])
+    reply = ServerReply.of(RECORDED["completion_drafted"][1])
     assert (len(reply.ids), reply.ids[-1], reply.tokens) == (49, 30, 50)
     assert (reply.drafted, reply.accepted) == (36, 35)
 

@@ -33,11 +33,11 @@ def test_acceptance_by_position_and_tokens_per_pass_are_those_of_the_trained_pai
             bench.session.reset()
             reply = bench.ask(n=TOKENS, depth=DEPTH, prompt=None, messages=(Message("user", prompt),))
             for event in reply.events:
-                every.take(event)
+                every.collect(event)
     stats = every.stats
     first, second = (p.rate for p in stats.by_position[:2])
     assert stats.by_position[0].judged > 60
-    assert first is not None and FIRST[0] <= first <= FIRST[1], stats.as_json()
-    assert second is not None and SECOND[0] <= second <= SECOND[1], stats.as_json()
+    assert first is not None and FIRST[0] <= first <= FIRST[1], stats.document()
+    assert second is not None and SECOND[0] <= second <= SECOND[1], stats.document()
     assert stats.tokens_per_step is not None
-    assert TOKENS_PER_PASS[0] <= stats.tokens_per_step <= TOKENS_PER_PASS[1], stats.as_json()
+    assert TOKENS_PER_PASS[0] <= stats.tokens_per_step <= TOKENS_PER_PASS[1], stats.document()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from kits.engine import END_NOW, load_of, opened
+
+from ds4chat.engine.auto import measure
+from ds4chat.engine.auto.costs import RESTED
+from ds4chat.engine.drafters.base import Draft, Policy
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +70,57 @@ def test_what_is_known_is_not_measured_again(tiny_dir: Path) -> None:
         kept = bench.session._costs.at(0)
         assert kept is not None
         assert kept.to_dict() == known.to_dict()
+
+
+class Card:
+    """The clock, target and drafter of a GPU: it loads what a batch size needs when that comes for the first
+    time, builds a graph where the size changes, and records it in the second step. Milliseconds."""
+
+    LOADS, BUILDS, RECORDS = 40.0, 1.2, 2.0
+    max_depth = 16
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self.seen: set[tuple[str, int]] = set()
+        self.rows = self.same = self.behind = 0
+
+    def perf_counter(self) -> float:
+        return self.ms / 1000
+
+    def _first(self, what: str, size: int) -> None:
+        self.ms += 0.0 if (what, size) in self.seen else self.LOADS
+        self.seen.add((what, size))
+
+    def decode(self, tokens: list[int], pos: int, outputs: str = "all") -> None:
+        self._first("rows", len(tokens))
+        self.same = self.same + 1 if len(tokens) == self.rows else 0
+        self.rows = len(tokens)
+        self.ms += 3.0 + 0.6 * self.rows + (self.BUILDS, self.RECORDS, 0.0)[min(self.same, 2)]
+
+    def logits(self, rows: int) -> np.ndarray:
+        return np.zeros((rows, 8), np.float32)
+
+    def remove_from(self, n: int) -> bool:
+        return True
+
+    def observe(self, tokens: list[int], pos: int, n: int) -> None:
+        self.behind += n
+
+    def draft(self, tokens: list[int], last: int, depth: int, policy: Policy) -> Draft:
+        self._first("behind", self.behind)
+        self._first("draft", depth)
+        self.ms += 0.5 * depth + 0.07 * self.behind
+        self.behind = 0
+        return Draft([last] * depth)
+
+
+def test_what_a_gpu_loads_once_is_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Booked as the cost of a change or of catching up, it would keep auto from ever drafting."""
+    card = Card()
+    monkeypatch.setattr("time.perf_counter", card.perf_counter)
+    table = measure.measure_costs(card, card, [], 1, lambda: False, 60.0)  # type: ignore[arg-type]
+    assert table is not None
+    assert table.change == pytest.approx([card.BUILDS, card.RECORDS])
+    assert table.catch_up == pytest.approx(0.07 * (RESTED + 1))
+    assert [table.verify[rows] for rows in (1, 2, 9, 17)] == pytest.approx([3.6, 4.2, 8.4, 13.2])
+    assert [table.draft[depth] for depth in (1, 4, 16)] == pytest.approx([0.57, 2.07, 8.07])

@@ -30,13 +30,13 @@ class Case:
 
 CASES: dict[str, Case] = {
     "undo": Case("tuning", "everything", "/undo takes nothing after it, or tuning."),
-    "model": Case("{file}", "nowhere.gguf", "nowhere.gguf is no file"),
+    "model": Case("{file}", "nowhere.gguf", "nowhere.gguf is not a file"),
     "mtp": Case("off", "sometimes", "/mtp takes on, off, embedded, lookup, none or a file"),
     "draft": Case("7", "17", "out of range"),
     "margin": Case("0.75", "3", "out of range"),
     "gate": Case("2.5", "wide", "gate"),
     "temp": Case("0.6", "-1", "out of range"),
-    "set": Case("top-k 12", "top-q 12", "top-q is no setting of a running reply"),
+    "set": Case("top-k 12", "top-q 12", "top-q cannot change while a reply runs"),
     "read": Case("{text}", "nowhere.txt", "nowhere.txt"),
     "ctx": Case("1024", "long", "ctx-size"),
     "try": Case("2", "4", "/try takes 1, 2 or 3"),
@@ -44,9 +44,9 @@ CASES: dict[str, Case] = {
     "view": Case("markdown", "pictures", "/view takes tokens or markdown"),
     "theme": Case("ds4-light", "ds4-lihgt", "There is no theme 'ds4-lihgt'. Did you mean ds4-light"),
     "export": Case("{out}", "{nowhere}", "nowhere"),
-    "edit": Case("1", "0", "0 is no number"),
+    "edit": Case("1", "0", "0 is not a number"),
     "branch": Case("back", "sideways", "/branch takes back or forward"),
-    "copy": Case("1", "all", "all is no number"),
+    "copy": Case("1", "all", "all is not a number"),
     "drop": Case("0", "1", "/drop takes a number from 0 to 0"),
     "preset": Case("mine", "yours", "There is no preset"),
 }
@@ -192,7 +192,7 @@ async def test_a_system_prompt_given_in_a_conversation_says_from_when_it_holds(o
         await chat.type("one", "enter")
         await chat.type("/system Be brief.", "escape", "enter")
         assert "System prompt: Be brief." in chat.shown()
-        assert "It holds from the next prompt on; /retry answers the last one" in chat.shown()
+        assert "It applies from the next prompt on; /retry answers the last one" in chat.shown()
 
 
 async def test_theme_without_a_name_opens_the_picker(opened: Open) -> None:

@@ -71,7 +71,7 @@ async def test_a_long_conversation_draws_and_renders_only_what_is_in_sight(
         for number in range(1, 2501):
             reply = Reply(number, "tiny")
             for step in steps_of(number, PIECES):
-                reply.take(step)
+                reply.add_step(step)
             reply.end(ended(number))
             turns += [UserTurn(f"question {number}"), reply]
         chat.screen.show_conversation()

@@ -32,7 +32,7 @@ async def test_saving_a_preset_leaves_the_sessions_options_out_of_the_file(opene
         await command(chat, "/preset mine")
         assert chat.app.chat.tuning.depth == 3
         await command(chat, "/preset yours")
-        assert any("no preset yours. There is: mine" in said for said in chat.said())
+        assert any("no preset yours. Presets: mine" in said for said in chat.said())
 
 
 async def test_the_last_conversation_is_opened_at_the_start(
@@ -88,7 +88,7 @@ def test_the_editor_gets_the_prompt_and_gives_it_back(tmp_path: Path) -> None:
     ("environ", "says"),
     [
         ({}, "No editor is named: set EDITOR"),
-        ({"EDITOR": "'"}, "names no program"),
+        ({"EDITOR": "'"}, "is not a program"),
         ({"EDITOR": "/no/such/program"}, "cannot edit the prompt: No such file"),
         ({"EDITOR": "false"}, "ended with code 1"),
     ],

@@ -58,5 +58,5 @@ def test_a_pause_is_not_saved() -> None:
 
 def test_only_live_settings_can_be_set() -> None:
     assert set_value(Tuning(), "top-p", "0.5").top_p == 0.5
-    with pytest.raises(SettingError, match="no setting of a running reply"):
+    with pytest.raises(SettingError, match="cannot change while a reply runs"):
         set_value(Tuning(), "model", "x")

@@ -25,7 +25,7 @@ def stored(number: int) -> Conversation:
     """One prompt, and a reply of fifteen judged drafts, twelve of them accepted."""
     reply = Reply(number, "tiny")
     for step in steps_of(number, PIECES):
-        reply.take(step)
+        reply.add_step(step)
     reply.end(ended(number))
     return Conversation(turns=[UserTurn("How?"), reply], key=7)
 

@@ -202,7 +202,7 @@ async def test_copy_takes_replies_and_code_blocks_counted_from_the_last(opened: 
         assert any("fewer code blocks" in said for said in chat.said())
         chat.screen.prompt.text_field.put("")
         await copied(chat, "/copy five")
-        assert any("five is no number" in said for said in chat.said())
+        assert any("five is not a number" in said for said in chat.said())
 
 
 async def test_a_key_steps_through_what_can_be_copied(opened: Open) -> None:

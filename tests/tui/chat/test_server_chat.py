@@ -30,7 +30,7 @@ def whole(step: Step, **more: object) -> Step:
 async def test_the_status_line_names_server_model_drafter_and_what_is_not_told(opened: Open) -> None:
     async with opened(load=served(), size=(150, 30)) as chat:
         shown = chat.shown()
-    assert "llama-server at box tells every token's origin" in shown
+    assert "llama-server at box reports every token's origin" in shown
     assert "neither rejected drafts nor probabilities" in shown
     assert "draft-eagle3" in shown and "Tiny Chat" in shown
     assert "MTP off" not in shown
@@ -122,7 +122,7 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
         await chat.pilot.pause(0.6)
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
-    assert "the server tells nothing of drafts" in shown
+    assert "the server says nothing about drafts" in shown
     assert "the server tells no phases of a step" in shown
 
 
@@ -219,5 +219,5 @@ def test_what_if_answers_for_the_depth_and_refuses_what_is_not_told() -> None:
     assert what_if(rows, depth=1).accepted < 24
     assert what_if(rows, depth=3).tokens_per_s is not None
     for asked in ({"margin": 0.5}, {"gate": 1.0}):
-        with pytest.raises(ValueError, match="a server does not tell"):
+        with pytest.raises(ValueError, match="a server does not report"):
             what_if(rows, **asked)

@@ -19,7 +19,7 @@ def long_reply(steps: int) -> Reply:
     reply = Reply(1, "tiny")
     (step,) = steps_of(1, [("a", "accepted"), ("b", "bonus")])
     for index in range(steps):
-        reply.take(replace(step, index=index))
+        reply.add_step(replace(step, index=index))
     return reply
 
 
@@ -40,5 +40,5 @@ def test_the_column_stays_where_it_is_while_the_cursor_moves() -> None:
 def test_a_short_reply_has_a_short_column() -> None:
     reply = Reply(1, "tiny")
     for step in steps_of(1, PIECES):
-        reply.take(step)
+        reply.add_step(step)
     assert lines(reply, 1)[0].startswith("  2/22    ‘ulative’")

@@ -45,7 +45,7 @@ def test_the_sides_take_turns_with_one_seed_and_are_no_part_of_the_conversation(
         seen.append((request.reply, request.tuning.depth))
         assert (request.tuning.seed, request.max_tokens, request.trial) == (7, 128, True)
         assert (request.baseline, request.conversation) == (False, 0)
-        comparison.take(ended(number))
+        comparison.handle(ended(number))
     assert seen == [(1, 0), (2, 2), (3, 2), (4, 0)]
     assert comparison.over and not comparison.stopped
 
@@ -61,15 +61,15 @@ def test_figures_are_of_all_answers_of_a_side_and_do_not_wait_for_an_end() -> No
     comparison = both()
     asked(comparison, 1)
     for step in steps_of(1, PLAIN, step_ms=20.0):
-        comparison.take(step)
+        comparison.handle(step)
     a, b = comparison.sides
     assert (a.ms_a_token, a.tokens_per_s, b.ms_a_token, comparison.speedup) == (20.0, 50.0, None, None)
-    comparison.take(ended(1))
+    comparison.handle(ended(1))
     asked(comparison, 2)
     # 22 tokens in 10 steps of 22 ms are 10 ms a token, twice as fast; 12 of 15 judged were accepted.
     steps = steps_of(2, PIECES, step_ms=22.0)
     for step in steps:
-        comparison.take(step)
+        comparison.handle(step)
     judged = [row for step in steps for row in step.judged]
     assert len(steps) == 10 and b.ms_a_token == 10.0 and comparison.speedup == 2.0
     assert b.stats.acceptance == sum(row.accepted for row in judged) / len(judged) == 12 / 15
@@ -80,14 +80,14 @@ def test_where_the_texts_part() -> None:
     other: tuple[tuple[str, Origin], ...] = (*PLAIN[:2], (" dreaming", "plain"))
     asked(comparison, 1)
     for step in steps_of(1, PLAIN[:3]):
-        comparison.take(step)
-    comparison.take(ended(1))
+        comparison.handle(step)
+    comparison.handle(ended(1))
     assert comparison.verdict == ""
     asked(comparison, 2)
     for step in steps_of(2, PLAIN[:2]):
-        comparison.take(step)
+        comparison.handle(step)
     assert comparison.verdict == "The same as far as both came, 11 characters."
-    comparison.take(steps_of(2, other[2:], first=2)[0])
+    comparison.handle(steps_of(2, other[2:], first=2)[0])
     # "Speculative d" is common to both.
     assert comparison.verdict == "They part after 13 characters: 'ecoding' or 'reaming'."
 
@@ -97,8 +97,8 @@ def test_an_answer_that_is_the_others_beginning_parts_where_it_ends() -> None:
     for number, pieces in ((1, PLAIN[:3]), (2, PLAIN[:2])):
         asked(comparison, number)
         for step in steps_of(number, pieces):
-            comparison.take(step)
-        comparison.take(ended(number))
+            comparison.handle(step)
+        comparison.handle(ended(number))
     assert comparison.verdict == "They part after 11 characters: ' decoding' or the end."
 
 
@@ -107,8 +107,8 @@ def test_equal_texts_are_said_to_be_equal() -> None:
     for number, pieces in ((1, PLAIN), (2, PIECES)):
         asked(comparison, number)
         for step in steps_of(number, pieces):
-            comparison.take(step)
-        comparison.take(ended(number))
+            comparison.handle(step)
+        comparison.handle(ended(number))
     n = sum(len(text) for text, _ in PIECES)
     assert comparison.verdict == f"Both write the same {n} characters."
 
@@ -116,7 +116,7 @@ def test_equal_texts_are_said_to_be_equal() -> None:
 def test_an_answer_that_fails_ends_the_comparison_with_its_sentence() -> None:
     comparison = both()
     asked(comparison, 1)
-    comparison.take(ended(1, reason="error", detail="The target broke. Reload the model."))
+    comparison.handle(ended(1, reason="error", detail="The target broke. Reload the model."))
     assert comparison.over and comparison.trouble == "The target broke. Reload the model."
 
 

@@ -48,10 +48,10 @@ def chat_of(*replies: Reply) -> Chat:
 def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
     first, second = Reply(1, "m"), Reply(2, "m")
     for one in STEPS:
-        first.take(one)
+        first.add_step(one)
     first.stats.plain.load_ms = 30.0
     for one in steps_from(("++",), reply=2):
-        second.take(one)
+        second.add_step(one)
     second.stats.plain.load_ms = 25.0
     found = opener(chat_of(first, second), "")()
     assert same(found.rows, rows_from_steps([*STEPS, *steps_from(("++",), reply=2)]))
@@ -63,16 +63,16 @@ def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
 
 def test_a_source_can_be_read_again_when_more_has_come() -> None:
     reply = Reply(1, "m")
-    reply.take(STEPS[0])
+    reply.add_step(STEPS[0])
     read = opener(chat_of(reply), "")
     assert len(read().rows) == 2
-    reply.take(STEPS[1])
+    reply.add_step(STEPS[1])
     assert len(read().rows) == 3
 
 
 def test_replies_without_steps_are_counted() -> None:
     reply, old = Reply(1, "m"), Reply(2, "m", state="complete", tail="from long ago")
-    reply.take(STEPS[0])
+    reply.add_step(STEPS[0])
     assert opener(chat_of(old, reply), "")().note == "1 reply has no steps on record."
 
 
@@ -85,8 +85,8 @@ def test_a_pass_on_record_counts_before_the_load() -> None:
     plain, drafting = steps_from(("", "++"))
     reply = Reply(1, "m")
     reply.stats.plain.load_ms = 99.0
-    reply.take(replace(plain, baseline=True))
-    reply.take(drafting)
+    reply.add_step(replace(plain, baseline=True))
+    reply.add_step(drafting)
     found = opener(chat_of(reply), "")()
     assert found.times.step_ms(0) == 20.0
     assert found.times.plain.speedup == reply.stats.plain.speedup == (4 * 20) / 60
@@ -155,7 +155,7 @@ def test_reply_numbers_lead_back_to_the_tokens() -> None:
     """Row 0 is the first draft that was judged: its token is found in the reply by step and position."""
     reply = Reply(4, "m")
     for one in steps_of(4, PIECES):
-        reply.take(one)
+        reply.add_step(one)
     rows = opener(chat_of(reply), "")().rows
     for row in range(len(rows)):
         step = int(rows.step_index[rows.step[row]])

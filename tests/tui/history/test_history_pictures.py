@@ -33,7 +33,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         key = converse(store, f"Explain speculative decoding, part {i}", model=OTHER if i % 3 else TINY)
     store.conversations.pin(key - 20)
     path = store.conversations.path(key)
-    store.conversations.branch(path[0].id)
+    store.conversations.set_leaf(key, path[0].id)
     store.conversations.add(key, path[0].id, "assistant", "Another answer, shorter than the first.")
     yield store
     store.close()

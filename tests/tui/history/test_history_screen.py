@@ -80,7 +80,7 @@ async def test_the_list_has_pinned_ones_first_then_the_newest_and_a_preview(stor
 async def test_search_marks_the_matches_and_opens_the_branch_that_holds_one(store: Store) -> None:
     key = converse(store, "the quick fox")
     root = store.conversations.path(key)[0].id
-    store.conversations.rewind(key, None)
+    store.conversations.set_leaf(key, None)
     converse(store, "the slow fox", conversation=key)
     converse(store, "no animal")
     app = Host(HistoryScreen(store))
@@ -201,7 +201,7 @@ async def test_only_the_conversations_of_one_model(store: Store) -> None:
 async def test_branches_are_drawn_switched_and_forked(store: Store) -> None:
     key = converse(store, "root")
     prompt, first = store.conversations.path(key)
-    store.conversations.branch(prompt.id)
+    store.conversations.set_leaf(key, prompt.id)
     again = store.conversations.add(key, prompt.id, "assistant", "another answer")
     app = Host(HistoryScreen(store))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -114,7 +114,7 @@ async def test_a_drag_reaches_auto_beyond_sixteen_and_comes_back_to_nothing() ->
         await pilot.pause()
         assert [t.depth for t in tunings(app)] == [16, "auto", 4]
         assert slider.value == "4"
-        assert "hold from the next step" in app.query_one("#tuning-undo", LinesView).text
+        assert "apply from the next step" in app.query_one("#tuning-undo", LinesView).text
 
 
 async def test_scrolling_past_a_number_changes_nothing_and_scrolls_the_dock() -> None:

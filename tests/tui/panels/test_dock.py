@@ -13,8 +13,16 @@ from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.messages import SettingsChanged, TokenPicked
 from ds4chat.tui.panels import dock as dock_module
 from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
-from ds4chat.tui.panels.confidence import ConfidenceLog, ConfidencePanel, Row, columns, head_line, row_spans
+from ds4chat.tui.panels.confidence import (
+    ConfidenceLog,
+    ConfidencePanel,
+    JudgedRow,
+    columns,
+    head_line,
+    row_spans,
+)
 from ds4chat.tui.panels.dock import open_panels
+from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.themes import load_themes
 
 STEPS = [step(0, 2, 2), step(1, 1, 2), step(2, 0, 2), step(3, 2, 2)]
@@ -76,12 +84,12 @@ async def test_the_prefill_is_shown_while_the_reply_is_written_and_goes_with_it(
             await settle(pilot)
             return " ".join(shown(app, "timings-lines").split())
 
-        app.dock.show_prefill(Prefill(1, 40, 40, 10, 150.0))
+        app.dock.timings.prefill = Prefill(1, 40, 40, 10, 150.0)
         app.dock.show_step_batch(STEPS, folded(), folded())
         assert "prefill 200.0 tok/s first 190.0 ms" in await figures()
         app.dock.reset_reply()
         assert "prefill – tok/s first – ms" in await figures()
-        app.dock.show_prefill(Prefill(2, 40, 40, 40, 0.0))
+        app.dock.timings.prefill = Prefill(2, 40, 40, 40, 0.0)
         app.dock.show_step_batch(STEPS, folded(), folded())
         assert "prefill – tok/s first 40.0 ms" in await figures()
 
@@ -165,7 +173,7 @@ async def test_the_confidence_log_keeps_no_more_out_of_sight_than_in_sight() -> 
     """At 80x24 the dock may stay closed for a whole session."""
     panel = ConfidencePanel(capacity=10)
     for index in range(40):
-        panel.take([step(index, 2, 2)], folded(), folded())
+        panel.add_steps([step(index, 2, 2)], folded(), folded())
     assert [row.step for row in panel._pending] == [n for n in range(35, 40) for _ in range(2)]
 
 
@@ -233,7 +241,7 @@ async def test_a_click_or_a_key_folds_and_the_choice_is_told() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert app.of(SettingsChanged)[-1].changes["panels"] == "acceptance tuning confidence"
-        app.dock.toggle_panel("acceptance")
+        app.dock.acceptance.title_bar.post_message(PanelTitle.Pressed())
         await pilot.pause()
         assert app.of(SettingsChanged)[-1].changes["panels"] == "tuning confidence"
 
@@ -260,7 +268,7 @@ def test_columns_give_way_in_order() -> None:
 
 
 def dock_rows(steps):
-    return [Row(one.reply, one.index, row) for one in steps for row in one.judged]
+    return [JudgedRow(one.reply, one.index, row) for one in steps for row in one.judged]
 
 
 async def test_confidence_rows_follow_until_scrolled_and_end_follows_again() -> None:

@@ -32,7 +32,7 @@ def rows_of(block: ReplyBlock | UserBlock | NoteBlock) -> list[str]:
 def reply_of(*pieces: tuple[str, Origin], **more: object) -> Reply:
     reply = Reply(1, "Tiny")
     for step in steps_of(1, pieces or PIECES, **more):  # type: ignore[arg-type]
-        reply.take(step)
+        reply.add_step(step)
     return reply
 
 
@@ -60,7 +60,7 @@ def test_each_origin_has_a_look_and_a_ratio_acceptance_its_own() -> None:
 
 def test_thinking_is_coloured_by_origin_too() -> None:
     reply = reply_of(("", "plain"), ("so", "plain"), (" hm", "accepted"), (" no", "corrected"), thinking=True)
-    reply.take(steps_of(1, [("Yes", "bonus")], first=4)[0])
+    reply.add_step(steps_of(1, [("Yes", "bonus")], first=4)[0])
     block = ReplyBlock(reply, 80)
     assert rows_of(block)[1:3] == ["   ▸ thinking · 4 tokens", "   Yes"]
     assert block.toggle()
@@ -88,7 +88,7 @@ def test_growing_step_by_step_shows_what_opening_at_once_shows() -> None:
     grown = Reply(1, "Tiny")
     block = ReplyBlock(grown, 40)
     for step in steps_of(1, PIECES, by_ratio=[7]):
-        grown.take(step)
+        grown.add_step(step)
         block.grow()
     grown.end(ended(1))
     block.grow()
@@ -102,13 +102,13 @@ def test_only_the_last_row_is_reported_as_changed_while_text_grows() -> None:
     reply = Reply(1, "Tiny")
     block = ReplyBlock(reply, GUTTER + 1 + 10)
     steps = steps_of(1, [(f" word{n}", "plain") for n in range(6)])
-    reply.take(steps[0])
+    reply.add_step(steps[0])
     block.grow()
     for step in steps[1:4]:
-        reply.take(step)
+        reply.add_step(step)
     block.grow()
     rows = block.height
-    reply.take(steps[4])
+    reply.add_step(steps[4])
     version = block.version
     first = block.grow()
     assert first == rows - 2 and block.version == version

@@ -24,7 +24,7 @@ def reply_of(count: int, step_ms: float, pass_ms: float = 10.0) -> Reply:
     drafting = steps_of(1, BRINGS_TWO * count, first=2, step_ms=step_ms)
     reply = Reply(1, "tiny")
     for step in [*plain, *drafting]:
-        reply.take(step)
+        reply.add_step(step)
     reply.end(ended(1))
     return reply
 
@@ -51,7 +51,7 @@ def test_nothing_is_said_where_no_pass_was_measured() -> None:
     reply = Reply(1, "tiny")
     reply.stats.plain.load_ms = 1.0
     for step in steps_of(1, PIECES * 5, step_ms=26.0):
-        reply.take(step)
+        reply.add_step(step)
     assert reply.stats.plain.speedup is not None and reply.stats.plain.speedup < 1
     assert why(reply) == ""
 

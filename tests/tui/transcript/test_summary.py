@@ -20,7 +20,7 @@ def first_words(reply: Reply) -> str:
 def test_a_reply_that_is_cut_says_by_which_limit(reason: FinishReason, said: str) -> None:
     reply = Reply(1, "tiny")
     for step in steps_of(1, PIECES[:4]):
-        reply.take(step)
+        reply.add_step(step)
     reply.end(ended(1, reason=reason))
     assert first_words(reply) == said
 

@@ -105,7 +105,7 @@ async def test_a_token_has_its_row_rendered_and_no_others(
         with rendered_rows(monkeypatch) as asked:
             chat.transcript.grow(grown := chat.app.chat.reply)  # type: ignore[arg-type]
             assert grown is not None
-            grown.take(steps[2])
+            grown.add_step(steps[2])
             chat.transcript.grow(grown)
             await chat.pilot.pause()
         of_transcript = [rows for widget, rows in asked if widget is chat.transcript]

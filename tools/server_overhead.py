@@ -1,11 +1,13 @@
 """What the cockpit costs over a server: time to the first token and tokens per second against a bare client.
 
     python tools/server_overhead.py http://127.0.0.1:8080 [--rounds 10] [--tokens 128]
+    python tools/server_overhead.py --pace 2800      # a made-up stream of so many tokens a second
 
 Both send the same request to the same llama-server, in turn, and read the same stream. The bare client does
-nothing with it but look for the first chunk with text. Ratios above 1 mean that the cockpit was faster; both
-are bounded by what the server does, so their medians differ by the noise of the machine and by what is wasted
-here.
+nothing with it but look for chunks with text; the cockpit's session makes its events and codes them for the
+chat. Ratios above 1 mean that the cockpit was faster; both are bounded by what the server does, so their
+medians differ by the noise of the machine and by what is wasted here. The processor time of a token is what
+the client takes from a server on the same machine.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ import resource
 import statistics
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import Process, Queue
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Generate, Load, ServerAddress, Step, Tuning
+from ds4chat.engine.events import Ended, Event, Generate, Load, ServerAddress, Step, Tuning, encode
 from ds4chat.engine.sessions import open_session
 
+EVERY, DRAFTED = 3, 3
+"""Of the made-up stream: tokens and drafts of a step, whose drafts but one are accepted."""
 PROMPT = "Explain in a few paragraphs how a bicycle stays upright."
 
 
@@ -48,14 +54,84 @@ def bare(url: str, prompt: str, tokens: int) -> tuple[float, float, int]:
     return first - begun, time.perf_counter() - first, count
 
 
+class Replay(BaseHTTPRequestHandler):
+    """A llama-server whose stream nothing computes."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "llama.cpp", ""
+    pace = 0.0
+
+    def do_GET(self) -> None:
+        props = {"default_generation_settings": {"n_ctx": 4096}, "chat_template": "x"}
+        body = json.dumps(props if self.path == "/props" else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return self.server_version
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        due, count = time.perf_counter(), asked["n_predict"]
+        for n in range(1, count + 1):
+            if self.pace:
+                due += 1 / self.pace
+                time.sleep(max(0.0, due - time.perf_counter()))
+            self._event(n, stop=False)
+        self._event(count, stop=True)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, n: int, *, stop: bool) -> None:
+        step = (n + EVERY - 2) // EVERY
+        timings = {
+            **dict.fromkeys(("prompt_per_token_ms", "prompt_per_second", "predicted_per_second"), 87.50123),
+            "cache_n": 0,
+            "prompt_n": 28,
+            "prompt_ms": 233.581,
+            "predicted_n": n,
+            "predicted_ms": 1.5 * step,
+            "draft_n": DRAFTED * step,
+            "draft_n_accepted": (EVERY - 1) * step,
+        }
+        said = {"index": 0, "content": f" w{n}", "tokens": [n], "stop": False, "id_slot": -1}
+        ended = {"content": "", "tokens": [], "stop": True, "stop_type": "limit"}
+        data = json.dumps(
+            said | (ended if stop else {}) | {"timings": timings}, separators=(",", ":")
+        ).encode()
+        self.wfile.write(b"%x\r\ndata: %s\n\n\r\n" % (len(data) + 8, data))
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def replay(pace: float, address: Queue[str]) -> None:
+    """Serve made-up streams at a pace, in tokens a second, until the process is ended."""
+    Replay.pace = pace
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Replay)
+    address.put(f"http://127.0.0.1:{server.server_port}")
+    server.serve_forever()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("url")
+    parser.add_argument("url", nargs="?")
+    parser.add_argument("--pace", type=float, help="tokens a second of a made-up stream")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=128)
     given = parser.parse_args()
+    if (given.url is None) == (given.pace is None):
+        parser.error("name a llama-server or a --pace")
+    if given.pace is not None:
+        address: Queue[str] = Queue()
+        Process(target=replay, args=(given.pace, address), daemon=True).start()
+        given.url = address.get()
     session, loaded = open_session(
         Load("", server=ServerAddress(given.url, chosen=("temp",))), lambda event: None, forgiving=False
     )
@@ -67,6 +143,7 @@ def main() -> None:
         def collect(event: Event) -> None:
             if isinstance(event, Step):
                 steps.append((time.perf_counter(), len(event.tokens)))
+            encode(event)
             assert not isinstance(event, Ended) or event.finish_reason == "length", event
 
         begun = time.perf_counter()
@@ -76,12 +153,15 @@ def main() -> None:
 
     first: dict[str, list[float]] = {"bare": [], "cockpit": []}
     speed: dict[str, list[float]] = {"bare": [], "cockpit": []}
+    cpu: dict[str, list[float]] = {"bare": [], "cockpit": []}
     for number in range(given.rounds + 1):
         order = [("bare", lambda p: bare(given.url, p, given.tokens)), ("cockpit", cockpit)]
         for name, ask in order if number % 2 else reversed(order):
             # Another first word each time, so that no prompt is in the server's cache.
+            used = time.process_time()
             to_first, rest, count = ask(f"{number}{name[0]}. {PROMPT}")
             if number:  # the first round warms up
+                cpu[name].append((time.process_time() - used) / count * 1e6)
                 first[name].append(to_first * 1000)
                 speed[name].append(count / rest)
     for what, unit, found in (("first token", "ms", first), ("speed", "tokens/s", speed)):
@@ -92,6 +172,8 @@ def main() -> None:
             f"{what:<12} bare {a:8.1f} {unit}, cockpit {b:8.1f} {unit}, ratio {better:.3f} "
             f"(median of pairs {statistics.median(pairs):.3f})"
         )
+    a, b = (statistics.median(cpu[name]) for name in ("bare", "cockpit"))
+    print(f"processor    bare {a:8.1f} us/token, cockpit {b:8.1f} us/token")
     print(
         f"memory       {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most, "
         f"{loaded.device}"

@@ -217,6 +217,8 @@ class ServerInfo:
     """A key goes with each request."""
     exposed: bool
     """What is said to it can be read on the way: plain http to another machine."""
+    goes_on: bool = True
+    """It may go on with a reply that was cut; else it always begins a new turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,7 @@ class Generate:
     """Decode a plain step now and then, so that the speed can be held against plain decoding's
     (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
     end_loops: bool = False
-    """End the reply where it has come to repeat itself (ds4chat.engine.loops); not with a server."""
+    """End the reply where it has come to repeat itself (ds4chat.engine.loops)."""
     trial: bool = False
     """Part of a measurement, not of the conversation: a Replay goes on to mean the reply before."""
 

@@ -19,7 +19,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Model, Sampler
-from ds4chat.engine.loops import LoopDetector
+from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.thinking import ReplyText
 
@@ -286,12 +286,8 @@ class Generation:
                     "The model began to write the user's next turn itself, so the reply ends here. If that "
                     "happens often, the model's file may name the wrong end token: look for a newer one."
                 )
-        elif self._loop is not None and self._loop.push(token):
-            self.finish = "stop"
-            self.detail = (
-                f"The reply repeats itself, the last {self._loop.period} tokens over and over, so it ends "
-                "here. Ask in other words, raise the temperature, or set end-loops to off."
-            )
+        elif self._loop is not None and self._loop.push(identity(tokens[-1])):
+            self.finish, self.detail = "stop", self._loop.why_ended
         elif self.left == 0:
             self.finish = "length"
 

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from ds4chat.engine.baseline import PlainTime, plain_steps
 from ds4chat.engine.events import (
-    UNKNOWN_ID,
     Count,
     Ended,
     Event,
@@ -22,7 +21,7 @@ from ds4chat.engine.events import (
     Revised,
     Step,
 )
-from ds4chat.engine.loops import LoopDetector
+from ds4chat.engine.loops import LoopDetector, identity
 
 OUTCOMES: tuple[Outcome, ...] = (
     "full",
@@ -206,7 +205,7 @@ class Stats:
             self._open_loop.clear()
         known = self._loop.looping
         for token in step.tokens:
-            self._loop.push(token.text if token.id == UNKNOWN_ID else token.id)
+            self._loop.push(identity(token))
         if not self._loop.looping:
             return
         if self.loop_since is None:

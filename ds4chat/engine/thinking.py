@@ -399,6 +399,10 @@ class ReplyText:
         self._ends: dict[str, Literal["stop", "turn"]] = {text: "stop" for text in stops if text}
         self._openers = form.openers if turns else ()
         self._ends |= dict.fromkeys(self._openers, "turn")
+        self._always = (*filter(_is_symbol, form.marks), *self._ends)
+        """The marks that count wherever they stand."""
+        self._shown_as_is = not (self._always or form.symbols)
+        """Within an answer that has begun no mark counts."""
         self._by = opened_by
         self._label = form.labels.get(opened_by, "")
         self._fresh = self.inside
@@ -424,11 +428,18 @@ class ReplyText:
     def push(self, piece: bytes, token: int = -1) -> tuple[str, bool]:
         """The text that a token adds, and whether it belongs to the thinking. Bytes that are not UTF-8 come
         out as U+FFFD."""
-        before = self.inside
         symbol = self._form.symbols.get(token)
-        self._read(
+        return self.push_text(
             self._decoder.decode(piece) if symbol is None else self._decoder.decode(b"", True) + symbol
         )
+
+    def push_text(self, text: str) -> tuple[str, bool]:
+        """As ``push``, for whole characters."""
+        pending = self.inside or self._wrapped or self._held or self._ready
+        if self._shown_as_is and self._answered and not pending:
+            return text, False
+        before = self.inside
+        self._read(text)
         if not self._ready:
             return "", before or self.inside
         _, thinking = self._ready[0]
@@ -452,9 +463,10 @@ class ReplyText:
     def _read(self, text: str, *, final: bool = False) -> None:
         text, self._held = self._held + text, ""
         while text and not self.stopped:
-            found = self._first_mark(text)
+            marks = self._looked_for(text)
+            found = _first_mark(text, marks)
             if found is None:
-                keep = 0 if final else self._undecided(text)
+                keep = 0 if final else self._undecided(text, marks)
                 self._say(text[: len(text) - keep])
                 self._held = text[len(text) - keep :]
                 return
@@ -473,32 +485,33 @@ class ReplyText:
         """Line ends at the edges of a thought belong to its marks."""
         return self.inside or not (self._said[False] or self._said[True])
 
-    def _looked_for(self, text: str) -> Iterable[str]:
+    def _looked_for(self, text: str) -> Sequence[str]:
         """The marks that count now. One that is spelled counts where it belongs alone: a thought begins
         before the answer, and ends with the tag that goes with its own."""
         form = self._form
-        for mark, effect in form.marks.items():
-            if _is_symbol(mark):
-                yield mark
-            elif self.inside:
-                if effect == "answer" and mark == form.closes.get(self._by):
-                    yield mark
-            elif (effect == "drop" and self._wrapped) or (
-                effect in ("think", "drop") and not self._answered and _agree(text.lstrip(), mark)
-            ):
-                yield mark
-        yield from self._ends
+        if self.inside:
+            close = form.closes.get(self._by, "")
+            ends = form.marks.get(close) == "answer" and not _is_symbol(close)
+            return (*self._always, close) if ends else self._always
+        if self._answered and not self._wrapped:
+            return self._always
+        begin = text.lstrip()
+        spelled = [
+            mark
+            for mark, effect in form.marks.items()
+            if not _is_symbol(mark)
+            and (
+                (effect == "drop" and self._wrapped)
+                or (effect in ("think", "drop") and not self._answered and _agree(begin, mark))
+            )
+        ]
+        return (*self._always, *spelled)
 
-    def _first_mark(self, text: str) -> tuple[int, str] | None:
-        """Where the mark that completes first begins, of several the longest; None without one."""
-        found = [(i + len(mark), i, mark) for mark in self._looked_for(text) if (i := text.find(mark)) >= 0]
-        return min(found)[1:] if found else None
-
-    def _undecided(self, text: str) -> int:
+    def _undecided(self, text: str, marks: Sequence[str]) -> int:
         """How many characters at the end of a text may still become a mark or part of one."""
         if self._label and self._label.startswith(text.lstrip("\n")):
             return len(text)
-        keep = max((_overlap(text, mark) for mark in self._looked_for(text)), default=0)
+        keep = max((_overlap(text, mark) for mark in marks), default=0)
         if self._blanks_wait:
             keep = len(text) - len(text[: len(text) - keep].rstrip("\n"))
         return keep
@@ -559,6 +572,12 @@ class ReplyText:
         self._ready.append((text, self.inside))
         self._said[self.inside] = text[-1]
         self._answered = self._answered or (not self.inside and not text.isspace())
+
+
+def _first_mark(text: str, marks: Sequence[str]) -> tuple[int, str] | None:
+    """Where the mark that completes first begins, of several the longest; None without one."""
+    found = [(i + len(mark), i, mark) for mark in marks if (i := text.find(mark)) >= 0]
+    return min(found)[1:] if found else None
 
 
 def _agree(a: str, b: str) -> bool:

@@ -7,11 +7,11 @@ into PromptProgress, Blocks and an End. Readers are pure: they know neither cloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ds4chat.engine.events import Counters, FinishReason, Generate, Tells, Token
+from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.thinking import ReplyFormat, ReplyText
 from ds4chat.servers.http import Endpoint, ServerError, said
 
@@ -75,6 +75,31 @@ class Block:
     drafted: int | None = None
     accepted: int | None = None
     ms: float | None = None
+    ended: bool = False
+    """The token that ended the reply follows ``tokens``. Else a step with no more tokens than accepted drafts
+    was cut."""
+
+
+def of_origin(token: Token, origin: Origin) -> Token:
+    """The token, its origin being known now."""
+    return Token(token.id, token.text, origin, token.thinking)
+
+
+def step_of(tokens: Sequence[Token], drafted: int, accepted: int, ms: float | None = None) -> Block:
+    """The step in which so many drafts were verified and accepted, its tokens with their origins: those
+    accepted, one of the target's own, and none of which anything is known after it. A reply that ends inside
+    the step leaves accepted drafts counted and never sent."""
+    own: Origin = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
+    accepted = min(accepted, len(tokens))
+    return Block(
+        tuple(
+            of_origin(t, "accepted" if i < accepted else own if i == accepted else "unknown")
+            for i, t in enumerate(tokens)
+        ),
+        drafted,
+        accepted,
+        ms,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +144,8 @@ SAMPLING: Mapping[str, str] = {
     "seed": "seed",
 }
 """Fields of a Tuning by the names that most servers have for them."""
+OPEN_TURN: Mapping[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+"""Fields of a chat request that leave its last message open, by the names that most servers have for them."""
 
 
 class Reader(Protocol):
@@ -145,6 +172,8 @@ class Dialect(Protocol):
     """Fields of a Tuning that it takes with each request, each with the server's name for it."""
     fixed: Mapping[str, str]
     """Fields of a Tuning that no request changes, each with where to change it."""
+    goes_on: bool
+    """Its interface can leave the assistant's turn open."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         """What the server says of itself, ``model`` being the one that is wanted ("" for its own choice);
@@ -186,6 +215,24 @@ class Asked:
         """The conversation as OpenAI's interface takes it."""
         return [{"role": m.role, "content": m.content} for m in self.generate.messages]
 
+    @property
+    def begun(self) -> str:
+        """The answer that the reply goes on with; empty where it begins a turn."""
+        last = self.generate.messages[-1] if self.generate.messages else None
+        goes_on = last is not None and last.role == "assistant" and last.content.strip()
+        return last.content if last is not None and goes_on else ""
+
+    @property
+    def think(self) -> bool:
+        """The model is to think first. Where it goes on with an answer, that is over."""
+        return self.generate.think and not self.begun
+
+    def check_open(self, prompt: str, instead: str) -> None:
+        """Make sure that the prompt that the server made of the conversation ends within the answer that is
+        to be gone on with. Raises ServerError; ``instead`` says what to do, as a sentence."""
+        if not prompt.endswith(self.begun):
+            raise no_going_on(f"The server at {self.endpoint.url}", instead)
+
 
 class Spoken:
     """The text of a reply as it comes, its thinking told apart by the tags that models spell out."""
@@ -202,7 +249,7 @@ class Spoken:
 
     def push(self, text: str) -> tuple[str, bool]:
         """What a token's text adds, and whether it belongs to the thinking."""
-        return self._text.push(text.encode("utf-8", "replace"))
+        return self._text.push_text(text)
 
     def finish(self, end: End) -> End:
         """The end with the text that was held back."""
@@ -222,6 +269,16 @@ def raise_for(payload: Mapping[str, Any]) -> None:
         "retry.",
         "refused",
         kind=kind,
+    )
+
+
+def no_going_on(server: str, instead: str) -> ServerError:
+    """The refusal to go on with a reply over a server that would begin a new turn; ``instead`` says what to
+    do, as a sentence."""
+    return ServerError(
+        f"{server} closes the assistant's turn instead of going on with it, so the reply stays as it is. "
+        f"{instead}",
+        "refused",
     )
 
 

@@ -24,10 +24,10 @@ class Ds4Server(OpenAI):
         "seed": "seed",
     }
     fixed: Mapping[str, str] = {
-        "depth": "ds4-server reads it at its start alone: --mtp-draft N",
-        "gate": "ds4-server reads it at its start alone: --mtp-margin F, a logit gap there",
+        "depth": "ds4-server reads it only at its start: --mtp-draft N",
+        "gate": "ds4-server reads it only at its start: --mtp-margin F, a logit gap there",
         "margin": "ds4-server accepts nothing but the target's own choice",
-        "strict": "ds4-server reads it at its start alone: --quality",
+        "strict": "ds4-server reads it only at its start: --quality",
     }
 
     def is_of(self, models: list[dict[str, Any]]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import math
 import os
 import socket
 import ssl
@@ -90,6 +91,14 @@ class Answer:
             return None
 
 
+class _StoppedError(Exception):
+    """The answer is not wanted any more."""
+
+
+WIRE_ERRORS = (_StoppedError, OSError, http.client.HTTPException, ValueError)
+"""What goes wrong between a request and the end of its answer; ``Endpoint.explanation`` says in words."""
+
+
 def never() -> bool:
     """The ``stop`` of a request that is wanted to its end."""
     return False
@@ -149,9 +158,10 @@ class Endpoint:
         stop: Callable[[], bool] = never,
     ) -> Answer:
         """The whole answer to a GET, or to a POST of ``body`` as JSON, whatever its status. ``timeout``:
-        longest silence in seconds. Raises ServerError."""
-        with self.stream(path, body, timeout=timeout or CONNECT_S, stop=stop) as reply:
-            content = b""
+        seconds until all of it is there. Raises ServerError."""
+        timeout = timeout or CONNECT_S
+        with self.stream(path, body, timeout=timeout, stop=stop, until=time.monotonic() + timeout) as reply:
+            content = bytearray()
             while len(content) <= MOST_BYTES and (part := reply.read()):
                 content += part
             if len(content) > MOST_BYTES:
@@ -160,7 +170,7 @@ class Endpoint:
                     "asked. Look whether the address is right.",
                     "strange",
                 )
-            return Answer(reply.status, reply.headers, content)
+            return Answer(reply.status, reply.headers, bytes(content))
 
     @contextmanager
     def stream(
@@ -170,10 +180,12 @@ class Endpoint:
         *,
         timeout: float | None = None,
         stop: Callable[[], bool] = never,
+        until: float = math.inf,
     ) -> Iterator[Stream]:
         """The answer while it comes; leaving the block closes the connection, which tells the server to stop.
-        Raises ServerError, also out of the block's own reads."""
-        wire = self._connect(timeout or ANSWER_S, stop)
+        ``timeout``: longest silence in seconds. ``until``: when, by time.monotonic, it has to be over. Raises
+        ServerError, also out of the block's own reads."""
+        wire = self._connect(timeout or ANSWER_S, stop, until)
         connection = http.client.HTTPConnection(self.host, self.port)
         connection.sock = wire  # type: ignore[assignment]
         headers = {"Accept-Encoding": "identity", "User-Agent": "ds4chat"}
@@ -183,20 +195,21 @@ class Endpoint:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
-            with self._explained(path):
+            try:
                 # A server that refuses a long request answers before it has read it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(
                         "GET" if payload is None else "POST", self._path + path, payload, headers
                     )
                 response = connection.getresponse()
-            with self._explained(path):
-                yield Stream(response, lambda: self._explained(path))
+            except WIRE_ERRORS as error:
+                raise self.explanation(path, error) from None
+            yield Stream(response, self, path)
         finally:
             connection.close()
             wire.shut()
 
-    def _connect(self, timeout: float, stop: Callable[[], bool]) -> _Wire:
+    def _connect(self, timeout: float, stop: Callable[[], bool], until: float) -> _Wire:
         """A connection, encrypted where the address says so. Raises ServerError."""
         if stop():
             raise ServerError("The request was stopped.", "stopped")
@@ -222,12 +235,14 @@ class Endpoint:
                 ) from None
             except (OSError, ValueError) as error:
                 sock.close()
+                silent = isinstance(error, TimeoutError)
+                reason = f"no answer within {CONNECT_S:.0f} s" if silent else _reason(error)
                 raise ServerError(
-                    f"{self.url} does not speak TLS ({_reason(error)}). Look whether the address begins with "
-                    "http:// instead.",
+                    f"The server at {self.url} does not speak TLS ({reason}). Look whether the address begins"
+                    " with http:// instead.",
                     "unreachable",
                 ) from None
-        return _Wire(sock, timeout, stop, self._takes_connections)
+        return _Wire(sock, timeout, stop, until, self._takes_connections)
 
     def _takes_connections(self) -> bool:
         """Whether the server still listens; a full queue is no end."""
@@ -239,65 +254,60 @@ class Endpoint:
             return False
         return True
 
-    @contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
-        """Turn what sockets and http.client raise into ServerErrors."""
-        try:
-            yield
-        except _StoppedError:
-            raise ServerError("The request was stopped.", "stopped") from None
-        except TimeoutError as error:
-            raise ServerError(
+    def explanation(self, path: str, error: Exception) -> ServerError:
+        """What one of WIRE_ERRORS on the way of a request means, as a sentence that says what to do."""
+        if isinstance(error, _StoppedError):
+            return ServerError("The request was stopped.", "stopped")
+        if isinstance(error, TimeoutError):
+            return ServerError(
                 f"The server at {self.url} did not answer {path} within {error.args[0]:.0f} s. Look whether "
-                "it "
-                "hangs, and start it again.",
+                "it hangs, and start it again.",
                 "silent",
-            ) from None
-        except (OSError, http.client.IncompleteRead, http.client.RemoteDisconnected):
-            raise ServerError(
+            )
+        if isinstance(error, OSError | http.client.IncompleteRead | http.client.RemoteDisconnected):
+            return ServerError(
                 f"The server at {self.url} broke off while it answered {path}. Look at what it wrote last, "
-                "and "
-                "start it again.",
+                "and start it again.",
                 "broken",
-            ) from None
-        except (http.client.HTTPException, ValueError):
-            raise ServerError(
-                f"What answers at {self.url}{path} does not speak HTTP. Look whether the address and its "
-                "port "
-                "are right.",
-                "strange",
-            ) from None
+            )
+        return ServerError(
+            f"What answers at {self.url}{path} does not speak HTTP. Look whether the address and its port "
+            "are right.",
+            "strange",
+        )
 
 
 class Stream:
     """An answer while it comes."""
 
-    def __init__(self, response: http.client.HTTPResponse, explained: Callable[[], Any]) -> None:
-        self._response = response
-        self._explained = explained
+    def __init__(self, response: http.client.HTTPResponse, endpoint: Endpoint, path: str) -> None:
+        self._response, self._endpoint, self._path = response, endpoint, path
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.getheaders()}
 
     def read(self) -> bytes:
         """What came next, as soon as there is any; b"" at the end. Raises ServerError."""
-        with self._explained():
+        try:
             part = self._response.read1(1 << 16)
             if not part and self._response.length:
                 raise http.client.IncompleteRead(b"")
-            return part
-
-
-class _StoppedError(Exception):
-    """The answer is not wanted any more."""
+        except WIRE_ERRORS as error:
+            raise self._endpoint.explanation(self._path, error) from None
+        return part
 
 
 class _Wire:
     """A socket as http.client takes one, whose reads look after the limits."""
 
     def __init__(
-        self, sock: socket.socket, timeout: float, stop: Callable[[], bool], alive: Callable[[], bool]
+        self,
+        sock: socket.socket,
+        timeout: float,
+        stop: Callable[[], bool],
+        until: float,
+        alive: Callable[[], bool],
     ) -> None:
-        self._sock, self._timeout, self._stop, self._alive = sock, timeout, stop, alive
+        self._sock, self._timeout, self._stop, self._until, self._alive = sock, timeout, stop, until, alive
 
     def sendall(self, data: bytes) -> None:
         """Send all of it. Raises OSError, TimeoutError with the seconds."""
@@ -324,6 +334,8 @@ class _Wire:
         """Wait for bytes and take them. Raises _StoppedError, TimeoutError with the seconds, OSError."""
         begun = looked = 0.0
         while not self._stop():
+            if time.monotonic() > self._until:
+                raise TimeoutError(self._timeout)
             try:
                 return self._sock.recv_into(buffer)
             except ssl.SSLEOFError:

@@ -21,6 +21,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     SAMPLING,
     About,
     Asked,
@@ -33,15 +34,17 @@ from ds4chat.servers.dialect import (
     first,
     ids_of,
     number,
+    of_origin,
     raise_for,
     refusal,
+    step_of,
     table,
     text_of,
     whole,
 )
 from ds4chat.servers.http import Endpoint, ServerError, said
 
-_AT_START = "llama-server reads it at its start alone: start it with "
+_AT_START = "llama-server reads it only at its start: start it with "
 _CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
 """Thinking between control tokens, which the native completion leaves out of its text: chat keeps it
 apart."""
@@ -61,6 +64,7 @@ class LlamaServer:
         "margin": "llama-server accepts nothing but the target's own choice",
         "strict": "llama-server verifies in batches: there is no strict mode",
     }
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         health = endpoint.ask("/health")
@@ -121,11 +125,9 @@ class LlamaServer:
         if generate.ignore_eos:
             body["ignore_eos"] = True
         if generate.prompt is None and not asked.about.template:
-            body |= {
-                "messages": asked.messages(),
-                "stream_options": {"include_usage": True},
-                "chat_template_kwargs": {"enable_thinking": generate.think},
-            }
+            if asked.begun:
+                self._rendered(asked)  # to see that it leaves the turn open
+            body |= self._conversation(asked) | {"stream_options": {"include_usage": True}}
             if generate.max_tokens >= 0:
                 body["max_tokens"] = generate.max_tokens
             asked.marks["chat"] = True
@@ -140,18 +142,24 @@ class LlamaServer:
 
     def _rendered(self, asked: Asked) -> str:
         """The conversation by the server's own template. Raises ServerError."""
-        body: dict[str, Any] = {
-            "messages": asked.messages(),
-            "chat_template_kwargs": {"enable_thinking": asked.generate.think},
-        }
+        body = self._conversation(asked)
         if asked.about.model:
             body["model"] = asked.about.model
         answer = asked.endpoint.ask("/apply-template", body, timeout=60.0, stop=asked.stop)
         prompt = table(answer.json()).get("prompt")
         if answer.status != 200 or not isinstance(prompt, str):
             raise refusal(asked.endpoint, "/apply-template", answer.status, answer.json())
+        asked.check_open(prompt, "Start it without --no-prefill-assistant.")
         asked.marks["prompt"] = prompt
         return prompt
+
+    def _conversation(self, asked: Asked) -> dict[str, Any]:
+        """Fields of a request that hold the conversation."""
+        return {
+            "messages": asked.messages(),
+            "chat_template_kwargs": {"enable_thinking": asked.think},
+            **(OPEN_TURN if asked.begun else {}),
+        }
 
     def reader(self, asked: Asked) -> LlamaReader:
         if asked.marks.get("chat"):
@@ -187,9 +195,7 @@ class LlamaReader:
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
-        self._model = text_of(payload.get("model")) or self._model
         self._timings = table(payload.get("timings")) or self._timings
-        self._usage = table(payload.get("usage")) or self._usage
         if "prompt_progress" in payload:
             progress = table(payload["prompt_progress"])
             yield PromptProgress(
@@ -199,17 +205,28 @@ class LlamaReader:
                 number(progress.get("time_ms")) or 0.0,
             )
             return
-        choice = first(payload.get("choices"))
-        delta = table(choice.get("delta"))
-        thought = text_of(delta.get("reasoning_content"))
-        text = text_of(payload.get("content")) or text_of(delta.get("content")) or text_of(choice.get("text"))
-        ids = ids_of(payload.get("tokens"))
-        if payload.get("stop") is True:
+        if "choices" in payload:
+            yield from self._chat(payload)
+        elif payload.get("stop") is True:
             self._last = payload
+            self._model = text_of(payload.get("model"))
             stop_type = payload.get("stop_type")
             self._reason = "length" if stop_type == "limit" else "stop"
             self._ended_by_token = stop_type == "eos"
-            return
+        else:
+            text, ids = text_of(payload.get("content")), ids_of(payload.get("tokens"))
+            if text or ids:
+                yield from self._token(text, ids, thinking=False)
+
+    def _chat(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
+        """What a chunk in OpenAI's form says."""
+        self._model = text_of(payload.get("model")) or self._model
+        self._usage = table(payload.get("usage")) or self._usage
+        choice = first(payload.get("choices"))
+        delta = table(choice.get("delta"))
+        ids = ids_of(payload.get("tokens"))
+        thought = text_of(delta.get("reasoning_content"))
+        text = text_of(delta.get("content")) or text_of(choice.get("text"))
         if thought:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:
@@ -218,8 +235,8 @@ class LlamaReader:
             self._reason = "length" if reason == "length" else "stop"
             self._ended_by_token = reason == "stop"
 
-    def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> Iterator[Block]:
-        yield from self._release()
+    def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
+        out = self._release()
         timings = self._timings
         at = (
             whole(timings.get("predicted_n")),
@@ -229,23 +246,24 @@ class LlamaReader:
         )
         if not text:
             self._held = at, ids[0] if ids else UNKNOWN_ID
-            return
+            return out
         said, inside = (text, True) if thinking else self._spoken.push(text)
-        yield from self._steps.add(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
+        return out + self._steps.add(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
 
-    def _release(self) -> Iterator[Block]:
-        if self._held is not None:
-            (at, id_), self._held = self._held, None
-            yield from self._steps.add(*at, Token(id_, "", "unknown", self._spoken.inside))
+    def _release(self) -> list[Block]:
+        if self._held is None:
+            return []
+        (at, id_), self._held = self._held, None
+        return self._steps.add(*at, Token(id_, "", "unknown", self._spoken.inside))
 
     def finish(self) -> Iterator[Piece]:
-        blocks = list(self._release())
+        blocks = self._release()
         timings = self._timings
         total = whole(timings.get("predicted_n"))
         counters = Counters(whole(timings.get("draft_n")), whole(timings.get("draft_n_accepted")))
         blocks += self._steps.end(total, number(timings.get("predicted_ms")) or 0.0, *_pair(counters))
         if self._reason and self._ended_by_token and blocks:
-            blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1])
+            blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1], ended=True)
         yield from blocks
         if self._reason is None:
             return
@@ -300,16 +318,7 @@ class _Step:
         """What is known of it, its tokens with their origins."""
         if unknown:
             return Block(tuple(self.tokens), ms=self.ms)
-        own: Origin = (
-            "plain" if not self.drafted else "bonus" if self.accepted == self.drafted else "corrected"
-        )
-        # A reply that ends inside a step leaves accepted tokens counted and never sent.
-        accepted = min(self.accepted, len(self.tokens))
-        tokens = tuple(
-            replace(t, origin="accepted" if i < self.accepted else own if i == self.accepted else "unknown")
-            for i, t in enumerate(self.tokens)
-        )
-        return Block(tokens, self.drafted, accepted, self.ms)
+        return step_of(self.tokens, self.drafted, self.accepted, self.ms)
 
 
 class Steps:
@@ -432,7 +441,7 @@ class Steps:
         # The chunks at one time are of one step, and at most its last two are not accepted drafts.
         known = len(step.tokens) - step.lead - 2
         tokens = [
-            replace(t, origin="accepted") if step.lead <= i < step.lead + known else t
+            of_origin(t, "accepted") if step.lead <= i < step.lead + known else t
             for i, t in enumerate(step.tokens)
         ]
         return [Block(tuple(tokens), ms=step.ms)]

@@ -75,7 +75,7 @@ class LMStudioReader(OpenAIReader):
         yield from super().feed(payload)
 
     def end(self, reason: FinishReason) -> End:
-        stats = self._stats
+        stats = {**self.usage, **self._stats}  # versions differ in which of them holds the drafts
         drafted = whole(stats.get("total_draft_tokens_count"))
         first_s, decode_s = number(stats.get("time_to_first_token")), number(stats.get("generation_time"))
         return replace(

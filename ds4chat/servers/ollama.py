@@ -19,12 +19,13 @@ from ds4chat.servers.dialect import (
     first,
     number,
     raise_for,
+    refusal,
     table,
     text_of,
     whole,
 )
-from ds4chat.servers.http import Endpoint
-from ds4chat.servers.openai import REASONS
+from ds4chat.servers.http import ANSWER_S, Endpoint
+from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
 
 
 class Ollama:
@@ -32,11 +33,15 @@ class Ollama:
 
     kind = "Ollama"
     tells: Tells = "nothing"
-    why = "it does not speculate"
+    why = "its replies have no word for drafts"
     sampling: Mapping[str, str] = SAMPLING
-    fixed: Mapping[str, str] = dict.fromkeys(
-        ("depth", "margin", "gate", "strict"), "Ollama does not speculate"
-    )
+    fixed: Mapping[str, str] = {
+        "depth": "Ollama reads it as it loads a model: PARAMETER draft_num_predict N in the Modelfile",
+        "gate": "Ollama has none",
+        "margin": "Ollama has none",
+        "strict": "Ollama verifies in batches: there is no strict mode",
+    }
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         if b"Ollama is running" not in endpoint.ask("/").body[:200]:
@@ -48,7 +53,7 @@ class Ollama:
         chosen = model or text_of(running.get("name")) or (names[0] if names else "")
         context = whole(running.get("context_length")) if running.get("name") == chosen else 0
         version = text_of(table(endpoint.ask("/api/version").json()).get("version"))
-        return About(chosen, version=version, context=context, speculates=False, models=names)
+        return About(chosen, version=version, context=context, models=names)
 
     def request(self, asked: Asked) -> Request:
         generate = asked.generate
@@ -58,11 +63,24 @@ class Ollama:
         if generate.stop:
             options["stop"] = list(generate.stop)
         body: dict[str, Any] = {"model": asked.about.model, "stream": True, "options": options}
-        if not generate.think:
+        if not asked.think:
             body["think"] = False
         if generate.prompt is not None:
             return Request("/api/generate", body | {"prompt": generate.prompt, "raw": True})
-        return Request("/api/chat", body | {"messages": asked.messages()})
+        body["messages"] = asked.messages()
+        if asked.begun:
+            self._check_open(asked, body)
+        return Request("/api/chat", body)
+
+    def _check_open(self, asked: Asked, body: Mapping[str, Any]) -> None:
+        """Make sure that the model's template leaves the last turn open: not all do. Raises ServerError."""
+        # A server too old to show the prompt alone answers instead, with a token at most.
+        shown = {"_debug_render_only": True, "stream": False, "options": {"num_predict": 1}}
+        answer = asked.endpoint.ask("/api/chat", {**body, **shown}, timeout=ANSWER_S, stop=asked.stop)
+        if answer.status != 200:
+            raise refusal(asked.endpoint, "/api/chat", answer.status, answer.json())
+        prompt = table(table(answer.json()).get("_debug_info")).get("rendered_template")
+        asked.check_open(text_of(prompt), ASK_IN_WORDS)
 
     def reader(self, asked: Asked) -> OllamaReader:
         return OllamaReader()

@@ -7,6 +7,7 @@ from typing import Any
 
 from ds4chat.engine.events import UNKNOWN_ID, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
+    OPEN_TURN,
     About,
     Asked,
     Block,
@@ -16,6 +17,7 @@ from ds4chat.servers.dialect import (
     Request,
     Spoken,
     first,
+    no_going_on,
     raise_for,
     refusal,
     table,
@@ -25,6 +27,7 @@ from ds4chat.servers.dialect import (
 from ds4chat.servers.http import Endpoint
 
 REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
+ASK_IN_WORDS = "Ask it in a prompt to go on."
 
 
 class OpenAI:
@@ -37,10 +40,11 @@ class OpenAI:
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
     )
+    goes_on = False
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
-        if answer.status in (401, 403):
+        if answer.status not in (200, 404, 405):
             raise refusal(endpoint, "/v1/models", answer.status, answer.json())
         listed = table(answer.json()).get("data")
         if answer.status != 200 or not isinstance(listed, list):
@@ -76,6 +80,10 @@ class OpenAI:
             body["stop"] = list(generate.stop)
         if generate.prompt is not None:
             return Request("/v1/completions", body | {"prompt": generate.prompt})
+        if asked.begun:
+            if not self.goes_on:
+                raise no_going_on(f"{self.kind} at {asked.endpoint.url}", ASK_IN_WORDS)
+            body |= OPEN_TURN
         return Request("/v1/chat/completions", body | {"messages": asked.messages()})
 
     def reader(self, asked: Asked) -> Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -36,29 +37,32 @@ class Reading:
                 "address is right.",
                 "strange",
             ) from None
-        for payload in payloads:
-            yield from self._payload(payload)
+        yield from self._read(payloads)
 
     def finish(self) -> Iterator[Piece]:
         """What is left when the bytes have ended."""
-        for payload in self._events.finish():
-            yield from self._payload(payload)
+        yield from self._read(self._events.finish())
         yield from self.reader.finish()
 
-    def _payload(self, payload: bytes) -> Iterator[Piece]:
+    def _read(self, payloads: list[bytes]) -> Iterator[Piece]:
+        for payload in payloads:
+            if payload != DONE and isinstance(said := _decoded(payload), dict):
+                yield from self.reader.feed(said)
+
+
+def _decoded(payload: bytes) -> Any:
+    """An event's JSON. Raises ServerError."""
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return _decode(payload.decode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
         if payload.strip() == DONE:
-            return
-        try:
-            said = _decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            try:
-                said = _decode(payload.decode("utf-8", "replace"))
-            except (msgspec.DecodeError, RecursionError):
-                raise ServerError(
-                    "The server sent something in its reply that is not JSON, or the connection was cut "
-                    "inside "
-                    "an event. Look at its log, then retry.",
-                    "strange",
-                ) from None
-        if isinstance(said, dict):
-            yield from self.reader.feed(said)
+            return None
+        raise ServerError(
+            "The server sent something in its reply that is not JSON, or the connection was cut inside an "
+            "event. Look at its log, then retry.",
+            "strange",
+        ) from None

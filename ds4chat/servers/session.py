@@ -34,6 +34,7 @@ from ds4chat.engine.events import (
     Tuning,
     uncompared,
 )
+from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.servers.dialect import (
     About,
     Asked,
@@ -158,6 +159,7 @@ class RemoteSession:
                 chosen=tuple(sorted(self._chosen)),
                 has_key=endpoint.has_key,
                 exposed=endpoint.exposed,
+                goes_on=dialect.goes_on,
             ),
         )
 
@@ -171,6 +173,9 @@ class RemoteSession:
         reply = _Reply(request, asked, emit, self.about)
         try:
             end = self._answer(asked, reply, emit)
+            if reply.repeats:
+                emit(reply.ended("stop", reply.repeats))
+                return
         except ServerError as error:
             if error.trouble == "stopped":
                 emit(reply.ended("cancelled", self._after_cancel()))
@@ -189,8 +194,8 @@ class RemoteSession:
         emit(reply.ended(end.reason, end.detail, end))
 
     def _answer(self, asked: Asked, reply: _Reply, emit: Emit) -> End | None:
-        """Send the request and hand over its answer; the End, None for a stream that has none. Raises
-        ServerError, with what came handed over."""
+        """Send the request and hand over its answer; the End, None for a stream that has none, or that was
+        left because the reply repeats itself. Raises ServerError, with what came handed over."""
         request = self.dialect.request(asked)
         reading = Reading(self.dialect.reader(asked))
         size = comments = 0
@@ -204,6 +209,8 @@ class RemoteSession:
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end. What came is kept.", "strange")
                     reply.pass_on(reading.feed(part))
+                    if reply.repeats:
+                        return None
                     if reading.comments > comments:
                         comments = reading.comments
                         emit(Alive(reply.number))
@@ -289,6 +296,10 @@ class _Reply:
         self._first_ms = 0.0
         self._progress = PromptProgress(0, 0, 0, 0.0)
         self._end: End | None = None
+        self._loop = LoopDetector() if request.end_loops else None
+        self.repeats = ""
+        """Why the reply ends at what has come of it, as sentences: it repeats itself. Empty while it does
+        not, or may."""
 
     @property
     def empty(self) -> bool:
@@ -296,10 +307,13 @@ class _Reply:
         return not self._steps
 
     def pass_on(self, pieces: Iterator[Piece]) -> End | None:
-        """Hand the pieces over as events; the End, once there is one. Raises ServerError."""
+        """Hand the pieces over as events, up to a token that makes the reply a loop; the End, once there is
+        one. Raises ServerError."""
         for piece in pieces:
             if isinstance(piece, Block):
-                self._block(piece)
+                self._block(self._until_loop(piece))
+                if self.repeats:
+                    break
             elif isinstance(piece, PromptProgress):
                 self._progress = piece
                 total = max(piece.total, piece.done)
@@ -309,6 +323,17 @@ class _Reply:
             else:
                 self._end = piece
         return self._end
+
+    def _until_loop(self, block: Block) -> Block:
+        """The block, up to the token that makes the reply a loop where such replies are to end."""
+        if self._loop is None:
+            return block
+        for count, token in enumerate(block.tokens, start=1):
+            if self._loop.push(identity(token)):
+                self.repeats = self._loop.why_ended
+                accepted = None if block.accepted is None else min(block.accepted, count)
+                return replace(block, tokens=block.tokens[:count], accepted=accepted)
+        return block
 
     def _block(self, block: Block) -> None:
         now = time.perf_counter()
@@ -379,11 +404,13 @@ class _Reply:
 
 
 def _judged(block: Block, *, greedy: bool) -> tuple[Judged, ...]:
-    """The verdicts that a step's counters stand for: its accepted drafts, and the one that was rejected."""
+    """The verdicts that a step's counters stand for: its accepted drafts, and the one that was rejected. That
+    one is known where the target's own token follows them, or ended the reply."""
     if block.drafted is None or block.accepted is None:
         return ()
     rows = []
-    for position in range(1, min(block.accepted + 1, block.drafted) + 1):
+    decided = block.accepted + (block.ended or len(block.tokens) > block.accepted)
+    for position in range(1, min(decided, block.drafted) + 1):
         taken = position <= block.accepted
         own = (
             block.tokens[position - 1] if position <= len(block.tokens) else Token(UNKNOWN_ID, "", "unknown")

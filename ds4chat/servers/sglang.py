@@ -1,8 +1,10 @@
 """SGLang: by step through its own /generate, which takes a prompt as it stands; in chat counters at the end.
 
-Written from SGLang's source. Each chunk of /generate holds the whole text and all ids so far, with cumulative
-``spec_verify_ct`` and ``spec_num_correct_drafts``: where one verification came since the last chunk, t more
-correct drafts are t accepted tokens and then one of the target's own. How many drafts it had is not told.
+Written from SGLang's source. A chunk of /generate holds the text and ids so far, or what is new of them, and
+may hold cumulative ``spec_verify_ct`` and ``spec_num_correct_drafts``: where one verification came since the
+last chunk, t more correct drafts are t accepted tokens and then one of the target's own. How many drafts it
+had is not told. Versions that fill these in with the last chunk alone tell totals, and chat tells them where
+its ``sglext`` has them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ds4chat.servers.dialect import (
     Request,
     Spoken,
     ids_of,
+    of_origin,
     raise_for,
     refusal,
     table,
@@ -37,7 +40,10 @@ class SGLang(OpenAI):
 
     kind = "SGLang"
     tells: Tells = "counters"
-    why = "its chat tells totals at the end alone; a prompt as it stands (--raw) is told by step"
+    why = (
+        "its chat tells totals at the end at most; a prompt as it stands (--raw) is told by step where each "
+        "chunk carries the counters"
+    )
     sampling: Mapping[str, str] = {
         "temp": "temperature",
         "top_k": "top_k",
@@ -46,12 +52,13 @@ class SGLang(OpenAI):
         "repeat_penalty": "repetition_penalty",
     }
     fixed: Mapping[str, str] = {
-        "depth": "SGLang reads it at its start alone: --speculative-num-steps",
+        "depth": "SGLang reads it only at its start: --speculative-num-steps",
         "gate": "SGLang has none",
         "margin": "SGLang has server-wide thresholds: --speculative-accept-threshold-single and -acc",
         "strict": "SGLang verifies in batches: there is no strict mode",
         "seed": "SGLang takes one seed at its start: --random-seed",
     }
+    goes_on = True
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/server_info")
@@ -73,7 +80,9 @@ class SGLang(OpenAI):
     def request(self, asked: Asked) -> Request:
         generate = asked.generate
         if generate.prompt is None:
-            return super().request(asked)
+            request = super().request(asked)
+            thinking = {"chat_template_kwargs": {"enable_thinking": asked.think}}
+            return Request(request.path, request.body | thinking)
         sampling: dict[str, Any] = asked.sampling(self.sampling)
         if generate.max_tokens >= 0:
             sampling["max_new_tokens"] = generate.max_tokens
@@ -125,24 +134,33 @@ class GenerateReader:
             whole(meta.get("spec_verify_ct")),
             whole(meta.get("spec_num_correct_drafts")),
         )
-        new = text[len(self._text) :] if text.startswith(self._text) else text
-        fresh = ids[len(self._ids) :] if ids[: len(self._ids)] == self._ids else ids
+        reason = table(meta.get("finish_reason")).get("type")
+        if self._all_so_far(text, ids, counted[0] - isinstance(reason, str)):
+            new, fresh = text[len(self._text) :], ids[len(self._ids) :]
+        else:
+            new, fresh = text, ids
         count, verified, correct = (now - before for now, before in zip(counted, self._seen))
         if new or fresh:
             yield self._block(new, fresh, max(count, len(fresh), 1), verified, correct)
-        self._text, self._ids, self._seen = text or self._text, ids or self._ids, counted
-        reason = table(meta.get("finish_reason")).get("type")
+        self._text, self._ids, self._seen = self._text + new, self._ids + fresh, counted
         if isinstance(reason, str):
             self._reason = "error" if reason == "abort" else REASONS.get(reason, "stop")
+
+    def _all_so_far(self, text: str, ids: tuple[int, ...], count: int) -> bool:
+        """A chunk holds the reply so far, of at least ``count`` tokens. With --incremental-streaming-output
+        it holds what is new, which may begin as the reply did."""
+        if not ids:
+            return text.startswith(self._text)
+        return len(ids) >= count and ids[: len(self._ids)] == self._ids
 
     def _block(self, text: str, ids: tuple[int, ...], count: int, verified: int, correct: int) -> Block:
         said, thinking = self._spoken.push(text)
         named = (*ids, *[UNKNOWN_ID] * (count - len(ids)))
         tokens = [Token(id_, said if i == 0 else "", "unknown", thinking) for i, id_ in enumerate(named)]
         if verified == 0 and (self._speculates is False or (not self._ids and count == 1)):
-            return Block(tuple(replace(token, origin="plain") for token in tokens), 0, 0)
+            return Block(tuple(of_origin(token, "plain") for token in tokens), 0, 0)
         if verified == 1 and correct == count - 1:
-            tokens = [replace(t, origin="accepted") if i < correct else t for i, t in enumerate(tokens)]
+            tokens = [of_origin(t, "accepted") if i < correct else t for i, t in enumerate(tokens)]
         return Block(tuple(tokens))
 
     def finish(self) -> Iterator[Piece]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ds4chat.engine.events import Counters, FinishReason, Origin, Tells, Token
+from ds4chat.engine.events import Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
     SAMPLING,
     About,
@@ -25,6 +25,8 @@ from ds4chat.servers.dialect import (
     Revision,
     ids_of,
     number,
+    of_origin,
+    step_of,
     table,
     text_of,
     whole,
@@ -46,8 +48,9 @@ class Vllm(OpenAI):
         f"it was started with {DETAILED}"
     )
     sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
+    goes_on = True
     fixed: Mapping[str, str] = {
-        "depth": "vLLM reads it at its start alone: num_speculative_tokens in --speculative-config",
+        "depth": "vLLM reads it only at its start: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",
         "margin": "vLLM keeps the target's distribution",
         "strict": "vLLM verifies in batches: there is no strict mode",
@@ -73,7 +76,7 @@ class Vllm(OpenAI):
             body["ignore_eos"] = True
         if asked.generate.prompt is None:
             # The text of each token of a chunk comes with its log probability alone.
-            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": asked.generate.think}}
+            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": asked.think}}
         else:
             body["logprobs"] = 0
         return Request(request.path, body)
@@ -108,9 +111,9 @@ class VllmReader(OpenAIReader):
     def _provisional(self, chunk: tuple[Token, ...], *, opening: bool) -> Block:
         """What is known of a chunk while the reply is written."""
         if self._speculates is False or (opening and len(chunk) == 1):
-            return Block(tuple(replace(token, origin="plain") for token in chunk), 0, 0)
+            return Block(tuple(of_origin(token, "plain") for token in chunk), 0, 0)
         *accepted, own = chunk
-        return Block((*(replace(token, origin="accepted") for token in accepted), own))
+        return Block((*(of_origin(token, "accepted") for token in accepted), own))
 
     def finish(self) -> Iterator[Piece]:
         told = table(self._metrics.get("speculative_decoding"))
@@ -162,7 +165,7 @@ def _by_chunks(
     """One chunk a step; None where the lists do not fit that."""
     if len(chunks[0]) != 1 or len(drafted) > len(chunks) - 1:
         return None
-    blocks = [_step(chunks[0], 0, 0)]
+    blocks = [step_of(chunks[0], 0, 0)]
     rest = list(chunks[1:])
     at = 0  # the next step with drafts
     ones: list[tuple[Token, ...]] = []
@@ -173,9 +176,9 @@ def _by_chunks(
         if len(misses) > len(ones):
             return False
         if len(misses) == len(ones):
-            blocks.extend(_step(one, k, 0) for one, k in zip(ones, misses))
+            blocks.extend(step_of(one, k, 0) for one, k in zip(ones, misses))
         elif not misses:
-            blocks.extend(_step(one, 0, 0) for one in ones)
+            blocks.extend(step_of(one, 0, 0) for one in ones)
         else:
             blocks.extend(Block(one) for one in ones)
         ones = []
@@ -195,7 +198,7 @@ def _by_chunks(
             return None
         if not settle(drafted[begin:at]):
             return None
-        blocks.append(_step(chunk, drafted[at], accepted[at]))
+        blocks.append(step_of(chunk, drafted[at], accepted[at]))
         at += 1
     if any(accepted[at:]) or not settle(drafted[at:]):
         return None
@@ -210,19 +213,10 @@ def _in_a_row(
     tokens = [token for chunk in chunks for token in chunk]
     missing = sum(accepted) + len(accepted) - (len(tokens) - 1)
     if not 0 <= missing <= accepted[-1]:
-        opening = _step(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
+        opening = step_of(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
         return [opening, *(Block(chunk) for chunk in chunks[1:])]
-    blocks, at = [_step(tokens[:1], 0, 0)], 1
+    blocks, at = [step_of(tokens[:1], 0, 0)], 1
     for a, k in zip(accepted, drafted):
-        blocks.append(_step(tokens[at : at + a + 1], k, a))
+        blocks.append(step_of(tokens[at : at + a + 1], k, a))
         at += a + 1
     return blocks
-
-
-def _step(tokens: Sequence[Token], drafted: int, accepted: int) -> Block:
-    own: Origin = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
-    return Block(
-        tuple(replace(t, origin="accepted" if i < accepted else own) for i, t in enumerate(tokens)),
-        drafted,
-        min(accepted, len(tokens)),
-    )

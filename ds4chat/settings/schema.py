@@ -441,8 +441,7 @@ class Settings:
         "demo",
         "choice",
         "context",
-        "End a reply that repeats itself: always, never, or only with the demo's small model. Not with a "
-        "server.",
+        "End a reply that repeats itself: always, never, or only with the demo's small model.",
         choices=("demo", "on", "off"),
         live=True,
     )

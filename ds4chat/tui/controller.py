@@ -295,8 +295,8 @@ class Chat:
         return True
 
     def retry(self) -> bool:
-        """Answer the newest prompt anew; the reply it had is left out. False where there is none to answer,
-        or while the engine is not ready."""
+        """Answer the newest prompt anew, or go on anew with a reply that was gone on with; what came instead
+        is left out. False where there is none to answer, or while the engine is not ready."""
         if self.state != "ready" or not self.conversation.drop_reply():
             return False
         self.recorder.went_back(self.conversation)
@@ -305,10 +305,10 @@ class Chat:
 
     def go_on(self) -> bool:
         """Go on with the newest reply; False where it is not cut in its answer, or the engine not ready."""
-        last = self.conversation.last_reply
-        able = self.state == "ready" and last is not None and last.can_go_on
+        last = self.conversation.turns[-1] if self.conversation.turns else None
+        able = self.state == "ready" and isinstance(last, Reply) and last.can_go_on
         if able:
-            self._request(last)
+            self._request()
         return able
 
     def set_system(self, text: str) -> None:
@@ -416,8 +416,10 @@ class Chat:
         self.conversation.turns.append(UserTurn(text))
         self._request()
 
-    def _request(self, before: Reply | None = None) -> None:
-        """Ask for a reply to the conversation as it stands, or for more of the one ``before``."""
+    def _request(self) -> None:
+        """Ask for a reply to the conversation as it stands, or for more of the one that it ends with."""
+        last = self.conversation.turns[-1]
+        before = last if isinstance(last, Reply) else None
         reply = Reply(self.next_number(), self.model_name, before=before)
         self._unasked = self.conversation.messages()
         reply.stats.plain.load_ms = self.loaded.plain_ms if self.loaded else 0.0

@@ -16,9 +16,9 @@ from kits.engine import END_NOW, load_of, opened
 from ds4chat.commands.oneshot import _request
 from ds4chat.commands.options import OneShotOptions
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Tuning
+from ds4chat.engine.events import UNKNOWN_ID, Event, Origin, Replayed, Revised, Step, Token, Tuning
 from ds4chat.engine.from_settings import ends_loops
-from ds4chat.engine.loops import LoopDetector
+from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.engine.stats import LoopingDocument, Stats
 from ds4chat.settings.schema import Settings
 
@@ -89,6 +89,22 @@ def test_a_run_of_one_token_within_a_longer_passage_does_not_hide_the_passage() 
 )
 def test_what_only_looks_like_a_loop_is_none(tokens: list[str]) -> None:
     assert noticed(tokens) is None
+
+
+def test_nothing_known_is_no_passage_but_may_stand_in_one() -> None:
+    assert noticed([None] * 500) is None
+    assert noticed([*"abc", *[None] * 100, *"de", *[None] * 100]) is None
+    assert noticed([None, None, None, "x"] * 40) == 4 + 64
+
+
+def test_a_token_is_known_by_its_id_and_by_its_text() -> None:
+    def token(id_: int, text: str) -> Token:
+        return Token(id_, text, "plain")
+
+    assert identity(token(7, "a")) == identity(token(7, "a"))
+    assert len({identity(token(*t)) for t in ((7, "a"), (8, "a"), (7, "b"), (UNKNOWN_ID, "a"))}) == 4
+    assert identity(token(7, "")) is not None  # its text comes with another token
+    assert identity(token(UNKNOWN_ID, "")) is None
 
 
 def test_it_agrees_with_the_definition_and_not_with_less() -> None:

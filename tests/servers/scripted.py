@@ -75,6 +75,15 @@ class Scripted:
     routes: dict[str, Handler]
     asked: list[Asked] = field(default_factory=list)
 
+    listener: socket.socket | None = None
+
+    def stop_listening(self) -> None:
+        """Take no further connection."""
+        assert self.listener is not None
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
     def seen(self, path: str) -> list[Asked]:
         return [request for request in self.asked if request.path == path]
 
@@ -108,7 +117,7 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
     """A server with these routes, until the block ends. ``tls``: certificate and key."""
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if tls else "http"
-    server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes)
+    server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes, listener=listener)
     context = None
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -144,6 +153,4 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
     try:
         yield server
     finally:
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        server.stop_listening()

@@ -92,7 +92,7 @@ OTHER = {"/v1/models": json_of({"data": [{"id": "x", "owned_by": "me"}]})}
         (SGLANG, "SGLang", "m", 4096, True),
         (DS4, "ds4-server", "deepseek", 0, None),
         (LM_STUDIO, "LM Studio", "b", 4096, None),
-        (OLLAMA, "Ollama", "b:2b", 8192, False),
+        (OLLAMA, "Ollama", "b:2b", 8192, None),
         (OTHER, "OpenAI-compatible server", "x", 0, None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -117,6 +117,8 @@ def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
         assert not set(dialect.fixed) & set(dialect.sampling)
         assert bool(dialect.why)
     assert len({dialect.kind for dialect in DIALECTS}) == len(DIALECTS) == 7
+    begins = {dialect.kind for dialect in DIALECTS if not dialect.goes_on}
+    assert begins == {"ds4-server", "LM Studio", "OpenAI-compatible server"}
 
 
 def asked(
@@ -267,6 +269,28 @@ def test_lm_studio_tells_its_totals() -> None:
     assert (last.prefill_ms, last.decode_ms, last.drafter) == (250.0, 500.0, "small")
 
 
+def test_lm_studio_may_tell_its_totals_with_the_usage() -> None:
+    found = both_ways(
+        LMStudioReader,
+        events(
+            {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]},
+            {
+                "choices": [{"delta": {}, "finish_reason": "length"}],
+                "usage": {
+                    "prompt_tokens": 5,
+                    "completion_tokens": 2,
+                    "total_draft_tokens_count": 12,
+                    "accepted_draft_tokens_count": 7,
+                },
+                "stats": {"time_to_first_token": 0.25, "generation_time": 0.5},
+            },
+        ),
+    )
+    last = end(found)
+    assert last is not None
+    assert (last.counters, last.decode_ms, last.prompt_tokens) == (Counters(12, 7), 500.0, 5)
+
+
 def sglang(
     text: str, ids: list[int], verified: int, correct: int, reason: str | None = None
 ) -> dict[str, Any]:
@@ -296,6 +320,58 @@ def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
     assert "".join(token.origin[0] for token in tokens(found)) == "paauuuuu"
     last = end(found)
     assert last is not None and (last.reason, last.prompt_tokens) == ("length", 3)
+
+
+def test_sglang_that_sends_what_is_new_alone_says_the_same() -> None:
+    """Also where a chunk begins as the reply did."""
+    cumulative = [
+        ("a", [1], 1, 0, 0, None),
+        ("aa", [1, 1], 2, 1, 0, None),
+        ("aaaab", [1, 1, 1, 1, 2], 5, 2, 2, None),
+        ("aaaabc", [1, 1, 1, 1, 2, 3], 6, 3, 2, "stop"),
+    ]
+    incremental = [
+        ("a", [1], 1, 0, 0, None),
+        ("a", [1], 2, 1, 0, None),
+        ("aab", [1, 1, 2], 5, 2, 2, None),
+        ("c", [3], 6, 3, 2, "stop"),
+    ]
+
+    def told(chunks: list[Any]) -> list[Any]:
+        bodies = []
+        for text, ids, count, verified, correct, reason in chunks:
+            body = sglang(text, ids, verified, correct, reason)
+            body["meta_info"]["completion_tokens"] = count
+            bodies.append(body)
+        return both_ways(GenerateReader, events(*bodies))
+
+    assert told(cumulative) == told(incremental)
+    assert "".join(token.text for token in tokens(told(incremental))) == "aaaabc"
+    assert "".join(token.origin[0] for token in tokens(told(incremental))) == "puaauu"
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_sglang_may_leave_the_token_that_ended_the_reply_out_or_all_ids(with_ids: bool) -> None:
+    bodies = [sglang("a", [1], 0, 0), sglang("ab", [1, 2], 1, 0), sglang("ab", [1, 2], 2, 0, "stop")]
+    bodies[2]["meta_info"]["completion_tokens"] = 3
+    for body in bodies if not with_ids else []:
+        del body["output_ids"]
+    assert "".join(token.text for token in tokens(both_ways(GenerateReader, events(*bodies)))) == "ab"
+
+
+def test_sglang_that_fills_its_counters_in_at_the_end_tells_totals_and_no_origins() -> None:
+    bodies = [
+        sglang("a", [1], 0, 0),
+        sglang("abc", [1, 2, 3], 0, 0),
+        sglang("abcd", [1, 2, 3, 4], 2, 1, "length"),
+    ]
+    for body in bodies[:2]:
+        del body["meta_info"]["spec_verify_ct"], body["meta_info"]["spec_num_correct_drafts"]
+    bodies[2]["meta_info"]["spec_num_proposed_drafts"] = 6
+    found = both_ways(GenerateReader, events(*bodies))
+    assert "".join(token.origin[0] for token in tokens(found)) == "puuu"
+    last = end(found)
+    assert last is not None and last.counters == Counters(6, 1)
 
 
 def test_sglangs_chat_tells_its_totals() -> None:

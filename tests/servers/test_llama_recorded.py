@@ -9,6 +9,7 @@ from servers.replay import LLAMA, TRUTH, blocks, end, llama_reader, pieces, prog
 
 from ds4chat.servers.dialect import Block
 from ds4chat.servers.reading import Reading
+from ds4chat.servers.session import _judged
 
 UNKNOWN = {"eagle3.completion-utf8": 21, "eagle3.chat-bare": 21, "ngram.chat-bare": 21}
 """Tokens around a character that several tokens spell, and all of a stream that was not asked for timings."""
@@ -36,6 +37,8 @@ def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
     if stem not in UNKNOWN:
         drafting = [[block.drafted, block.accepted] for block in blocks(found) if block.drafted]
         assert drafting == steps
+        verdicts = [row.accepted for block in blocks(found) for row in _judged(block, greedy=True)]
+        assert (verdicts.count(True), verdicts.count(False)) == (total[1], sum(a < k for k, a in steps))
 
 
 @pytest.mark.parametrize("stem", LLAMA)

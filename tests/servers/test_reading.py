@@ -53,7 +53,7 @@ def test_comments_and_blank_lines_after_them_are_no_events() -> None:
     assert stream.feed(b"data: 1\n\n: x\ndata: 2\ndata: 3\n\n") == [b"1", b"2\n3"]
 
 
-@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b"", b"data: [DONE]"])
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b"", b"data: [DONE]", b"data:  [DONE] \n\n"])
 def test_done_may_be_missing(last: bytes) -> None:
     found = pieces(OpenAIReader(), [event("a"), STOP, last])
     assert end(found) is not None

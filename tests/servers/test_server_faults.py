@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Load,
+    Loaded,
     LoadError,
     Loading,
     Message,
@@ -111,6 +114,31 @@ def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
         ended = ask(connect(server.url)).ended
     assert ended.finish_reason == "context"
     assert "too small a context" in ended.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (301, "redirects to another address"),
+        (308, "redirects to another address"),
+        (429, "too many requests"),
+        (500, "failed (HTTP 500: odd)"),
+        (502, "failed (HTTP 502: odd)"),
+        (503, "is not ready"),
+        (504, "failed (HTTP 504: odd)"),
+    ],
+)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_server_that_refuses_to_say_what_it_is_is_heard(status: int, said: str, everywhere: bool) -> None:
+    """Instead of being taken for none of the servers that are known."""
+
+    def refuse(asked: Asked, connection: Connection) -> None:
+        connection.answer({"error": {"message": "odd"}}, status, headers="Location: http://127.0.0.1:9/\r\n")
+
+    paths = ("/health", "/props", "/slots", "/server_info", "/", "/api/v0/models", "/v1/models")
+    with scripted(dict.fromkeys(paths if everywhere else ("/v1/models",), refuse)) as server:
+        refused = refuses(server.url)
+    assert said in refused and is_sentence(refused)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -234,6 +262,72 @@ def test_plain_http_to_another_machine_is_marked() -> None:
         assert not http.Endpoint(http.Address(local)).exposed
 
 
+@contextmanager
+def deaf(queue: int = 8) -> Iterator[str]:
+    """The address of a port where connections are made and never taken up."""
+    with socket.create_server(("127.0.0.1", 0), backlog=queue) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_machine_that_takes_no_connection_is_given_up() -> None:
+    with deaf(queue=0) as place, ExitStack() as waiting:
+        host, _, port = place.partition(":")
+        # With the queue full, a further connection gets no answer.
+        for _ in range(4):
+            waiting.enter_context(sock := socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex((host, int(port)))
+        said = refuses(f"http://{place}")
+    assert "No server answers" in said and "not reached within" in said and is_sentence(said)
+
+
+def test_a_server_that_never_greets_back_is_given_up() -> None:
+    with deaf() as place:
+        said = refuses(f"https://{place}", ca_file=str(TLS / "cert.pem"))
+    assert "does not speak TLS" in said and is_sentence(said)
+
+
+def test_a_server_that_takes_no_request_is_given_up() -> None:
+    with deaf() as place, pytest.raises(http.ServerError, match="did not answer /v1/completions") as caught:
+        endpoint = http.Endpoint(http.Address(f"http://{place}"))
+        with endpoint.stream("/v1/completions", {"prompt": "x" * (32 << 20)}):
+            pass
+    assert caught.value.trouble == "silent"
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_never_gets_done_is_given_up(part: str) -> None:
+    """Each byte comes in time, and the answer never."""
+
+    def trickles(asked: Asked, connection: Connection) -> None:
+        if part == "body":
+            connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(200):
+            connection.send(b"h")
+            time.sleep(0.05)
+
+    with scripted({"/health": trickles}) as server:
+        assert "did not answer /health" in refuses(server.url)
+
+
+def test_a_server_that_was_told_to_end_and_keeps_the_connection_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "ANSWER_S", 60.0)
+    monkeypatch.setattr(http, "ALIVE_S", 0.1)
+
+    def leaves(asked: Asked, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "half"}}]})
+        server.stop_listening()
+        connection.closed(20)
+
+    with scripted(openai(leaves)) as server:
+        answer = ask(connect(server.url))
+    assert answer.text == "half"
+    assert "broke off" in answer.ended.detail and "What came is kept." in answer.ended.detail
+
+
 def test_something_else_than_http_answers() -> None:
     with scripted({"/health": lambda asked, connection: connection.send(b"SSH-2.0-OpenSSH\r\n")}) as server:
         assert "does not speak HTTP" in refuses(server.url)
@@ -342,6 +436,7 @@ def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(400):
             connection.chunk(b"x" * (1 << 16))
 
+    monkeypatch.setattr(http, "CONNECT_S", 60.0)
     with scripted(openai(says("a"), {"data": [{"id": "x" * (17 << 20)}]})) as server:
         assert "more than 16 MiB" in refuses(server.url)
     with scripted(openai(endless)) as server:
@@ -370,6 +465,30 @@ def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
         detail = ask(opened).ended.detail
     assert loaded.target.name.isprintable()
     assert detail.isprintable()
+
+
+def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() -> None:
+    stream = recorded("eagle3.completion").replace(
+        b'"speculative.types":"draft-eagle3"', b'"speculative.types":' + json.dumps(ESCAPE).encode()
+    )
+    assert stream != recorded("eagle3.completion")
+    routes: dict[str, Handler] = {
+        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
+        "/props": lambda asked, connection: connection.answer(
+            {"model_path": f"/{ESCAPE}.gguf", "build_info": ESCAPE, "chat_template": ESCAPE, "total_slots": 1}
+        ),
+        "/v1/models": lambda asked, connection: connection.answer({"data": [{"id": ESCAPE}]}),
+        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
+        "/completion": lambda asked, connection: connection.answer(raw=stream),
+    }
+    events: list[Event] = []
+    with scripted(routes) as server:
+        answer = ask(connect(server.url, events))
+    told = [event for event in answer.events if isinstance(event, Loaded)][-1]
+    assert told.server is not None and told.drafter is not None
+    said = [told.target.name, told.device, told.off_reason, told.server.version, told.drafter.kind]
+    said += [step.drafter for step in answer.steps] + [answer.ended.detail, *answer.notices]
+    assert all(text.isprintable() for text in said), said
 
 
 # -- another model, a stop

@@ -200,9 +200,9 @@ def test_inspect_says_what_a_server_is(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--server", "http://x", "-m", "a.gguf", "-p", "x"], "leave -m and --demo out, or --server"),
+        (["--server", "http://x", "-m", "a.gguf", "-p", "x"], "leave out -m and --demo, or --server"),
         (["check", "--server", "http://x"], "check takes a model with -m FILE"),
-        (["inspect", "a.gguf", "--server", "http://x"], "leave FILE and --demo out"),
+        (["inspect", "a.gguf", "--server", "http://x"], "leave out FILE and --demo"),
         (["--server", "box", "-p", "x"], "no server box in [servers]"),
     ],
 )

@@ -16,6 +16,7 @@ from ds4chat.engine.events import (
     Prefill,
     Replay,
     Tuning,
+    refused,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
@@ -86,6 +87,28 @@ def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
     chat.frame()
     chat.submit("And?")
     assert engine.generates[1].messages[2] == Message("assistant", "Yes", "hm")
+
+
+def test_a_reply_that_could_not_be_gone_on_with_is_gone_on_with_by_a_retry() -> None:
+    chat, engine, _ = ready(answer=False)
+    chat.recorder = NullRecorder()
+    chat.submit("hi")
+    engine.push(*steps_of(1, PIECES), ended(1, reason="length"))
+    chat.frame()
+    begun = chat.conversation.last_reply
+    assert begun is not None and chat.go_on()
+    asked = engine.generates[-1].messages
+    assert asked[-1] == Message("assistant", begun.answer)
+    engine.push(refused(2, "The server is not ready. Wait a little, then retry."))
+    chat.frame()
+    assert chat.retry()
+    assert engine.generates[-1].messages == asked
+    engine.push(*steps_of(3, PIECES), ended(3))
+    chat.frame()
+    again = chat.conversation.last_reply
+    assert again is not None and again.before is begun
+    assert again.whole_answer == 2 * begun.answer
+    assert [message.role for message in chat.conversation.messages()] == ["system", "user", "assistant"]
 
 
 def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:

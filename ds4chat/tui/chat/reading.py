@@ -125,7 +125,8 @@ class ReadingScreen(Screen[None]):
 
     def reply_ended(self, reply: Reply) -> None:
         """Say what can be done with the reply, and look up its versions."""
-        if reply.can_go_on and reply.state in ("stopped", "limited"):
+        server = self.chat.loaded.server if self.chat.loaded else None
+        if reply.can_go_on and reply.state in ("stopped", "limited") and (server is None or server.goes_on):
             self.legend_row.say("Ctrl+G or /continue goes on")
         self.count_versions()
         self._warn_of_context(reply)

@@ -36,6 +36,8 @@ def histogram_lines(found: Histogram, column: Column, width: int) -> list[Line]:
         (keys[: -len(BAD) - 2], "good"),
         (keys[-len(BAD) - 2 :], "bad"),
     )
+    if found.missing and not totals.any():
+        return [((name, "strong"),), (("None of these drafts has a value.", "muted"),)]
     lines = [title]
     for bin_number in range(len(totals)):
         accepted, rejected = int(found.accepted[bin_number]), int(found.rejected[bin_number])

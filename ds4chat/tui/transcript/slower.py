@@ -29,6 +29,6 @@ def why_slower(steps: Sequence[Step], plain: PlainTime) -> str:
     if brings >= passes:
         return ""
     return (
-        f"Slower than plain decoding: drafting and checking {rows} tokens costs {passes:.1f} passes on this "
-        f"machine, and brings {brings:.1f}."
+        f"Slower than plain decoding: drafting and checking {rows} tokens costs {passes:.1f} passes, and "
+        f"brings {brings:.1f}."
     )

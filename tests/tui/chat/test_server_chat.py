@@ -66,6 +66,15 @@ async def test_what_a_server_fixes_stays_as_it_is_with_the_reason(opened: Open) 
         assert "the server's own" in chat.shown()
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_going_on_is_offered_where_the_server_can(opened: Open, goes_on: bool) -> None:
+    async with opened(load=served(goes_on=goes_on), answer=False, size=(150, 50)) as chat:
+        await chat.type("x", "enter")
+        step = steps_of(1, [("so", "plain")])[0]
+        await chat.push(whole(step, outcome="plain"), ended(1, reason="length", tokens=1))
+        assert ("Ctrl+G or /continue goes on" in chat.shown()) == goes_on
+
+
 async def test_tokens_that_nobody_knows_of_have_a_look_of_their_own_and_the_legend_says_so(
     opened: Open,
 ) -> None:

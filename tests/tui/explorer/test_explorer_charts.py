@@ -67,6 +67,14 @@ def test_rows_without_a_value_are_counted_below() -> None:
     assert lines[-1] == "2 rows have no value"
 
 
+def test_a_column_that_no_row_has_a_value_in_is_said_to_be_empty_instead_of_drawn() -> None:
+    """As the ratio over a server, which tells none."""
+    one = rows()
+    one.ratio[:] = float("nan")
+    lines = texts(histogram_lines(histogram(one, "ratio", 10), "ratio", 60))
+    assert lines == ["By ratio", "None of these drafts has a value."]
+
+
 def test_the_curve_says_acceptance_and_count_of_each_bin() -> None:
     lines = texts(reliability_lines(reliability(rows(), 10), 60))
     figures = [line.split()[-3:] for line in lines[1:11]]

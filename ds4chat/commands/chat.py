@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import Any
 
-from ds4chat import __version__
 from ds4chat.commands.arguments import Parser, UsageError, add_hub_model, add_prompt, add_settings, checked
 from ds4chat.commands.ds4_differences import help_text
 from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import need_model, report, settings_of
+from ds4chat.commands.version import show as show_version
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
 from ds4chat.text import takes_escapes
@@ -46,9 +46,8 @@ def parser(commands: str) -> Parser:
     made.put(
         made.about,
         "--version",
-        action="version",
-        version=f"ds4chat {__version__}",
-        help="Show the version and exit.",
+        action="store_true",
+        help="Show the version and what llama.cpp was built for, and exit.",
     )
     made.put(
         made.about,
@@ -87,6 +86,8 @@ def parser(commands: str) -> Parser:
 def run(given: argparse.Namespace, *, own_process: bool) -> int:
     """Open the chat, or answer the given prompt; the exit code. ``own_process``: nothing else runs in this
     process, so that it may fork before it loads a model. Raises UsageError."""
+    if given.version:
+        return show_version(own_process=own_process)
     loaded = settings_of(given)
     one_shot = _one_shot(given)
     if one_shot is None:

@@ -20,7 +20,9 @@ import traceback
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from ds4chat.engine.build import tell_of_idle_card
 from ds4chat.engine.control import Control
+from ds4chat.engine.crowding import Crowding
 from ds4chat.engine.events import (
     Cancel,
     Event,
@@ -78,6 +80,7 @@ class Engine:
         self._keep_until: float | None = None
         """After a Quit: when keeping the conversation's state is given up."""
         self._writing = threading.Lock()
+        self._crowding = Crowding()
 
     def run(self) -> None:
         """Work until Quit."""
@@ -98,6 +101,10 @@ class Engine:
                 try:
                     session, loaded = open_session(command, self.emit, forgiving=True, resuming=True)
                     self.emit(loaded)
+                    if command.server is None and command.gpu_layers:
+                        from ds4chat.engine.llama import backends
+
+                        tell_of_idle_card([name for name, _ in backends()], self.emit)
                 except LoadError as error:
                     self.emit(LoadFailed(str(error)))
                 self._loading = False
@@ -140,10 +147,11 @@ class Engine:
         return not self._queue.empty()
 
     def emit(self, event: Event) -> None:
-        """Send one event."""
-        frame = encode(event)
+        """Send one event, and what it tells of the processors."""
+        notice = self._crowding.notice(event)
+        frames = encode(event) + (encode(notice) if notice else b"")
         with self._writing:
-            self._events.write(frame)
+            self._events.write(frames)
             self._events.flush()
 
     def _read(self) -> None:

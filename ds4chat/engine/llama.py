@@ -33,7 +33,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from ds4chat.engine import rpc, stack
+from ds4chat.engine import stack
+from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
 
@@ -51,6 +52,8 @@ _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _RECURRENT_ONLY = 1  # a flag of llama_state_seq_get_size_ext
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
+VERSION: str = llama_cpp.__version__
+"""Of llama-cpp-python, which brings llama.cpp."""
 PENALTY_WINDOW = 64
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 STACK_PER_CHARACTER = 1024
@@ -154,6 +157,10 @@ _device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p,
 
 _device_registry = _symbol(["ggml_backend_dev_backend_reg"], _pointer, [_pointer])
 _registry_name = _symbol(["ggml_backend_reg_name"], ctypes.c_char_p, [_pointer])
+_registry_count = _symbol(["ggml_backend_reg_count"], ctypes.c_size_t, [])
+_registry_get = _symbol(["ggml_backend_reg_get"], _pointer, [ctypes.c_size_t])
+_registry_devices = _symbol(["ggml_backend_reg_dev_count"], ctypes.c_size_t, [_pointer])
+_registry_device = _symbol(["ggml_backend_reg_dev_get"], _pointer, [_pointer, ctypes.c_size_t])
 _registry_by_name = _symbol(["ggml_backend_reg_by_name"], _pointer, [ctypes.c_char_p])
 _registry_function = _symbol(["ggml_backend_reg_get_proc_address"], _pointer, [_pointer, ctypes.c_char_p])
 _register = _symbol(["ggml_backend_register"], None, [_pointer])
@@ -258,7 +265,7 @@ def devices(rpc_servers: Sequence[str] = ()) -> list[tuple[int, str]]:
         return []
     start()
     handles = [_device_get(i) for i in range(_device_count())]
-    found = [(_device_type(h), (_device_description(h) or b"").decode("utf-8", "replace")) for h in handles]
+    found = [(_device_type(h), _text(_device_description(h))) for h in handles]
     unused = _rpc_servers - set(rpc_servers)
     return [(kind, name) for kind, name in found if name not in unused]
 
@@ -278,7 +285,7 @@ def _rpc_function(name: bytes, restype: Any, argtypes: list[Any]) -> Any:
     address = _registry_function(registry, name) if registry else None
     if not address:
         raise LlamaError(
-            f"This llama-cpp-python was built without RPC. This command builds it in: {rpc.BUILD}"
+            f"This llama-cpp-python was built without RPC. This command builds it in: {rebuild('GGML_RPC')}"
         )
     return ctypes.CFUNCTYPE(restype, *argtypes)(address)
 
@@ -325,7 +332,7 @@ def _devices_with(servers: Sequence[str]) -> Any:
     chosen = []
     for handle in (_device_get(i) for i in range(_device_count())):
         remote = (_registry_name(_device_registry(handle)) or b"").startswith(b"RPC")
-        name = (_device_description(handle) or b"").decode("utf-8", "replace")
+        name = _text(_device_description(handle))
         if name in servers if remote else _device_type(handle) == _GPU:
             chosen.append(handle)
     return (_pointer * (len(chosen) + 1))(*chosen, None)
@@ -352,7 +359,29 @@ def memory() -> int:
 
 def build() -> str:
     """What this llama.cpp is and which instructions it uses."""
-    return f"{llama_cpp.__version__} {C.llama_print_system_info().decode('utf-8', 'replace')}"
+    return f"{VERSION} {C.llama_print_system_info().decode('utf-8', 'replace')}"
+
+
+def backends() -> list[tuple[str, tuple[str, ...]]]:
+    """Name and devices, by their descriptions, of each of ggml's backends in this build; empty where they
+    cannot be asked."""
+    if None in (_registry_count, _registry_get, _registry_name, _registry_devices, _registry_device):
+        return []
+    start()
+    return [
+        (
+            _text(_registry_name(registry)),
+            tuple(
+                _text(_device_description(_registry_device(registry, i)))
+                for i in range(_registry_devices(registry))
+            ),
+        )
+        for registry in (_registry_get(i) for i in range(_registry_count()))
+    ]
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")
 
 
 def device(rpc_servers: Sequence[str] = ()) -> str:

@@ -19,11 +19,6 @@ UNPROTECTED = (
     "and use "
     "the machine. Keep it to a network of your own, or to a tunnel."
 )
-BUILD = (
-    'CMAKE_ARGS="-DGGML_RPC=on" pip install --force-reinstall --no-cache-dir --no-deps '
-    "llama-cpp-python==0.3.36"
-)
-"""The one command that builds llama-cpp-python with RPC."""
 
 _HELLO = 14
 _CAPABILITIES = 24  # bytes, all zero: nothing beyond TCP

@@ -541,6 +541,7 @@ class ChatApp(App[int]):
         clipboard.copy(text)
 
     def on_unmount(self) -> None:
+        self._themes.leave()
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
         self.chat.abandon()
         self.parting = self.chat.recorder.close()

@@ -11,8 +11,11 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,7 +25,6 @@ from typing import Any
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
-from textual.timer import Timer
 
 from ds4chat.files import read_regular, within
 from ds4chat.text import one_line
@@ -145,6 +147,7 @@ class ThemeFolder:
     LOAD_SECONDS = 2.0
     """How long the start waits for the user's folder."""
     LOOK_SECONDS = 0.5
+    LEAVE_SECONDS = 0.2
 
     def __init__(self, app: App[Any], user_dir: Path, report: Callable[[list[str]], None]) -> None:
         """``report`` is called with the problems whenever files were read and there are some."""
@@ -152,7 +155,8 @@ class ThemeFolder:
         self._user_dir = user_dir
         self._report = report
         self._seen: dict[str, tuple[int, int]] = {}
-        self._timer: Timer | None = None
+        self._left = threading.Event()
+        self._looker: threading.Thread | None = None
         self.themes: list[Theme] = []
 
     def load(self) -> None:
@@ -172,20 +176,26 @@ class ThemeFolder:
             self._report(problems)
 
     def follow(self) -> None:
-        """Look for changed files once a second: a few stat calls, nothing more while none changed. A folder
-        that does not answer is not looked at again."""
-        self._timer = self._app.set_interval(self.POLL_SECONDS, self.poll)
+        """Look for changed files once a second: a few stat calls, nothing more while none changed. They are
+        made in a thread of their own, which a folder that does not answer holds up, and no key."""
+        self._looker = threading.Thread(target=self._look_again, name="themes", daemon=True)
+        self._looker.start()
 
-    def poll(self) -> None:
-        """Load again if a file of the user's folder came, went or changed since the last look."""
-        try:
-            stamps = within(self.LOOK_SECONDS, lambda: _stamps(self._user_dir))
-        except TimeoutError:
-            if self._timer is not None:
-                self._timer.stop()
-            return
-        if stamps != self._seen:
-            self.load()
+    def leave(self) -> None:
+        """Look no more. A look that does not end is left to itself."""
+        self._left.set()
+        if self._looker is not None:
+            self._looker.join(self.LEAVE_SECONDS)
+
+    def _look_again(self) -> None:
+        with suppress(RuntimeError, CancelledError):  # the app is leaving
+            while not self._left.wait(self.POLL_SECONDS):
+                if self.changed():
+                    self._app.call_from_thread(self.load)
+
+    def changed(self) -> bool:
+        """A file of the user's folder came, went or changed since it was loaded."""
+        return _stamps(self._user_dir) != self._seen
 
 
 # ---------------------------------------------------------------------------------------- files

@@ -222,7 +222,7 @@ def test_each_command_has_its_own_help(command: str, capsys: pytest.CaptureFixtu
         assert capsys.readouterr().out.startswith(f"usage: ds4chat {command}")
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["-h"], ["config", "defaults"], ["--mtp-draft", "0"]])
+@pytest.mark.parametrize("argv", [["-h"], ["config", "defaults"], ["--mtp-draft", "0"]])
 def test_an_answer_that_needs_no_model_loads_nothing_heavy(argv: list[str]) -> None:
     code = (
         "import sys; from ds4chat.commands.main import main; main(sys.argv[1:]); "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -206,6 +208,7 @@ async def test_about_names_versions_places_and_licences(tmp_path: Path) -> None:
     app = Host(AboutScreen([("Settings", tmp_path / "c.toml")]))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
+        await app.workers.wait_for_complete()
         text = app.screen.query_one("#about-lines", LinesView).text
     assert f"ds4chat {__version__}" in text
     # A long path goes on in the next line.
@@ -213,6 +216,22 @@ async def test_about_names_versions_places_and_licences(tmp_path: Path) -> None:
     assert "llama-cpp-python" in text and "Apache-2.0, SmolLM2" in text
     assert package_licence("msgspec")[1].startswith("BSD")
     assert package_licence("no-such-package-anywhere") == ("not installed", "")
+
+
+async def test_about_shows_what_llama_cpp_runs_on() -> None:
+    """The lines of ``ds4chat --version`` below the version itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ds4chat", "--version"], capture_output=True, text=True, check=True
+    )
+    built = done.stdout.splitlines()[1:]
+    assert built[0].startswith("llama.cpp of llama-cpp-python ") and len(built) > 1
+    app = Host(AboutScreen())
+    async with app.run_test(size=(100, 40)) as pilot:
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        lines = app.screen.query_one("#about-lines", LinesView).text.splitlines()
+    at = lines.index(built[0])
+    assert lines[at : at + len(built)] == built
 
 
 async def test_theme_picker_previews_and_esc_puts_the_old_one_back() -> None:

@@ -207,6 +207,8 @@ def test_log_with_a_search(same, size, theme, tmp_path) -> None:
 def test_about(same, size, theme, monkeypatch) -> None:
     monkeypatch.setattr(about, "package_licence", lambda name: ("1.2.3", "MIT"))
     monkeypatch.setattr(about, "__version__", "1.0.0")
+    built = ["llama.cpp of llama-cpp-python 1.2.3", "  CUDA     NVIDIA H200", "  CPU      Intel Xeon"]
+    monkeypatch.setattr(about, "build_lines", lambda: built)
     monkeypatch.setattr(about.platform, "python_version", lambda: "3.11.0")
     machine = [("system", "Linux x86_64 6.1.0"), ("processor", "A processor, 2 cores"), ("memory", "16 GB")]
     monkeypatch.setattr(about, "machine_facts", lambda loaded: machine)

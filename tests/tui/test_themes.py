@@ -250,7 +250,9 @@ async def test_every_shipped_theme_draws_and_textuals_own_do_too() -> None:
             assert app.query_one(".token-corrected").styles.color == Color.parse(expected)
 
 
-async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(tmp_path: Path) -> None:
+async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = (themes.shipped_folder() / "dusk.toml").read_text()
     mine = tmp_path / "mine.toml"
     mine.write_text(source)
@@ -265,15 +267,21 @@ async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(tmp_path: Path)
 
         mine.write_text(source.replace('token-bonus = "#9ccfd8"', 'token-bonus = "#ff0000"'))
         os.utime(mine, ns=(1, 1))
-        folder.poll()
+        assert folder.changed()
+        monkeypatch.setattr(ThemeFolder, "POLL_SECONDS", 0.01)
+        folder.follow()
+        while folder.changed():
+            await pilot.pause(0.01)
+        folder.leave()
         await pilot.pause()
         assert app.query_one(".token-bonus").styles.color == Color.parse("#ff0000")
         assert reported == []
 
         mine.write_text("[base")
         os.utime(mine, ns=(2, 2))
-        folder.poll()
-        folder.poll()
+        assert folder.changed()
+        folder.load()
+        assert not folder.changed()
         assert len(reported) == 1 and "not TOML" in reported[0][0]
         assert app.theme == "mine"
 
@@ -297,7 +305,6 @@ async def test_a_folder_that_does_not_answer_is_told_once(tmp_path: Path, monkey
     async with Words().run_test(size=(40, 10)) as pilot:
         folder = ThemeFolder(pilot.app, tmp_path, reported.append)
         folder.load()
-        folder.poll()
         assert DEFAULT_THEME in [theme.name for theme in folder.themes]
     answers.set()
     assert len(reported) == 1

@@ -13,7 +13,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.times import StepTimes
@@ -59,6 +59,14 @@ class Setting:
     runs: int
     predicted: float | None = None
     """Tokens per second by the drafts of the deepest run and the measured step times."""
+    limit: float | None = None
+    """Speed over plain decoding's of the same drafts if a step took its decodes alone: S = E / (v + k c) of a
+    fixed depth k. None where the costs are not known."""
+
+    @property
+    def limit_share(self) -> float | None:
+        """The ratio to plain decoding, as a share of the limit."""
+        return self.ratio.median / self.limit if self.ratio and self.limit else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,10 @@ def figures(measured: Measured, names: Sequence[str]) -> list[TextFigures]:
                 prompts=len(plain),
                 plain=_setting(0, by_depth[0], plain, None),
                 fixed=tuple(
-                    _setting(depth, by_depth[depth], plain, _predicted(deepest, depth, times))
+                    replace(
+                        _setting(depth, by_depth[depth], plain, _predicted(deepest, depth, times)),
+                        limit=_limit(by_depth[depth], plain, measured.verify_ms),
+                    )
                     for depth in depths
                 ),
                 auto=_setting("auto", by_depth["auto"], plain, None) if by_depth["auto"] else None,
@@ -175,6 +186,21 @@ def _predicted(deepest: Sequence[Run], depth: Depth, times: StepTimes) -> float 
     assert depth != "auto"
     rows = rows_from_steps(step for run in deepest for step in run.steps)
     return what_if(rows, depth=depth, times=times).tokens_per_s
+
+
+def _limit(runs: Sequence[Run], plain: Mapping[int, _Plain], verify_ms: Sequence[float]) -> float | None:
+    """S of these runs: their tokens over what their steps cost in plain passes, v(k + 1) for the verification
+    of k drafts and k c for drafting them. c: median draft time a token, over a plain token of the same
+    prompts. Where every step has k drafts, that is E / (v + k c) with E tokens a pass; a drafter that finds
+    none, as lookup often does, costs and brings nothing in that step."""
+    steps = [step for run in runs for step in run.steps]
+    if not verify_ms or max((step.drafted for step in steps), default=0) >= len(verify_ms):
+        return None
+    plain_ms = statistics.fmean(1000 / plain[run.prompt].tokens_per_s for run in runs if run.prompt in plain)
+    each = [step.ms.draft / step.drafted for step in steps if step.drafted]
+    draft = statistics.median(each) / plain_ms if each else 0.0
+    cost = sum(verify_ms[step.drafted] / verify_ms[0] + step.drafted * draft for step in steps)
+    return sum(len(step.tokens) for step in steps) / cost
 
 
 def overall(ratios: Iterable[float]) -> float:

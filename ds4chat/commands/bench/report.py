@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 
 from ds4chat.commands.bench.figures import Setting, Spread, TextFigures
 from ds4chat.commands.bench.result import Result
-from ds4chat.commands.bench.runs import name_of
+from ds4chat.commands.bench.runs import VERIFY_ROWS, name_of
 
 WIDTH = 80
 LABEL = 15
 CELL = 7
 BAR = 44
-NOTABLE = 0.05
-"""Share of a decode of one row from which on the cost of a change of size is told."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -53,13 +51,14 @@ def _head(result: Result) -> str:
     if result.tuning.mode != "exact" or result.tuning.temp > 0:
         lines.append(f"settings  {result.tuning.mode} mode, temperature {result.tuning.temp:g}")
     if result.verify_ms:
-        rows = "".join(f"{n:{CELL}}" for n in range(1, len(result.verify_ms) + 1))
-        cost = "".join(f"{v:{CELL}.2f}" for v in result.verify_cost)
-        lines += ["", f"rows      {rows}", f"cost      {cost}"]
+        for first in range(0, len(result.verify_ms), VERIFY_ROWS):
+            part = result.verify_cost[first : first + VERIFY_ROWS]
+            rows = "".join(f"{first + n:{CELL}}" for n in range(1, len(part) + 1))
+            lines += ["", f"rows      {rows}", "cost      " + "".join(f"{v:{CELL}.2f}" for v in part)]
         lines.append(
             f"          of verifying that many rows in one batch; one takes {result.verify_ms[0]:.1f} ms"
         )
-        if result.switch_ms is not None and result.switch_ms > NOTABLE * result.verify_ms[0]:
+        if result.switch_ms is not None:
             lines.append(
                 f"          another number of rows than in the step before adds {result.switch_ms:.1f} ms"
             )
@@ -93,6 +92,7 @@ def _text(text: TextFigures, result: Result) -> str:
     if text.prompts > 1:
         line("  quartiles", lambda s: _half_width(s.ratio if s.depth else None))
     line("  predicted", lambda s: _predicted(s, text))
+    line("  of the limit", lambda s: f"{s.limit_share:.2f}" if s.limit_share is not None else "")
     line(
         "accepted",
         lambda s: f"{s.stats.acceptance:.2f}" if s.stats.acceptance is not None else "",
@@ -146,6 +146,7 @@ def _legend(result: Result) -> str:
         "In brackets the prompts of each kind; columns are depths, a is auto with its mean depth; figures "
         "are medians over prompts.",
         "Predicted: by the drafts of the deepest run and the measured times of steps.",
+        "The limit: tokens a pass over v + k c, v the cost of k + 1 rows and c that of a draft.",
         f"{same} of {runs} replies have the tokens of plain decoding.",
     ]
     if noise := [value for text in result.texts for value in text.noise]:

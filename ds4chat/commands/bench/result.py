@@ -92,6 +92,14 @@ class SettingFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     spread: Annotated[Range, Meta(description="Quartiles.")]
     ratio: Annotated[float | None, Meta(description="Speed over plain decoding of the same prompt.")]
     ratio_spread: Range | None
+    limit: Annotated[
+        float | None,
+        Meta(
+            description="Ratio that a fixed depth would reach if a step took its decodes alone: tokens per "
+            "step over v + k c. Null for auto."
+        ),
+    ]
+    limit_share: Annotated[float | None, Meta(description="The ratio over the limit.")]
     acceptance: float | None
     accepted: Count
     accepted_ends: Count
@@ -162,7 +170,8 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     off_reason: Annotated[str, Meta(description="Why speculation is off; empty when it is on.")]
     settings: BenchSettings
     verify_cost: Annotated[
-        list[float], Meta(description="Time of a decode of 1, 2, ... 9 rows over that of one row.")
+        list[float],
+        Meta(description="Time of a decode of 1, 2, ... 9 rows, or more, over that of one row."),
     ]
     verify_ms: Annotated[
         list[float],
@@ -274,6 +283,8 @@ def _figures(setting: Setting) -> dict[str, Any]:
         "spread": _range(setting.speed),
         "ratio": _median(setting.ratio),
         "ratio_spread": _range(setting.ratio) if setting.ratio else None,
+        "limit": rounded(setting.limit),
+        "limit_share": rounded(setting.limit_share),
         "acceptance": rounded(stats.acceptance),
         "accepted": stats.accepted,
         "accepted_ends": stats.accepted_ends,

@@ -23,7 +23,7 @@ from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
 
 VERIFY_ROWS = 9
-"""Batches of 1 to this many rows are timed: depths up to 8."""
+"""Batches of 1 to this many rows are timed in any case: depths up to 8."""
 PAST = 64
 """Cells in the cache while they are timed, where the cache can be cut back to them."""
 _ROUNDS = 4
@@ -47,6 +47,8 @@ class Plan:
     """What is measured, and in which time."""
 
     depths: tuple[int, ...]
+    deeper: tuple[int, ...]
+    """Depths that are tried after them, one by one, as long as the deepest so far gains."""
     rounds: int
     """Most prompts of each kind of text."""
     tokens: int
@@ -63,8 +65,8 @@ class Plan:
         return (0, *self.depths, *(("auto",) if self.depths else ()), 0)
 
 
-FULL = Plan((1, 2, 3, 4, 6, 8), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
-QUICK = Plan((1, 2, 4), rounds=2, tokens=64, budget_s=35, deadline_s=38)
+FULL = Plan((1, 2, 3, 4, 6, 8), (12, 16), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
+QUICK = Plan((1, 2, 4), (8, 16), rounds=2, tokens=64, budget_s=35, deadline_s=38)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ class Run:
     ids: tuple[int, ...]
     decode_ms: float
     steps: tuple[Step, ...]
+
+    @property
+    def tells(self) -> bool:
+        """It is long enough to have a speed."""
+        return len(self.ids) >= 2 and self.decode_ms > 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -104,7 +111,7 @@ class VerifyCost:
     """What a target decode takes by its rows."""
 
     ms: list[float]
-    """Median milliseconds of 1, 2, ... rows, where the decode before had as many."""
+    """Median milliseconds of each size, where the decode before had as many rows."""
     switch_ms: float
     """Median milliseconds that a decode takes longer where the one before had another number of rows."""
 
@@ -114,7 +121,8 @@ class Measured:
     """Everything that was measured so far."""
 
     verify_ms: list[float] = field(default_factory=list)
-    """Milliseconds of a target decode of 1, 2, ... rows, the same number again and again."""
+    """Milliseconds of a target decode of 1, 2, ... rows, the same number again and again: up to VERIFY_ROWS,
+    and as many as the deepest draft needs."""
     switch_ms: float | None = None
     """Milliseconds that a change of this number adds to a decode; None where it was not measured."""
     runs: list[Run] = field(default_factory=list)
@@ -157,9 +165,9 @@ class Measurement:
         self._control = Control(self._tuning)
         self._replies = 0
         self._token_ms = 0.0
-        """Milliseconds that a further token of each reply adds to a block."""
-        self._block_ms = 0.0
-        """Milliseconds of a block beside its tokens: the prompt is read once for every setting."""
+        """Milliseconds that a further token adds to a reply, in the mean of the settings."""
+        self._prompt_ms = 0.0
+        """Milliseconds of a reply beside its tokens: every setting reads the prompt anew."""
 
     def stop(self) -> None:
         """End as soon as the engine returns; what is complete by then stays."""
@@ -169,26 +177,63 @@ class Measurement:
     def run(self) -> Measured:
         """Measure until the plan is done or the time is up. Raises BenchError when the engine fails."""
         self._progress(0, 1, "verification cost")
-        cost = verify_cost(
-            self._session,
-            self._prompt_tokens(self._workloads[0].prompts[0]),
-            budget_s=min(6.0, self._plan.budget_s / 20),
-            stop=lambda: self.stopped,
-        )
+        cost = self._verify_cost(range(1, VERIFY_ROWS + 1))
         self.measured.verify_ms, self.measured.switch_ms = cost.ms, cost.switch_ms
         self._guess_pace()
         self._warm_up()
         blocks = list(self._blocks())
         for number, (workload, prompt) in enumerate(blocks):
-            if self.stopped or self._late:
+            if self._over:
                 break
             must = number < len(self._workloads)
-            tokens = self._tokens_for(len(self._workloads) - number if must else 1)
+            tokens = self._tokens_for(
+                len(self._plan.settings) * (len(self._workloads) - number if must else 1)
+            )
             too_late = tokens < self._plan.tokens // 2  # so short a reply would only blur the others
-            if (not must and too_late) or self.measured.off:
+            if not must and too_late:
                 break
             self._block(number, len(blocks), workload, prompt, tokens)
+            if number + 1 == len(self._workloads):
+                self._go_deeper(blocks[: number + 1])
         return self.measured
+
+    @property
+    def _over(self) -> bool:
+        return self.stopped or self._late or self.measured.off is not None
+
+    def _verify_cost(self, sizes: Sequence[int]) -> VerifyCost:
+        return verify_cost(
+            self._session,
+            self._prompt_tokens(self._workloads[0].prompts[0]),
+            sizes,
+            budget_s=min(6.0, self._plan.budget_s / 20),
+            stop=lambda: self.stopped,
+        )
+
+    def _go_deeper(self, blocks: Sequence[tuple[Workload, int]]) -> None:
+        """Answer these prompts, which every other setting has answered, at one of the plan's deeper depths
+        after the other, as long as the deepest so far gains and there is time. What all of them have answered
+        belongs to the later blocks, too."""
+        for depth in self._plan.deeper:
+            settings: tuple[Depth, ...] = (0, depth, 0)
+            tokens = self._tokens_for(len(settings) * len(blocks))
+            if self._over or tokens < self._plan.tokens // 2 or not deepest_gains(self.measured.runs):
+                return
+            found = []
+            for number, (workload, prompt) in enumerate(blocks):
+                self._progress(number, len(blocks), f"{workload.name}, {name_of(depth)}")
+                for setting in settings:
+                    run = self._reply(workload, prompt, setting, tokens)
+                    if run is None or self._over:
+                        return
+                    if run.tells:
+                        found.append(run)
+            self.measured.runs += found
+            known = self.measured.verify_ms
+            one, *more = self._verify_cost((1, *range(len(known) + 1, depth + 2))).ms
+            # The machine may run at another speed by now: what counts is the cost over one row.
+            known += [ms * known[0] / one for ms in more]
+            self._plan = replace(self._plan, depths=(*self._plan.depths, depth))
 
     # -- time
 
@@ -204,25 +249,25 @@ class Measurement:
     def _late(self) -> bool:
         return self._elapsed > self._plan.deadline_s
 
-    def _tokens_for(self, blocks: int) -> int:
-        """Tokens a reply, so that this many blocks fit into the time left."""
-        ms = self._left * RESERVE * 1000 / blocks - self._block_ms
+    def _tokens_for(self, replies: int) -> int:
+        """Tokens a reply, so that this many fit into the time left."""
+        ms = self._left * RESERVE * 1000 / replies - self._prompt_ms
         return max(FEWEST_TOKENS, min(self._plan.tokens, int(ms / self._token_ms)))
 
     def _guess_pace(self) -> None:
-        """What a block takes by the verification cost alone: half of the first drafts accepted."""
+        """What a reply takes by the verification cost alone: half of the first drafts accepted."""
         ms = self.measured.verify_ms
+        taken = [ms[0]] if self._server else []
         for depth in self._plan.settings:
             rows = 1 if depth == "auto" else min(depth + 1, len(ms))
-            self._token_ms += 1.2 * ms[rows - 1] / (1.5 if rows > 1 else 1.0)
-        if self._server:
-            self._token_ms += 1.2 * ms[0]
-        self._block_ms = 10 * ms[0] * len(self._plan.settings)
+            taken.append(ms[rows - 1] / (1.5 if rows > 1 else 1.0))
+        self._token_ms = 1.2 * sum(taken) / len(self._plan.settings)
+        self._prompt_ms = 10 * ms[0]
 
-    def _learn_pace(self, tokens: int, decode_ms: float, whole_ms: float) -> None:
-        """Take in what a block took."""
-        self._token_ms = decode_ms / max(tokens, 1)
-        self._block_ms = max(whole_ms - decode_ms, 0.0)
+    def _learn_pace(self, replies: int, tokens: int, decode_ms: float, whole_ms: float) -> None:
+        """Take in what a block of so many replies took."""
+        self._token_ms = decode_ms / max(tokens, 1) / replies
+        self._prompt_ms = max(whole_ms - decode_ms, 0.0) / replies
 
     # -- runs
 
@@ -249,7 +294,7 @@ class Measurement:
             run = self._reply(workload, prompt, depth, tokens)
             if run is None:
                 break
-            if len(run.ids) >= 2 and run.decode_ms > 0:
+            if run.tells:
                 runs.append(run)
             if self.measured.off:
                 break
@@ -270,7 +315,7 @@ class Measurement:
         if longest:
             ended = self._clock()
             decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
-            self._learn_pace(longest, decode_ms, (ended - started) * 1000)
+            self._learn_pace(len(settings), longest, decode_ms, (ended - started) * 1000)
 
     def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> ServerReply | None:
         """The server's reply; None without a server, when it failed, and when there is no time for it."""
@@ -350,35 +395,53 @@ def name_of(depth: Depth) -> str:
     return f"depth {depth}" if depth else "plain"
 
 
+def deepest_gains(runs: Sequence[Run]) -> bool:
+    """On some prompt the deepest depth is faster than every other one, by more than two plain runs of one
+    prompt differ in the median."""
+    prompts: dict[tuple[str, int], dict[Depth, list[float]]] = {}
+    for run in runs:
+        speeds = prompts.setdefault((run.workload, run.prompt), {})
+        speeds.setdefault(run.depth, []).append(run.tokens_per_s)
+    plain = [speeds[0] for speeds in prompts.values() if len(speeds.get(0, ())) > 1]
+    noise = statistics.median(max(same) / min(same) - 1 for same in plain) if plain else 0.0
+    deepest = max((run.depth for run in runs if run.depth != "auto"), default=0)
+    for speeds in prompts.values():
+        others = [max(taken) for depth, taken in speeds.items() if depth not in (0, deepest, "auto")]
+        if others and deepest in speeds and max(speeds[deepest]) > (1 + noise) * max(others):
+            return True
+    return False
+
+
 def verify_cost(
     session: Session,
     tokens: Sequence[int],
+    sizes: Sequence[int],
     *,
     budget_s: float,
     stop: Callable[[], bool] = lambda: False,
 ) -> VerifyCost:
-    """What a target decode of 1 to 9 rows takes, each with logits; the session is empty then.
+    """What a target decode of so many rows takes, each with logits; the session is empty then.
 
-    ``tokens``: some text of the model's. Each size is decoded several times in a row, as plain decoding
-    and the steps of a fixed depth do, because a decode of another size than the one before also pays for
-    the change: llama.cpp builds its graph anew. The first of a row is counted as that alone. Rounds over
-    the sizes go up and down in turn, so that a drift cancels. One round is made however long it takes.
+    ``tokens``: some text of the model's. ``sizes``: how many rows. Each size is decoded several times in a
+    row, as plain decoding and the steps of a fixed depth do, because a decode of another size than the one
+    before also pays for the change: llama.cpp builds its graph anew. The first of a row is counted as that
+    alone. Rounds over the sizes go up and down in turn, so that a drift cancels. One round is made however
+    long it takes.
     """
-    times: list[list[float]] = [[] for _ in range(VERIFY_ROWS)]
+    times: dict[int, list[float]] = {rows: [] for rows in sizes}
     changes: list[list[float]] = []
     started = time.perf_counter()
-    share_s = budget_s / (_ROUNDS * VERIFY_ROWS)
-    decode = _timed_decode(session, tokens)
+    share_s = budget_s / (_ROUNDS * len(sizes))
+    decode = _timed_decode(session, tokens, max(sizes))
     try:
         for number in range(_ROUNDS):
-            sizes = range(1, VERIFY_ROWS + 1)
             changed = []
             for rows in sizes if number % 2 == 0 else reversed(sizes):
                 begun = time.perf_counter()
                 first, same = decode(rows), [decode(rows)]
                 while len(same) < _IN_A_ROW and time.perf_counter() - begun < share_s:
                     same.append(decode(rows))
-                times[rows - 1] += same
+                times[rows] += same
                 changed.append(first - statistics.median(same))
             changes.append(changed)
             if time.perf_counter() - started > budget_s or stop():
@@ -387,14 +450,17 @@ def verify_cost(
         session.reset()
     # In the first round the first decode of a size also brings its kernels up.
     counted = [ms for changed in changes[1:] or changes for ms in changed]
-    return VerifyCost([statistics.median(taken) for taken in times], max(statistics.median(counted), 0.0))
+    return VerifyCost(
+        [statistics.median(taken) for taken in times.values()], max(statistics.median(counted), 0.0)
+    )
 
 
-def _timed_decode(session: Session, tokens: Sequence[int]) -> Callable[[int], float]:
-    """A function that decodes this many rows and gives the milliseconds, always upon the same cache."""
+def _timed_decode(session: Session, tokens: Sequence[int], most: int) -> Callable[[int], float]:
+    """A function that decodes this many rows, at most ``most``, and gives the milliseconds, always upon the
+    same cache."""
     target = session.target
-    text = [tokens[i % len(tokens)] for i in range(PAST + VERIFY_ROWS)]
-    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + VERIFY_ROWS else 0
+    text = [tokens[i % len(tokens)] for i in range(PAST + most)]
+    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + most else 0
     session.reset()
     if past:
         target.decode(text[:past], 0, outputs="none")

@@ -29,8 +29,9 @@ from ds4chat.tui.command_table import is_command
 from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.conversation import UserTurn
 from ds4chat.tui.kit.charts import changes
+from ds4chat.tui.kit.compositor import FrugalCompositor
 from ds4chat.tui.kit.lines import style_sheet
-from ds4chat.tui.kit.pace import APART, Pace
+from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
@@ -105,6 +106,7 @@ class ChatScreen(ReadingScreen):
 
     def __init__(self, chat: Chat, settings: Settings, host: Host) -> None:
         super().__init__()
+        self._compositor = FrugalCompositor()
         self.chat = chat
         self._host = host
         self.dock_view = PanelDock(settings.panels, id="dock")
@@ -189,11 +191,8 @@ class ChatScreen(ReadingScreen):
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
             self.show_welcome()
-        if frame.engine:
+        if frame.engine or monotonic() - self._status_at >= STATUS_SECONDS:
             self.show_status()
-        elif monotonic() - self._status_at >= STATUS_SECONDS:
-            self._status_at = monotonic()
-            self.set_timer(APART, self.show_status)
 
     def _next_frame(self) -> None:
         """Poll again soon while events are expected."""

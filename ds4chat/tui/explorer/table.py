@@ -314,7 +314,7 @@ class RowTable(CellView, can_focus=True):
     def draw_line(self, place: int) -> Strip:
         width = self._width
         if place >= len(self.listing):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._styles[""])
         row = int(self.listing.shown[place])
         at_cursor = place == self._cursor
         key = (row, width, at_cursor)

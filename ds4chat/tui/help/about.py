@@ -4,12 +4,15 @@ ds4chat stands on."""
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
@@ -20,6 +23,8 @@ from ds4chat.tui.help.report import machine_facts, model_facts
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
+ASK_S = 30.0
+"""Most seconds that llama.cpp has to say what it runs on: a GPU's driver may have to wake first."""
 PACKAGES = (
     "textual",
     "rich",
@@ -51,8 +56,23 @@ def package_licence(name: str) -> tuple[str, str]:
     return data["Version"], licence[:60]
 
 
-def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None) -> list[Line]:
-    """What the screen says; ``places`` are files and folders to name, such as the settings file."""
+def build_lines() -> list[str]:
+    """What llama.cpp runs on here, by ``ds4chat --version`` in a process of its own: no screen loads it."""
+    command = [sys.executable, "-P", "-m", "ds4chat", "--version"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ["llama.cpp does not say what it runs on; ds4chat --version in a shell shows why"]
+    return [*done.stdout.splitlines()[1:], *done.stderr.splitlines()]
+
+
+def about_lines(
+    places: Sequence[tuple[str, Path]], build: Sequence[str], loaded: Loaded | None = None
+) -> list[Line]:
+    """What the screen says. ``places``: files and folders to name, such as the settings file. ``build``: what
+    llama.cpp runs on."""
     facts = [*machine_facts(loaded), *model_facts(loaded)]
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
@@ -64,6 +84,7 @@ def about_lines(places: Sequence[tuple[str, Path]], loaded: Loaded | None = None
     for label, value in facts:
         for place, piece in enumerate(textwrap.wrap(value, _VALUE, break_on_hyphens=False)):
             lines.append(((f"{'' if place else label.capitalize():<10}", "muted"), (piece, "")))
+    lines += [BLANK, *(((one_line(line), "muted" if at else ""),) for at, line in enumerate(build))]
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
     for name in PACKAGES:
         version, licence = package_licence(name)
@@ -101,5 +122,12 @@ class AboutScreen(Sheet[None]):
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
             view = LinesView(id="about-lines")
-            view.set_lines(about_lines(self._places, self._loaded))
+            view.set_lines(about_lines(self._places, ["Asking llama.cpp what it runs on …"], self._loaded))
             yield view
+
+    def on_mount(self) -> None:
+        self._show_build(self.query_one("#about-lines", LinesView))
+
+    @work(thread=True, exit_on_error=False)
+    def _show_build(self, view: LinesView) -> None:
+        self.app.call_from_thread(view.set_lines, about_lines(self._places, build_lines(), self._loaded))

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.role_styles import RoleStyles
+from ds4chat.tui.kit.scrolling import GrowingView
 
 
-class CellView(ScrollView, DrawnLines):
-    """A ScrollView whose rows are (text, role) cells. A role is a component class ``<STYLES>--<role>``."""
+class CellView(GrowingView, DrawnLines):
+    """A GrowingView whose rows are (text, role) cells. A role is a component class ``<STYLES>--<role>``."""
 
     STYLES = ""
     """Prefix of the component classes; ``<STYLES>--cursor`` is the cursor's."""
@@ -27,7 +27,7 @@ class CellView(ScrollView, DrawnLines):
         """One row of ``width`` cells. The cursor replaces each cell's ground and keeps its colour."""
         over = self._cursor_style() if at_cursor else Style.null()
         strip = Strip([Segment(text, self._styles[role] + over) for text, role in cells])
-        return strip.adjust_cell_length(width, self.rich_style + over)
+        return strip.adjust_cell_length(width, self._styles[""] + over)
 
     def _cursor_style(self) -> Style:
         style = self._styles["cursor"]

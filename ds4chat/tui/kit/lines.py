@@ -91,10 +91,10 @@ class LinesView(DrawnLines):
     def draw_line(self, y: int) -> Strip:
         width = self.size.width
         if y >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._styles[""])
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
             segments = [Segment(text, self._styles[role]) for text, role in self._lines[y]]
-            strip = Strip(segments).adjust_cell_length(width, self.rich_style)
+            strip = Strip(segments).adjust_cell_length(width, self._styles[""])
             self._strips[y] = strip
         return strip

@@ -9,11 +9,7 @@ FASTEST = 1 / 20
 SLOWEST = 1 / 4
 """Seconds between two frames."""
 
-APART = 1 / 25
-"""Seconds between drawing the text, the status line, and the panels. For simultaneous changes Textual also
-redraws everything in between: here nearly the whole screen."""
-
-CROWDED_SHARE = 0.04
+CROWDED_SHARE = 0.02
 """Share of one core that drawing may take when the engine's threads occupy every core. ggml's threads wait
 for each other at barriers, so a core that draws holds all of them up."""
 FREE_SHARE = 0.5

@@ -22,11 +22,9 @@ class RoleStyles(dict[str, Style]):
         self._partial = partial
 
     def __missing__(self, role: str) -> Style:
-        if not role:
-            # Not cached: it also depends on what is under the widget.
-            return self._widget.rich_style
-        style = self._widget.get_component_rich_style(
-            f"{self._prefix}--{role}", partial=role in self._partial
+        style = self[role] = (
+            self._widget.get_component_rich_style(f"{self._prefix}--{role}", partial=role in self._partial)
+            if role
+            else self._widget.rich_style
         )
-        self[role] = style
         return style

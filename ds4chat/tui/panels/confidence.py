@@ -21,7 +21,6 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.cells import CellView
 from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
-from ds4chat.tui.kit.scrolling import set_virtual_size
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels.panel import Panel
 
@@ -159,7 +158,7 @@ class ConfidenceLog(CellView, can_focus=True):
         if self._cursor is not None and self._cursor < self._dropped:
             self._cursor = None
         width = self.scrollable_content_region.width
-        set_virtual_size(self, Size(width, len(self._rows)))
+        self.grow_to(Size(width, len(self._rows)))
         if self._following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
             self.refresh()
@@ -272,7 +271,7 @@ class ConfidenceLog(CellView, can_focus=True):
         index = number - self._dropped
         width = self.scrollable_content_region.width
         if not 0 <= index < len(self._rows):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._styles[""])
         key = (number, width, number == self._cursor)
         strip = self._strips.get(key)
         if strip is None:

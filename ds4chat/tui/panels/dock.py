@@ -16,7 +16,7 @@ from ds4chat.settings.schema import PANELS
 from ds4chat.tui.controller import Frame
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
-from ds4chat.tui.kit.pace import APART
+from ds4chat.tui.kit.pace import SLOWEST
 from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.acceptance import AcceptancePanel
 from ds4chat.tui.panels.confidence import ConfidencePanel
@@ -176,13 +176,20 @@ class PanelDock(VerticalScroll):
         return self._timer is not None
 
     def _draw_soon(self) -> None:
-        """Redraw once the last redraw is long enough ago, and separately from what is drawn now."""
-        if self._timer is None and self.is_mounted and self.is_on_screen:
-            wait = self._drawn_at + DRAW_SECONDS - monotonic()
-            self._timer = self.set_timer(max(wait, 2 * APART), self._draw)
+        """Draw together with the rest of this frame, if the last drawing is long enough ago. Else a later
+        frame does, or a timer where none comes."""
+        if not (self.is_mounted and self.is_on_screen):
+            return
+        wait = self._drawn_at + DRAW_SECONDS - monotonic()
+        if wait <= 0:
+            self._draw()
+        elif self._timer is None:
+            self._timer = self.set_timer(wait + SLOWEST, self._draw)
 
     def _draw(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
         self._drawn_at = monotonic()
         for panel in self._by_name.values():
             panel.draw()

@@ -13,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
@@ -22,7 +21,7 @@ from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.drawn import DrawnLines, overlay
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.role_styles import RoleStyles
-from ds4chat.tui.kit.scrolling import set_virtual_size
+from ds4chat.tui.kit.scrolling import GrowingView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
 from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
@@ -72,7 +71,7 @@ RENDER_AHEAD = 1
 """Screens of Markdown that are rendered beyond the ones in sight."""
 
 
-class Transcript(ScrollView, DrawnLines, can_focus=True):
+class Transcript(GrowingView, DrawnLines, can_focus=True):
     """Blocks of rows, drawn only where they are in sight.
 
     It follows its end until the user scrolls away, and again from End on. Posts TokenPicked when a token is
@@ -240,7 +239,7 @@ class Transcript(ScrollView, DrawnLines, can_focus=True):
         self._stack.measure(first)
         size = Size(self._layout_width, self._stack.height)
         if size != self.virtual_size:
-            set_virtual_size(self, size)
+            self.grow_to(size)
             if self._following:
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
@@ -482,7 +481,7 @@ class Transcript(ScrollView, DrawnLines, can_focus=True):
     def draw_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y >= self._stack.height:
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._styles[""])
         index, row = self._stack.at(y)
         block = self._stack[index]
         overlays = self._overlays(block, row)
@@ -493,7 +492,7 @@ class Transcript(ScrollView, DrawnLines, can_focus=True):
             for start, end, style in overlays:
                 parts = overlay(parts, start, end, style)
             strip = Strip([Segment(text, style) for text, style in parts])
-            strip = strip.adjust_cell_length(width, self.rich_style)
+            strip = strip.adjust_cell_length(width, self._styles[""])
             if not overlays:
                 self._strips[key] = strip
         return strip
@@ -510,7 +509,7 @@ class Transcript(ScrollView, DrawnLines, can_focus=True):
         return found
 
     def _style_of(self, role: str | Style) -> Style:
-        return self._styles[role] if isinstance(role, str) else self.rich_style + role
+        return self._styles[role] if isinstance(role, str) else self._styles[""] + role
 
 
 def _character_at(row: Row, cell: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from ds4chat.commands.bench.advice import advise
 from ds4chat.commands.bench.figures import TextFigures, figures, overall, uncertainty
 from ds4chat.commands.bench.report import plot
-from ds4chat.commands.bench.runs import Measured, Run, ServerRun, in_turn
+from ds4chat.commands.bench.runs import Measured, Run, ServerRun, deepest_gains, in_turn
 from ds4chat.engine.events import Depth, Judged, Phases, Step, Token, Tuning
 
 
@@ -95,6 +95,51 @@ def test_the_prediction_walks_the_deepest_run_at_the_measured_step_times() -> No
     assert [s.depth for s in text.fixed] == [1, 2]
     assert text.fixed[0].predicted == pytest.approx(6 / 45 * 1000, rel=0.02)
     assert text.fixed[1].predicted == pytest.approx(6 / 40 * 1000)
+
+
+def test_the_limit_is_tokens_a_pass_over_verification_and_drafts() -> None:
+    """Depth 2 in steps of 3, 1 and 2 tokens: E = 2. v(3) = 1.5 and c = 2 ms of 10, so S = 2 / (1.5 + 0.4);
+    the steps took 16 ms each, 6 tokens in 48 ms, which is 1.25 times plain decoding."""
+    drafting = [step(i, 2, accepted, 12.0, 4.0, 0.0) for i, accepted in enumerate((2, 0, 1))]
+    runs = [plain("a", 0, 40.0), run_of("a", 0, 2, 48.0, drafting), plain("a", 0, 40.0)]
+    (text,) = figures(Measured(verify_ms=[8.0, 10.0, 12.0], runs=runs), ["a"])
+    assert text.fixed[0].limit == pytest.approx(2 / 1.9)
+    assert text.fixed[0].limit_share == pytest.approx(1.25 * 1.9 / 2)
+    (text,) = figures(Measured(verify_ms=[8.0, 10.0], runs=runs), ["a"])
+    assert text.fixed[0].limit is None and text.fixed[0].limit_share is None
+
+
+def test_a_step_without_drafts_counts_as_a_plain_pass_of_the_limit() -> None:
+    """Lookup found two drafts in one step of three: 5 tokens for 1.5 + 2 * 0.1 + 1 + 1 passes."""
+    looking = [step(0, 2, 2, 12.0, 2.0), step(1, 0, 0, 8.0), step(2, 0, 0, 8.0)]
+    runs = [plain("a", 0, 40.0), run_of("a", 0, 2, 40.0, looking)]
+    (text,) = figures(Measured(verify_ms=[8.0, 10.0, 12.0], runs=runs), ["a"])
+    assert text.fixed[0].limit == pytest.approx(5 / 3.7)
+
+
+def speeds(prompt: int, noise: float, **ms: float) -> list[Run]:
+    """Runs of one prompt: plain in 40 ms and again slower by ``noise``, the depths in these milliseconds."""
+    drafting = [step(i, 1, 1, 9.0, 1.0) for i in range(2)]
+    runs = [plain("t", prompt, 40.0), plain("t", prompt, 40.0 * (1 + noise))]
+    return runs + [run_of("t", prompt, int(depth[1:]), taken, drafting) for depth, taken in ms.items()]
+
+
+@pytest.mark.parametrize(
+    ("runs", "gains"),
+    [
+        (speeds(0, 0.02, d4=30.0, d8=29.0), True),
+        (speeds(0, 0.05, d4=30.0, d8=29.0), False),
+        (speeds(0, 0.02, d2=28.0, d4=30.0, d8=29.0), False),
+        (speeds(0, 0.02, d4=20.0, d8=29.0) + speeds(1, 0.02, d4=30.0, d8=29.0), True),
+        (speeds(0, 0.02, d8=29.0), False),
+        ([], False),
+    ],
+    ids=["by more than the noise", "within it", "not the best", "on one prompt", "nothing beside it", "none"],
+)
+def test_the_deepest_depth_gains_where_it_is_the_fastest_beyond_the_noise(
+    runs: list[Run], gains: bool
+) -> None:
+    assert deepest_gains(runs) is gains
 
 
 def test_a_server_is_compared_with_plain_decoding_of_the_same_prompt() -> None:

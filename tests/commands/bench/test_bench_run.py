@@ -18,9 +18,9 @@ from kits.json_schema import validate
 
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
-from ds4chat.commands.bench import command
+from ds4chat.commands.bench import command, runs
 from ds4chat.commands.bench.command import load_for, plan_for
-from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan
+from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan, Run
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.engine.drafters.base import Draft
@@ -57,18 +57,19 @@ def test_bench_prints_its_json_and_saves_the_same(
     assert str(path) in err
     assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
     assert result["drafter"]["kind"] == "draft-model"
-    assert len(result["verify_cost"]) == 9 and result["verify_cost"][0] == 1.0
+    assert len(result["verify_cost"]) >= 9 and result["verify_cost"][0] == 1.0
     assert result["switch_ms"] >= 0
     assert [w["name"] for w in result["workloads"]] == KINDS
     for workload in result["workloads"]:
         assert workload["plain"]["tokens_per_s"] > 0
-        assert [f["depth"] for f in workload["fixed"]] == [1, 2, 4]
+        assert [f["depth"] for f in workload["fixed"]][:3] == [1, 2, 4]
         assert workload["auto"]["mean_depth"] >= 0
         for fixed in workload["fixed"]:
             judged = sum(p["judged"] for p in fixed["by_position"])
             accepted = sum(p["accepted"] for p in fixed["by_position"])
             assert fixed["acceptance"] == pytest.approx(accepted / judged, abs=1e-4)
             assert fixed["same_text"][0] == fixed["same_text"][1] > 0
+            assert fixed["limit_share"] == pytest.approx(fixed["ratio"] / fixed["limit"], abs=1e-3)
     assert result["memory"]["peak_rss_bytes"] is None or result["memory"]["peak_rss_bytes"] > 1 << 20
     assert result["advice"].endswith(".")
 
@@ -118,6 +119,46 @@ def test_a_stopped_measurement_keeps_what_it_has(tiny_dir: Path) -> None:
     assert measurement.stopped
     assert {run.workload for run in measured.runs} == {"chat"}
     assert [run.depth for run in measured.runs] == [0, 1, 2, 4, "auto", 0]
+
+
+@pytest.mark.parametrize(
+    ("gain_to", "depths"), [(2, [1, 2]), (4, [1, 2, 4]), (16, [1, 2, 4, 6])], ids=["none", "one", "all"]
+)
+def test_it_goes_deeper_as_long_as_the_deepest_gains(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, gain_to: int, depths: list[int]
+) -> None:
+    """On every kind of text, at first on the prompts that the other depths have answered, and with the cost
+    of as many rows as that takes. A depth that does not gain is the last."""
+
+    def gains(measured: list[Run]) -> bool:
+        return max(run.depth for run in measured if run.depth != "auto") < gain_to
+
+    monkeypatch.setattr(runs, "deepest_gains", gains)
+    monkeypatch.setattr(runs, "VERIFY_ROWS", 4)
+    plan = Plan((1, 2), (4, 6), rounds=2, tokens=16, budget_s=1e6, deadline_s=1e6)
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        measured = Measurement(kit.session, Tuning(), workloads()[:2], plan).run()
+    tried = {(run.workload, run.prompt, run.depth) for run in measured.runs if run.depth != "auto"}
+    assert tried == {(name, at, depth) for name in KINDS[:2] for at in (0, 1) for depth in (0, *depths)}
+    assert len(measured.verify_ms) == max(4, depths[-1] + 1)
+
+
+def test_a_deeper_depth_that_was_stopped_on_the_way_is_left_out(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one kind of text has it by then: nothing could be said over all of them."""
+    monkeypatch.setattr(runs, "deepest_gains", lambda measured: True)
+
+    def progress(done: int, total: int, what: str) -> None:
+        if what == "code, depth 4":
+            measurement.stop()
+
+    plan = Plan((1, 2), (4,), rounds=1, tokens=16, budget_s=1e6, deadline_s=1e6)
+    with opened(load_of(tiny_dir, "llama-draft")) as kit:
+        measurement = Measurement(kit.session, Tuning(), workloads()[:2], plan, progress=progress)
+        measured = measurement.run()
+    assert {run.depth for run in measured.runs} == {0, 1, 2, "auto"}
+    assert {run.workload for run in measured.runs} == {"chat", "code"}
 
 
 def test_no_reply_profits_from_the_one_before(tiny_dir: Path) -> None:

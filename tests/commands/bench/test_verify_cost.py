@@ -16,6 +16,8 @@ from ds4chat.commands.bench import runs
 from ds4chat.commands.bench.runs import VERIFY_ROWS, verify_cost
 from ds4chat.engine.session import Session
 
+SIZES = range(1, VERIFY_ROWS + 1)
+
 
 @dataclass
 class Machine:
@@ -59,7 +61,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_a_size_costs_what_it_costs_again_and_again_and_the_change_stands_beside_it(machine: Machine) -> None:
     """3, 4, .. 11 ms; taken in turn they would be 10, 11, .. 18: nine rows for 1.8 of one instead of 3.7."""
-    cost = verify_cost(machine.session(), [1, 2, 3], budget_s=60)
+    cost = verify_cost(machine.session(), [1, 2, 3], SIZES, budget_s=60)
     assert cost.ms == pytest.approx([2.0 + rows for rows in range(1, VERIFY_ROWS + 1)])
     assert cost.switch_ms == pytest.approx(7.0)
 
@@ -67,7 +69,7 @@ def test_a_size_costs_what_it_costs_again_and_again_and_the_change_stands_beside
 def test_without_a_cost_of_changing_none_is_found(machine: Machine) -> None:
     """New sizes cost 100 ms once, which is no part of any figure."""
     machine.change_ms = 0.0
-    cost = verify_cost(machine.session(), [1], budget_s=60)
+    cost = verify_cost(machine.session(), [1], SIZES, budget_s=60)
     assert cost.ms == pytest.approx([2.0 + rows for rows in range(1, VERIFY_ROWS + 1)])
     assert cost.switch_ms == pytest.approx(0.0)
 
@@ -75,20 +77,20 @@ def test_without_a_cost_of_changing_none_is_found(machine: Machine) -> None:
 def test_a_machine_that_grows_slower_raises_all_sizes_alike(machine: Machine) -> None:
     """Every decode is 0.1 % slower than the one before: up and down again, each ratio stays within 3 %."""
     machine.drift = 0.001
-    cost = verify_cost(machine.session(), [1], budget_s=60)
+    cost = verify_cost(machine.session(), [1], SIZES, budget_s=60)
     for rows, ms in enumerate(cost.ms, 1):
         assert ms / cost.ms[0] == pytest.approx((2 + rows) / 3, rel=0.03)
 
 
 def test_a_short_time_gives_two_decodes_of_every_size_and_no_more(machine: Machine) -> None:
     """One round, of which the first decode of a size counts for the change alone."""
-    cost = verify_cost(machine.session(), [1], budget_s=0.0)
+    cost = verify_cost(machine.session(), [1], SIZES, budget_s=0.0)
     assert machine.sizes == [rows for rows in range(1, VERIFY_ROWS + 1) for _ in range(2)]
     assert cost.ms == pytest.approx([2.0 + rows for rows in range(1, VERIFY_ROWS + 1)])
 
 
 def test_a_stop_ends_it_after_a_round(machine: Machine) -> None:
-    verify_cost(machine.session(), [1], budget_s=60, stop=lambda: True)
+    verify_cost(machine.session(), [1], SIZES, budget_s=60, stop=lambda: True)
     assert machine.sizes[0] == 1 and machine.sizes[-1] == VERIFY_ROWS
     assert machine.sizes == sorted(machine.sizes)
 
@@ -98,7 +100,7 @@ def test_the_real_engine_is_measured_and_left_empty(tiny_dir: Path, name: str) -
     """Also where the cache cannot be cut back to a position: each decode then begins an empty one."""
     with opened(load_of(tiny_dir, name)) as bench:
         tokens: Any = tiny.encode(END_NOW)
-        cost = verify_cost(bench.session, tokens, budget_s=0.2)
+        cost = verify_cost(bench.session, tokens, SIZES, budget_s=0.2)
         assert len(cost.ms) == VERIFY_ROWS and min(cost.ms) > 0
         assert cost.switch_ms >= 0
         assert bench.session.target.used == 0

@@ -23,7 +23,7 @@ def test_cheap_frames_come_at_full_rate() -> None:
 
 
 def test_dear_frames_keep_to_their_share_of_a_core() -> None:
-    assert paced([0.009] * 50, crowded=True) == pytest.approx(0.009 / CROWDED_SHARE, rel=1e-3)
+    assert paced([0.004] * 50, crowded=True) == pytest.approx(0.004 / CROWDED_SHARE, rel=1e-3)
 
 
 def test_a_core_of_its_own_draws_at_full_rate() -> None:

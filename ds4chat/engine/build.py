@@ -1,0 +1,67 @@
+"""How llama.cpp is built for a GPU, and where a build leaves a card idle."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from ds4chat.engine.events import Emit, Notice
+from ds4chat.settings import paths
+
+log = logging.getLogger(__name__)
+
+PACKAGE = "llama-cpp-python"
+WITHOUT_GPU = {"CPU", "BLAS", "RPC"}
+"""Backends of ggml that use no GPU of this machine."""
+TOLD = "nvidia-told"
+"""Name of the empty file in the cache folder that stands where the advice on the card was given."""
+
+
+def rebuild(option: str) -> str:
+    """The shell command that builds llama.cpp anew with this option of its CMake, such as GGML_CUDA.
+
+    pip keeps the wheels that it built, and takes them again whatever CMAKE_ARGS says: --no-cache-dir and
+    --no-binary are what makes it compile.
+    """
+    from importlib import metadata  # slow to import, and seldom needed
+
+    return (
+        f'CMAKE_ARGS="-D{option}=on" {shlex.quote(sys.executable)} -m pip install --no-cache-dir '
+        f"--force-reinstall --no-deps --no-binary {PACKAGE} {PACKAGE}=={metadata.version(PACKAGE)}"
+    )
+
+
+def has_nvidia_card(root: Path = Path("/")) -> bool:
+    """Whether this machine shows an NVIDIA card: by the driver's files, or by nvidia-smi where the driver is
+    another system's, as in WSL. ``root``: where /proc and /dev are."""
+    cards = root / "proc/driver/nvidia/gpus"
+    try:
+        listed = any(cards.iterdir())
+    except OSError:
+        listed = False
+    return listed or (root / "dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+
+
+def tell_of_idle_card(backends: Collection[str], emit: Emit) -> None:
+    """Say, once for this user, that there is an NVIDIA card and a llama.cpp that can use no GPU at all.
+    ``backends``: names of those that it was built with; none where that is not known."""
+    if not backends or set(backends) - WITHOUT_GPU or not has_nvidia_card():
+        return
+    try:
+        (paths.cache_dir() / TOLD).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    except (OSError, paths.FolderError) as error:
+        log.warning("the NVIDIA card here is idle, which is not said: it could not be said once (%s)", error)
+        return
+    emit(
+        Notice(
+            "info",
+            "This machine has an NVIDIA card, and llama.cpp was built here for the CPU alone. With the CUDA "
+            f"toolkit installed, this command builds it for the card: {rebuild('GGML_CUDA')}",
+        )
+    )

@@ -1,0 +1,141 @@
+"""What a frame of a growing reply renders and writes: the cells that changed, as Textual writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from kits.chat import PIECES, ended, steps_of
+from kits.chat_stage import Open
+from rich.console import Console
+from textual._compositor import ChopsUpdate, Compositor
+from textual._styles_cache import StylesCache
+from textual.geometry import Region
+from textual.widget import Widget
+
+from ds4chat.engine.events import Generate, Prefill
+from ds4chat.tui.kit.compositor import FrugalCompositor, runs_of
+from ds4chat.tui.kit.scrolling import EdgeScrollBar
+
+SIZES = [(80, 24), (150, 45)]
+IDLE_MOVE = re.compile(r"\x1b\[\d+;\d+H(?=\x1b\[\d+;\d+H|\n|$)")
+"""A move of the terminal's cursor after which nothing is written."""
+
+
+@contextmanager
+def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every update that is drawn meanwhile, as what it writes to a terminal; each is made a second time by
+    Textual's own compositor and must be the same."""
+    written: list[str] = []
+    console = Console(color_system="truecolor", force_terminal=True)
+    frugal = FrugalCompositor.render_partial_update
+
+    def both(self: FrugalCompositor) -> ChopsUpdate | None:
+        changed = self._dirty_regions.copy()
+        update = frugal(self)
+        self._dirty_regions |= changed
+        plain = Compositor.render_partial_update(self)
+        assert (update is None) is (plain is None)
+        if update is not None and plain is not None:
+            written.append(IDLE_MOVE.sub("", update.render_segments(console)))
+            assert written[-1] == IDLE_MOVE.sub("", plain.render_segments(console))
+        return update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrugalCompositor, "render_partial_update", both)
+        yield written
+
+
+@contextmanager
+def rendered_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Widget, int]]]:
+    """Widgets that are asked for rows meanwhile, and for how many."""
+    asked: list[tuple[Widget, int]] = []
+    render = StylesCache.render_widget
+
+    def counted(self: StylesCache, widget: Widget, crop: Region) -> object:
+        asked.append((widget, crop.height))
+        return render(self, widget, crop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StylesCache, "render_widget", counted)
+        yield asked
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_it_writes_what_textual_writes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    """A reply that grows beyond the screen, panels, scrolling, the cursor, notices over the text, sheets."""
+    with compared(monkeypatch) as written:
+        async with opened(size=size, answer=False, notices=True) as chat:
+            await chat.type("Tell me.", "enter")
+            reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+            await chat.push(Prefill(reply, 40, 40, 0, 80.0))
+            pieces = [*PIECES, ("\n\n", "plain")] * 12
+            steps = steps_of(reply, pieces)
+            for at in range(0, len(steps), 9):
+                await chat.push(*steps[at : at + 9])
+                if at == 45:
+                    await chat.press("f2")
+                if at == 63:
+                    await chat.press("f2", "pageup", "a", "ctrl+t")
+                if at == 81:
+                    chat.app.notify("over the text")
+                    await chat.press("ctrl+end", "f6", "f4", "left", "escape")
+                while chat.screen.dock_view.drawing_due:
+                    await chat.pilot.pause(0.05)
+            await chat.push(ended(reply))
+            await chat.press("f1")
+            await chat.press("escape", "f3", "f3")
+    assert len(written) > 15
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_a_token_has_its_row_rendered_and_no_others(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    async with opened(size=size, answer=False, panels="") as chat:
+        await chat.type("Tell me.", "enter")
+        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        steps = steps_of(reply, [("One", "plain"), (" two", "plain"), (" three", "plain")])
+        await chat.push(*steps[:2])
+        await chat.pilot.pause(0.3)
+        with rendered_rows(monkeypatch) as asked:
+            chat.transcript.grow(grown := chat.app.chat.reply)  # type: ignore[arg-type]
+            assert grown is not None
+            grown.add_step(steps[2])
+            chat.transcript.grow(grown)
+            await chat.pilot.pause()
+        of_transcript = [rows for widget, rows in asked if widget is chat.transcript]
+        assert sum(of_transcript) <= 2
+        assert sum(rows for _, rows in asked) <= 6
+
+
+async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(size=(80, 24), answer=False) as chat:
+        await chat.type("Tell me.", "enter")
+        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 40)
+        await chat.push(*steps[: len(steps) // 2])
+        bar = chat.transcript.vertical_scrollbar
+        assert isinstance(bar, EdgeScrollBar) and bar.size.height > 8
+        drawn: list[Region] = []
+        refresh = bar.refresh
+        with monkeypatch.context() as patch:
+            patch.setattr(bar, "refresh", lambda *rows: (drawn.extend(rows), refresh(*rows)))
+            await chat.push(*steps[-4:])
+        assert drawn and all(row.height == 1 for row in drawn) and len(drawn) <= 8
+        await chat.press("pageup")
+        shown = [strip.text for strip in bar.render_lines(Region(0, 0, 1, bar.size.height))]
+        bar.refresh()
+        await chat.pilot.pause()
+        assert shown == [strip.text for strip in bar.render_lines(Region(0, 0, 1, bar.size.height))]
+
+
+def test_rows_without_a_gap_are_one_run() -> None:
+    assert runs_of([1, 2, 3, 7, 9, 10]) == [(1, 4), (7, 8), (9, 11)]
+    assert runs_of([]) == []

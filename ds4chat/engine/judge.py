@@ -51,8 +51,8 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
 def decides(logits: Floats, best: int) -> bool:
     """Whether a row (n_vocab,) with the argmax ``best`` ranks its tokens: a NaN anywhere is the argmax, and
     where every logit is the same, so are those of the first, the middle and the last token."""
-    top = logits[best]
-    if not np.isfinite(top):
+    top = float(logits[best])
+    if not math.isfinite(top):
         return False
     same = logits[-1] == top and logits[0] == top and logits[len(logits) // 2] == top
     return not (same and len(logits) > 1 and bool((logits == top).all()))
@@ -64,14 +64,14 @@ def top_gap(logits: Floats, best: int) -> float:
     logits[best] = -np.inf
     gap = float(top) - float(logits.max())
     logits[best] = top
-    return gap if np.isfinite(gap) else 0.0
+    return gap if math.isfinite(gap) else 0.0
 
 
 def ratio(logits: Floats, draft: int, best: int) -> float:
     """exp(l[draft] - l[best]) in a row (n_vocab,): the draft's probability over the likeliest token's, 0..1;
     0 where a damaged model has made logits that are no numbers."""
-    share = float(np.exp(float(logits[draft]) - float(logits[best])))
-    return share if np.isfinite(share) else 0.0
+    share = math.exp(float(logits[draft]) - float(logits[best]))
+    return share if math.isfinite(share) else 0.0
 
 
 def judge(logits: Floats, draft: int, own: int, margin: float) -> Verdict:

@@ -779,9 +779,8 @@ class Context:
         *,
         outputs: Outputs = "all",
         embd: Floats | None = None,
-        same_position: bool = False,
     ) -> None:
-        """Decode tokens at positions pos, pos+1, ... (all at ``pos`` when ``same_position``).
+        """Decode tokens at positions pos, pos+1, ...
 
         tokens: n ids; embd: (n, embd_width) floats, required exactly when the context was made for them.
         Raises DecodeError with the cache as llama.cpp left it, ValueError for what would abort the process.
@@ -797,7 +796,7 @@ class Context:
         if n > self._outputs_max and outputs == "all":
             raise ValueError(f"this context has room for {self._outputs_max} output rows, not {n}")
         batch.token[:n] = tokens
-        batch.pos[:n] = pos if same_position else np.arange(pos, pos + n)
+        batch.pos[:n] = range(pos, pos + n)
         batch.logits[:n] = outputs == "all"
         if outputs == "last":
             batch.logits[n - 1] = 1

@@ -855,6 +855,7 @@ class Context:
             batch.struct.n_tokens = n
             started = time.perf_counter()
             code = C.llama_encode(self.handle, batch.struct)
+            C.llama_synchronize(self.handle)
             Context.native_s += time.perf_counter() - started
             if code != 0:
                 raise DecodeError(code, n)

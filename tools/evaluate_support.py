@@ -100,8 +100,8 @@ def opened(model: str, support: str, threads: int, window: int | None = None) ->
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
     if window:
-        hidden.WINDOW, hidden.HELD = window, window + hidden.MERGED + 1
-        eagle3.HELD = hidden.HELD
+        hidden.WINDOW, hidden.HELD = window, window + 1
+        hidden.FLUSH = eagle3.FLUSH = min(window, hidden.FLUSH)
     session, _ = open_session(load, lambda event: None, forgiving=False)
     if window == 0:
         drafter, observe = session.drafter, session.drafter.observe
@@ -264,7 +264,7 @@ def ms_per_token(reply: Reply) -> float:
 WINDOWS = (32, 64, 128, 256, 0)
 """Tokens that the drafter catches up with after a rest; 0: all."""
 REST = 32
-"""Tokens without a draft, then as many with drafts, and so on. More than a step's, so that the window counts."""
+"""Tokens without a draft, then as many with drafts, and so on."""
 
 
 def print_window(args: argparse.Namespace) -> None:
@@ -277,7 +277,7 @@ def print_window(args: argparse.Namespace) -> None:
             stats = Stats()
             with opened(model, args.mtp, args.threads, window) as session:
                 for kind in workloads():
-                    _with_rests(session, kind.prompts[: args.prompts], args, stats)
+                    _with_rests(session, kind.prompts[: args.prompts], args, stats, forgets=window > 0)
             print(
                 f"| {Path(model).stem} | {window or 'all'} | {rates(stats)} | {stats.tokens_per_step:.3f} | "
                 f"{stats.by_position[0].judged} |",
@@ -285,8 +285,10 @@ def print_window(args: argparse.Namespace) -> None:
             )
 
 
-def _with_rests(session: Session, prompts: Sequence[str], args: argparse.Namespace, stats: Stats) -> None:
-    """Count the steps with drafts of one conversation."""
+def _with_rests(
+    session: Session, prompts: Sequence[str], args: argparse.Namespace, stats: Stats, *, forgets: bool
+) -> None:
+    """Count the steps with drafts of one conversation. forgets: the rests count as longer than the window."""
     drafting = Tuning(depth=args.depth, temp=args.temp, seed=SEED)
     resting = replace(drafting, depth=0)
     said: list[Message] = []
@@ -302,7 +304,10 @@ def _with_rests(session: Session, prompts: Sequence[str], args: argparse.Namespa
                 text += "".join(token.text for token in event.tokens)
                 if event.drafted:
                     stats.fold(event)
-                control.tuning = drafting if ids // REST % 2 else resting
+                tuning = drafting if ids // REST % 2 else resting
+                if tuning is drafting is not control.tuning and forgets:
+                    session.drafter._context.clear()  # as after a rest longer than the window
+                control.tuning = tuning
 
         session.generate(Generate(1, tuple(said), tuning=resting, max_tokens=args.tokens), control, take)
         said.append(Message("assistant", text))

@@ -2,6 +2,8 @@
 
     python tools/measure.py decode     one-shot decoding against a bare llama_decode + argmax loop
     python tools/measure.py python     Python's share of a step: time outside llama_decode over time in it
+    python tools/measure.py paused     plain decoding with a drafter that rests against none
+    python tools/measure.py sampling   a draw from a row of 49,152 and of 128,256 logits against llama.cpp's
     python tools/measure.py memory     resident memory of the two processes above the model file
     python tools/measure.py startup    seconds from `ds4chat` to a prompt that takes keys (POSIX)
     python tools/measure.py latency    key to echo in the chat while replies stream at full speed (POSIX)
@@ -98,34 +100,112 @@ def decode(model: str, runs: int, threads: int) -> None:
     )
 
 
-def python_share(model: str, runs: int, threads: int) -> None:
+def _steps(session, depth: int, tokens: int) -> tuple[list, float]:
+    """The steps of a reply but the first, and the seconds of them that were spent inside llama.cpp."""
     from ds4chat.engine.control import Control
-    from ds4chat.engine.events import Generate, Load, Message, Step, Tuning
+    from ds4chat.engine.events import Generate, Message, Step, Tuning
+    from ds4chat.engine.llama import Context
+
+    session.reset()
+    steps: list[Step] = []
+    begun: list[float] = []
+
+    def take(event: object) -> None:
+        if isinstance(event, Step):
+            steps.append(event)
+            if not begun:
+                begun.append(Context.native_s)
+
+    tuning = Tuning(depth=depth)
+    request = Generate(1, (Message("user", PROMPT),), tuning=tuning, max_tokens=tokens, ignore_eos=True)
+    session.generate(request, Control(tuning), take)
+    return steps[1:], Context.native_s - begun[0]
+
+
+def python_share(model: str, support: str, runs: int, threads: int, tokens: int) -> None:
+    from ds4chat.engine.events import Load
     from ds4chat.engine.opening import open_session
 
-    session, _ = open_session(Load(model, lookup=True, threads=threads), lambda event: None, forgiving=False)
-    for depth in (3, 0):
-        shares = []
-        for run in range(runs):
-            session.reset()
-            steps: list[Step] = []
-            begun: list[float] = []
-
-            def collect(event: object, steps: list = steps, begun: list = begun) -> None:
-                if isinstance(event, Step):
-                    if not steps:
-                        begun.append(session.target.native_s)
-                    steps.append(event)
-
-            tuning = Tuning(depth=depth)
-            question = Message("user", "Repeat this sentence ten times: the old mill turns slowly.")
-            request = Generate(run, (question,), tuning=tuning, max_tokens=200, ignore_eos=True)
-            session.generate(request, Control(tuning), collect)
-            native = session.target.native_s - begun[0]
-            shares.append((sum(s.ms.total for s in steps[1:]) / 1000 - native) / native)
-        share = statistics.median(shares)
-        print(f"depth {depth} with lookup: Python's share {share:.2%} (median of {runs} runs)")
+    session, _ = open_session(Load(model, support, threads=threads), lambda event: None, forgiving=False)
+    _steps(session, 4, 32)
+    for depth in (4, 0):
+        shares, python_ms = [], []
+        for _ in range(runs):
+            steps, native = _steps(session, depth, tokens)
+            python = sum(s.ms.total for s in steps) / 1000 - native
+            shares.append(python / native)
+            python_ms.append(python / len(steps) * 1000)
+        print(
+            f"depth {depth}: Python's share {statistics.median(shares):.2%}, "
+            f"{statistics.median(python_ms):.2f} ms a step (median of {runs} runs)"
+        )
     session.close()
+
+
+def paused(model: str, support: str, runs: int, threads: int, tokens: int) -> None:
+    """The same reply by a session whose drafter rests and by one without a drafter, in turn."""
+    from ds4chat.engine.events import Load
+    from ds4chat.engine.opening import open_session
+
+    sessions = [
+        open_session(Load(model, path, threads=threads), lambda event: None, forgiving=False)[0]
+        for path in (support, "")
+    ]
+    for session in sessions:
+        _steps(session, 0, 32)
+    ratios = []
+    for run in range(runs):
+        took = [0.0, 0.0]
+        for i in (0, 1) if run % 2 else (1, 0):
+            steps, _ = _steps(sessions[i], 0, tokens)
+            took[i] = statistics.median(step.ms.total for step in steps)
+        ratios.append(took[1] / took[0])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"speed with a resting drafter over none: {middle:.4f} ({low:.4f} to {high:.4f}, {runs} pairs)")
+    for session in sessions:
+        session.close()
+
+
+def sampling(runs: int) -> None:
+    """Rows whose best logits stand out as a model's do, drawn from with the default settings; llama.cpp's own
+    chain gets the whole vocabulary by a copy, the fastest way to hand it over."""
+    import ctypes
+    from types import SimpleNamespace
+
+    from ds4chat.engine import llama  # isort: skip  # first, so that llama.cpp is loaded before numpy
+
+    import llama_cpp.llama_cpp as C
+    import numpy as np
+
+    for n in (49_152, 128_256):
+        row = np.random.default_rng(1).standard_normal(n).astype(np.float32) * 2.5
+        row[5] = 14
+        settings = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "penalty": 1.0, "seed": 1}
+        ours, whole = (llama.Sampler(SimpleNamespace(n_vocab=n), **settings) for _ in range(2))
+        every = whole._ids.base.copy()
+        every["id"], every["logit"] = np.arange(n), row
+        every = every.view(np.uint8)
+
+        def draw(n=n, whole=whole, every=every) -> None:
+            whole._ids.base.view(np.uint8)[:] = every
+            whole._array.size, whole._array.sorted = n, False
+            C.llama_sampler_apply(whole._chain, ctypes.byref(whole._array))
+
+        took = [
+            min(_us(call, 50) for _ in range(runs))
+            for call in (lambda: ours.sample(row), draw)  # noqa: B023
+        ]
+        print(f"{n:,} logits: a draw takes {took[0]:.0f} us, from the whole vocabulary {took[1]:.0f} us")
+        ours.close()
+        whole.close()
+
+
+def _us(call, repeats: int) -> float:
+    """Microseconds of a call, the mean of so many."""
+    started = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - started) / repeats * 1e6
 
 
 def memory(model: str) -> None:
@@ -389,27 +469,33 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", choices=["decode", "python", "memory", "startup", "latency", "chat", "idle", "baseline"]
+        "what",
+        choices=[
+            *("decode", "python", "paused", "sampling", "memory"),
+            *("startup", "latency", "chat", "idle", "baseline"),
+        ],
     )
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--mtp", default="", help="support file of -m, for baseline")
-    parser.add_argument("--tokens", type=int, default=256, help="of a reply, for baseline")
+    parser.add_argument("--mtp", default="", help="support file of -m, for those that draft")
+    parser.add_argument("--tokens", type=int, default=256, help="of a reply, for those that draft")
     parser.add_argument("--conversation", type=int, default=2000, help="plain tokens, for baseline")
     args = parser.parse_args()
-    sizes = {"startup": args.runs, "latency": 200, "chat": args.runs, "idle": 20}
-    if args.what in sizes:
-        {"startup": startup, "latency": latency, "chat": chat, "idle": idle}[args.what](sizes[args.what])
+    sizes = {"startup": args.runs, "latency": 200, "chat": args.runs, "idle": 20, "sampling": args.runs}
+    modes = {"startup": startup, "latency": latency, "chat": chat, "idle": idle, "sampling": sampling}
+    if args.what in modes:
+        modes[args.what](sizes[args.what])
         return
     model = args.model or demo_path()
+    support = args.mtp or ("" if args.model else demo_support_path())
     if args.what == "baseline":
-        support = args.mtp or ("" if args.model else demo_support_path())
         baseline(model, support, args.threads, args.runs, args.tokens, args.conversation)
     elif args.what == "decode":
         decode(model, args.runs, args.threads)
-    elif args.what == "python":
-        python_share(model, args.runs, args.threads)
+    elif args.what in ("python", "paused"):
+        mode = {"python": python_share, "paused": paused}[args.what]
+        mode(model, support, args.runs, args.threads, args.tokens)
     else:
         memory(model)
 

@@ -42,8 +42,10 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
         return np.arange(len(logits))
     n = len(logits) // _COLUMNS * _COLUMNS
     few = n and count <= _COLUMNS // 4
-    bounds = logits[:n].reshape(-1, _COLUMNS).max(axis=0) if few else logits
-    return np.flatnonzero(logits >= np.partition(bounds, -count)[-count])
+    bounds = np.maximum.reduce(logits[:n].reshape(-1, _COLUMNS)) if few else logits.copy()
+    bounds.partition(len(bounds) - count)
+    ids: NDArray[np.intp] = (logits >= bounds[-count]).nonzero()[0]
+    return ids
 
 
 def decides(logits: Floats, best: int) -> bool:

@@ -699,6 +699,9 @@ class Context:
     ValueError where ``n_batch`` has no room for the rollback.
     """
 
+    native_s = 0.0
+    """Seconds that all contexts spent in llama_decode and llama_encode, for measuring what Python adds."""
+
     def __init__(
         self,
         model: Model,
@@ -754,8 +757,6 @@ class Context:
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch = n_batch
         self.rollback: int = C.llama_n_rs_seq(self.handle)
-        self.native_s = 0.0
-        """Seconds spent inside llama_decode and llama_encode, for measuring what Python adds."""
         self._outputs_max = min(n_outputs, n_batch)
         self._batch = _Batch(n_batch, embd_width)
         # The encoder puts out a row for each input, so its batches are as long as there are output rows.
@@ -830,7 +831,7 @@ class Context:
         # A GPU still works when llama_decode returns: the wait belongs to this decode, not to whoever reads
         # its rows next, or every cost that is measured here would be wrong.
         C.llama_synchronize(self.handle)
-        self.native_s += time.perf_counter() - started
+        Context.native_s += time.perf_counter() - started
         if code != 0:
             raise DecodeError(code, n)
 
@@ -855,7 +856,7 @@ class Context:
             batch.struct.n_tokens = n
             started = time.perf_counter()
             code = C.llama_encode(self.handle, batch.struct)
-            self.native_s += time.perf_counter() - started
+            Context.native_s += time.perf_counter() - started
             if code != 0:
                 raise DecodeError(code, n)
             out[i : i + n] = self.nextn(n, self.model.n_embd)
@@ -983,10 +984,12 @@ class Sampler:
         self._top_k, self._top_p, self._min_p = top_k, top_p, min_p
         self._penalty = np.float32(penalty)
         self._recent = deque(history, maxlen=PENALTY_WINDOW)
-        self._candidates = np.zeros(model.n_vocab, _CANDIDATE)
+        candidates = np.zeros(model.n_vocab, _CANDIDATE)
+        self._ids, self._logits = candidates["id"], candidates["logit"]
         self._array = C.llama_token_data_array(
-            ctypes.cast(self._candidates.ctypes.data, C.llama_token_data_p), 0, -1, False
+            ctypes.cast(candidates.ctypes.data, C.llama_token_data_p), 0, -1, False
         )
+        self._array_p = ctypes.byref(self._array)
         self._chain: Any = None
         if temp > 0:
             self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
@@ -1005,22 +1008,24 @@ class Sampler:
     def sample(self, logits: Floats) -> int:
         """The token chosen from a row (n_vocab,) of finite best logit, which is unchanged afterwards; it also
         enters the penalties."""
-        recent = np.array(list(set(self._recent)) if self._penalty != 1 else [], np.intp)
+        draw = self._draw if self._chain else choose
+        if self._penalty == 1:
+            return draw(logits)
+        recent = list(set(self._recent))
         before = logits[recent]
         logits[recent] = np.where(before <= 0, before * self._penalty, before / self._penalty)
-        token = self._draw(logits) if self._chain else choose(logits)
+        token = draw(logits)
         logits[recent] = before
         self._recent.append(token)
         return token
 
     def _draw(self, logits: Floats) -> int:
         ids = self._possible(logits)
-        candidates = self._candidates[: len(ids)]
-        candidates["id"], candidates["logit"] = ids, logits[ids]
-        array = self._array
-        array.size, array.selected, array.sorted = len(ids), -1, False
-        C.llama_sampler_apply(self._chain, ctypes.byref(array))
-        return int(candidates["id"][array.selected])
+        n, array = len(ids), self._array
+        self._ids[:n], self._logits[:n] = ids, logits[ids]
+        array.size, array.sorted = n, False
+        C.llama_sampler_apply(self._chain, self._array_p)
+        return int(self._ids[array.selected])
 
     def _possible(self, logits: Floats) -> NDArray[np.intp]:
         """Ids, in ascending order, of the tokens that the chain may draw, and of a few more: it draws the
@@ -1030,7 +1035,7 @@ class Sampler:
         n = len(logits)
         if 0 < self._top_k < n:
             ids = largest(logits, self._top_k)
-            if len(np.unique(logits[ids])) == len(ids):
+            if len(set(logits[ids].tolist())) == len(ids):
                 return ids
         elif self._min_p > 0 and self._top_p >= 1:
             top = float(logits.max())
@@ -1040,7 +1045,8 @@ class Sampler:
 
     def emitted_instead(self, token: int) -> None:
         """Another token than the one just sampled was emitted: the penalties must see that one."""
-        self._recent[-1] = token
+        if self._recent:
+            self._recent[-1] = token
 
     def close(self) -> None:
         """Free the chain."""

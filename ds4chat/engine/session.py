@@ -424,7 +424,7 @@ class Session:
             return 1, 1
         if reply.request.baseline and self._plain.due():
             return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
-        depth = controller.choose(limit)
+        depth = controller.choose(limit, self.drafter.behind(n))
         return depth, depth
 
     def _controller(self, tuning: Tuning) -> DepthController:

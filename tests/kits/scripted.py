@@ -35,6 +35,9 @@ class Scripted:
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         return Draft(tokens=list(self._plan(len(committed), depth)), source=self.kind)
 
+    def behind(self, n: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""
 

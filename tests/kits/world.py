@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ds4chat.engine.auto.controller import DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import RESTED, CostTable
+from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.drafters.base import STEP
+from ds4chat.engine.drafters.hidden import FLUSH, WINDOW
 
 REGIONS: dict[str, Callable[[int], float]] = {
     "0.50": lambda token: 0.5,
@@ -28,8 +30,8 @@ FIXED = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Milliseconds: verification of 1..17 rows, drafting of 1..16 tokens, what the first and the second step
-    of another size take longer, the rest of a plain and of a drafting step, and what the
-    first draft after a rest takes longer."""
+    of another size take longer, the rest of a plain and of a drafting step, and what each token that the
+    drafter has to catch up with adds to a draft."""
 
     verify: tuple[float, ...]
     draft: tuple[float, ...]
@@ -60,12 +62,18 @@ MACHINES = {
         _GPU_DRAFT,
         change=(1.2, 1.6),
     ),
+    "Q4_K, dear changes": Machine(
+        (3.4, 4.02, 4.58, 5.33, 5.95, 6.6, 7.33, 7.96, 7.1, 7.3, 7.5, 7.7, 7.9, 8.1, 8.3, 8.5, 8.6),
+        _GPU_DRAFT,
+        change=(1.3, 4.5),
+    ),
     "two cores": Machine(
         tuple(8.0 * (1 + 0.25 * k if k < 9 else 3.25 + 0.22 * (k - 9)) for k in range(17)),
         tuple(0.6 * k for k in range(1, 17)),
     ),
 }
-"""8B weights with an EAGLE-3 head on an H200, in F16 and Q4_K; F16 weights of a small model on two cores."""
+"""8B weights with an EAGLE-3 head on an H200, in F16 and Q4_K, the latter also with the changes of batch size
+of another host; F16 weights of a small model on two cores."""
 
 
 class Reply(NamedTuple):
@@ -88,11 +96,12 @@ class World:
         """Answer with so many tokens."""
         rng, machine, right = self._rng, self.machine, REGIONS[region]
         steps: list[tuple[int, int, int, float]] = []
-        at, spent, rows, same, rested = 0, 0.0, 0, 0, 0
+        at, spent, rows, same, behind = 0, 0.0, 0, 0, 0
         controller.begin()
         while at < tokens:
             limit = min(tokens - at - 1, 16)
-            depth = controller.choose(limit) if limit else 0
+            lag = min(-(-behind // FLUSH) * FLUSH, WINDOW) if behind > STEP else 0
+            depth = controller.choose(limit, lag) if limit else 0
             drafted, accepted, calls, alive = 0, 0, 0, True
             rate = right(at)
             for position in range(1, depth + 1):
@@ -112,8 +121,8 @@ class World:
             rest = machine.overhead[depth > 0]
             emitted = min(accepted + 1, tokens - at)
             if depth:
-                draft += machine.catch_up if rested > RESTED else 0.0
-            rested = 0 if depth else rested + 1
+                draft += lag * machine.catch_up
+            behind = accepted if depth else behind + 1
             total = verify + draft + rest
             judged = min(drafted, accepted + 1)
             controller.observe(StepCost(depth, drafted, judged, accepted, draft, verify, total, emitted))

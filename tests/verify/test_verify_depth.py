@@ -57,6 +57,9 @@ class Scripted:
             tokens[right] = self._wrong if truth != self._wrong else self._wrong + 1
         return Draft(tokens=tokens, source=self.kind)
 
+    def behind(self, n: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""
 

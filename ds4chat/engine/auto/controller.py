@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ds4chat.engine.auto.acceptance import Acceptance, Calibration, Ledger
-from ds4chat.engine.auto.costs import RESTED, CostTable
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.events import MAX_DEPTH
 
 __all__ = ["AutoDepth", "CostTable", "DepthController", "FixedDepth", "StepCost"]
@@ -55,9 +55,9 @@ class DepthController(Protocol):
     def begin(self) -> None:
         """A new reply starts: its text may be of another kind than the last one's."""
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, behind: int = 0) -> int:
         """The depth for the next step, 0..limit. ``limit`` is what the context, the token budget and the
-        drafter leave room for."""
+        drafter leave room for. ``behind``: tokens that the drafter has to catch up with if it is asked."""
 
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
         """Whether the draft just made at ``position`` (from 1) goes into the verification batch. False drops
@@ -79,7 +79,7 @@ class FixedDepth:
     def begin(self) -> None:
         """Nothing is remembered from one reply to the next."""
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, behind: int = 0) -> int:
         """The fixed depth, or ``limit`` where that is less."""
         return max(0, min(self.depth, limit))
 
@@ -145,7 +145,7 @@ class AutoDepth:
         """Replies in a row in which none did."""
         self._wake = 0
         """Token of the reply at which a rest ends."""
-        self._rows = self._same = self._rested = self._calls = self._depth = 0
+        self._rows = self._same = self._behind = self._calls = self._depth = 0
         self._drops = 0
         self._without = 0
         """Tokens since the last draft that was verified."""
@@ -175,11 +175,12 @@ class AutoDepth:
         self._wake = 0 if late < 0 else max(0, (self.FIRST_REST << min(late, 5)) - self._without)
         self._failed = 0
         self._paid = False
-        self._rows = self._same = self._rested = self._depth = 0
+        self._rows = self._same = self._depth = 0
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, behind: int = 0) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
         self._sure.clear()
+        self._behind = behind
         self._calls = self._depth = 0
         if self.table is None:
             return 0
@@ -225,10 +226,10 @@ class AutoDepth:
             self._same = 0 if self._rows or rows > 1 else 2
             self._rows = rows
         expected = table.step_ms(step.drafted, calls) + sum(table.change[self._same : self._same + 1])
-        if calls and self._rested > RESTED:
-            expected += table.catch_up
+        if calls:
+            expected += self._behind * table.catch_up
         rest_ms = max(0.0, step.total_ms - step.draft_ms - step.verify_ms)
-        table.learn(rows, self._same, calls, self._rested, step.draft_ms, step.verify_ms, rest_ms)
+        table.learn(rows, self._same, calls, self._behind, step.draft_ms, step.verify_ms, rest_ms)
         # One stalled step says nothing of the ones to come.
         cost = min(step.total_ms, 2 * expected) / table.plain_ms
         settled = rows == 1 and self._same > 1 and not calls
@@ -237,9 +238,7 @@ class AutoDepth:
         self._depth = 0
         self._without = 0 if step.drafted else self._without + step.emitted
         if not calls:
-            self._rested += 1
             return
-        self._rested = 0
         if self._acceptance.add(step.judged, step.accepted) and self._running:
             self._calibration = Calibration()
         for i, (prob, _) in enumerate(self._sure[: step.judged]):
@@ -294,8 +293,7 @@ class AutoDepth:
         table = self.table
         assert table is not None
         there = table.change_ms(self._same if depth + 1 == self._rows else 0)
-        behind = table.catch_up if self._rested > RESTED else 0.0
-        return there + table.change_ms() + behind
+        return there + table.change_ms() + self._behind * table.catch_up
 
     def _run(self, limit: int) -> int:
         """The best affordable depth; puts speculation to rest where none is expected to pay."""

@@ -21,10 +21,6 @@ from ds4chat.files import write_whole
 _CACHE_VERSION = 5
 _CACHE_LOADS = 64
 
-RESTED = MAX_DEPTH
-"""Plain steps in a row up to which the drafter takes what it missed along with the next draft, as after a
-step of drafts; after more of them it has to catch up first."""
-
 
 class Curve:
     """Milliseconds over a whole number x, measured at some, on a line between them at others."""
@@ -70,8 +66,8 @@ class Curve:
 class CostTable:
     """Milliseconds of a step: verification of 1..17 rows in a batch of the size of the one before, what the
     first and the second step of another size take longer, a draft of 1..16 tokens, what is left over
-    (sampling, acceptance, rollback) in plain and in drafting steps, and what the first draft after a rest
-    takes longer."""
+    (sampling, acceptance, rollback) in plain and in drafting steps, and what each token that the drafter has
+    to catch up with adds to a draft."""
 
     __slots__ = ("catch_up", "change", "draft", "overhead", "verify")
 
@@ -120,18 +116,18 @@ class CostTable:
         return sum(self.change[same:])
 
     def learn(
-        self, rows: int, same: int, calls: int, rested: int, draft_ms: float, verify_ms: float, rest_ms: float
+        self, rows: int, same: int, calls: int, behind: int, draft_ms: float, verify_ms: float, rest_ms: float
     ) -> None:
-        """Take in a step of so many rows after ``same`` of that size, with ``calls`` drafter passes after
-        ``rested`` plain steps."""
+        """Take in a step of so many rows after ``same`` of that size, with ``calls`` drafter passes by a
+        drafter that was ``behind`` by so many tokens."""
         if same > 1 or not self.change_ms(same):
             self.verify.learn(rows, verify_ms)
         elif rows == 1:
             excess = max(0.0, verify_ms - self.verify[1])
             self.change[same] = _towards(self.change[same], excess)
         self.overhead[calls > 0] = _towards(self.overhead[calls > 0], rest_ms)
-        if calls and rested > RESTED:
-            self.catch_up = _towards(self.catch_up, max(0.0, draft_ms - self.draft[calls]))
+        if calls and behind:
+            self.catch_up = _towards(self.catch_up, max(0.0, draft_ms - self.draft[calls]) / behind)
         elif calls:
             self.draft.learn(calls, draft_ms)
 

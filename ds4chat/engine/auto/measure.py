@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ds4chat.engine.auto.costs import RESTED, CostTable
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import Drafter, Policy
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import choose
@@ -20,10 +20,12 @@ STEPS = 4
 first time, and two of which the faster one counts."""
 CHANGES = 6
 """Changes of size that are timed once every size has been seen, two steps each."""
+BEHIND = 2 * MAX_DEPTH
+"""Tokens that the drafter has to catch up with, or more, when that is measured."""
 BUDGET = 150
 """Plain steps' time that measuring takes at most, if that is more than BUDGET_S."""
 BUDGET_S = 1.0
-ROOM = STEPS * (len(DEPTHS) + 1) + 2 * CHANGES + 2 * (RESTED + 2) + MAX_DEPTH + 1
+ROOM = STEPS * (len(DEPTHS) + 1) + 2 * CHANGES + 2 * (BEHIND + 1) + MAX_DEPTH + 2
 """Tokens of context that it takes."""
 
 _TAKES_ALL = Policy(0.0, lambda token: False, lambda position, prob: True)
@@ -72,14 +74,19 @@ def measure_costs(
         depth = number % 2
         took = [_step(target, drafter, tokens, last, depth)[2] for _ in range(2)]
         changes.append([ms - verify[depth + 1] for ms in took])
-    behind: list[float] = []
+    catch_up = 0.0
     for _ in range(2):  # a GPU loads what so many tokens need when they come for the first time
-        if hurried():
-            return None
-        for _ in range(RESTED + 1):
-            _step(target, drafter, tokens, last, 0)
-        behind.append(_step(target, drafter, tokens, last, 1)[1])
-    catch_up = max(0.0, min(behind) - draft.get(1, min(behind)))
+        for _ in range(BEHIND // MAX_DEPTH):
+            if hurried():
+                return None
+            # A step that drafted elsewhere, and failed at its last draft.
+            rows = [last] * (MAX_DEPTH + 1)
+            target.decode(rows, len(tokens), outputs="none")
+            _keep(target, drafter, tokens, rows, MAX_DEPTH)
+        behind = drafter.behind(len(tokens))
+        if behind:
+            drafting = _step(target, drafter, tokens, last, 1)[1]
+            catch_up = max(0.0, drafting - draft.get(1, drafting)) / behind
     noise = CostTable.NOTICEABLE * verify[1]
     first, second = (max(0.0, statistics.median(change)) for change in zip(*changes))
     return CostTable(
@@ -105,9 +112,15 @@ def _step(
     t2 = time.perf_counter()
     for row in target.logits(len(rows)):
         choose(row)
-    tokens.append(last)
-    drafter.observe(rows, n, 1)
-    if depth:
-        target.remove_from(n + 1)
+    _keep(target, drafter, tokens, rows, 1)
     t3 = time.perf_counter()
     return drafted, (t1 - t0) * 1000, (t2 - t1) * 1000, (t3 - t2) * 1000
+
+
+def _keep(target: Context, drafter: Drafter, tokens: list[int], rows: Sequence[int], keep: int) -> None:
+    """Commit the first ``keep`` of what was decoded, and drop the rest."""
+    n = len(tokens)
+    tokens += rows[:keep]
+    drafter.observe(rows, n, keep)
+    if keep < len(rows):
+        target.remove_from(n + keep)

@@ -85,6 +85,9 @@ class Assistant:
             token = draft.tokens[-1]
         return draft
 
+    def behind(self, n: int) -> int:
+        return 0
+
     def state(self) -> DrafterState:
         features = self._zeros[None][:0] if self._feature is None else self._feature[None]
         return DrafterState(0, self._observed, [], features, b"")

@@ -9,7 +9,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.judge import Proposal
+
+STEP = MAX_DEPTH + 1
+"""Most tokens that a step commits; what commits more at once is a prompt."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,10 @@ class Drafter(Protocol):
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
         """Up to ``depth`` tokens after ``last``, which stands at position len(committed), not decoded."""
+
+    def behind(self, n: int) -> int:
+        """How many of the ``n`` committed tokens draft() would decode to catch up after a rest; 0 where it is
+        behind by no more than a step."""
 
     def close(self) -> None:
         """Free the drafter's context and model; the target keeps nothing for it from then on."""

@@ -15,7 +15,7 @@ import numpy as np
 from ds4chat.engine.drafters.base import Draft, Policy
 from ds4chat.engine.drafters.nextn import NextN
 from ds4chat.engine.judge import propose
-from ds4chat.engine.llama import CacheConfig, Context, DecodeError, Floats, Ints, Model
+from ds4chat.engine.llama import CacheConfig, Context, DecodeError, Floats, Model
 
 
 class ChainedNextN(NextN):
@@ -70,7 +70,7 @@ class ChainedNextN(NextN):
             context.remove_from(n)
         return draft
 
-    def _decode_certain(self, tokens: Ints, cell: int, features: Floats) -> None:
+    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
         try:
             for head in range(self._heads):
                 self._context.remove_from(cell)

@@ -6,9 +6,10 @@ feature g; the cell of position p holds (token x_{p+1}, g_p). https://arxiv.org/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ds4chat.engine.drafters.hidden import HELD, HiddenDrafter
+from ds4chat.engine.drafters.hidden import FLUSH, HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model, missing_for_eagle3
 
 
@@ -27,16 +28,16 @@ class Eagle3(HiddenDrafter):
                 "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
             )
         self._layers = model.eagle3_layers
-        hidden = len(self._layers) * target.model.n_embd
+        hidden = len(self._layers), target.model.n_embd
         context = Context(
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
-            n_outputs=HELD,
+            n_outputs=FLUSH,
             threads=threads,
             other=target,
             embd_width=model.n_embd,
-            encoder_width=hidden,
+            encoder_width=math.prod(hidden),
             cache=cache,
         )
         super().__init__(target, model, context, width=model.n_embd, hidden=hidden, max_depth=max_depth)

@@ -21,21 +21,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
-from ds4chat.engine.events import MAX_DEPTH
+from ds4chat.engine.drafters.base import STEP, Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
-from ds4chat.engine.llama import Context, DecodeError, Floats, Ints, LlamaError, Model
+from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
 
-MERGED = MAX_DEPTH
-"""Most tokens that are decoded with logits together with the first draft: those of a step."""
+FLUSH = 64
+"""Tokens that get cells in one batch without logits."""
 
-WINDOW = 64
-"""Tokens that get cells after a rest, in one batch: those before them are forgotten."""
+WINDOW = 4 * FLUSH
+"""Tokens that get cells after a rest: those before them are forgotten. Of the first drafts of the demo's
+EAGLE-3 head 57.7 % are right where it catches up with a whole rest, and 56.5, 53.1, 50.5 and 45.2 % with its
+last 256, 128, 64 and 32 tokens (tools/evaluate_support.py window demo --prompts 3)."""
 
-HELD = WINDOW + MERGED + 1
-"""Positions that the ring holds: a part of a prompt beside what a step left, and the one before."""
+HELD = WINDOW + 1
+"""Positions that the ring holds: the window's features are those of the positions before its tokens."""
 
 
 class HiddenDrafter(ABC):
@@ -45,9 +45,16 @@ class HiddenDrafter(ABC):
     shift = 0
 
     def __init__(
-        self, target: Context, model: Model, context: Context, *, width: int, hidden: int, max_depth: int
+        self,
+        target: Context,
+        model: Model,
+        context: Context,
+        *,
+        width: int,
+        hidden: tuple[int, int],
+        max_depth: int,
     ) -> None:
-        """``width``: of a feature; ``hidden``: of what is kept of the target to make one."""
+        """``width``: of a feature; ``hidden``: how many rows of the target make one, and their width."""
         self.path = model.path
         self.max_depth = max_depth
         self.note = ""
@@ -55,9 +62,9 @@ class HiddenDrafter(ABC):
         self._model = model
         self._context = context
         self._width = width
-        self._tokens = np.zeros(HELD, np.int32)
-        self._hidden = np.zeros((HELD, hidden), np.float32)
-        """Token x_p and hidden row of position p, which makes f_p, at p % HELD."""
+        self._tokens = [0] * HELD
+        self._hidden = np.zeros((HELD, *hidden), np.float32)
+        """Token x_p and the target's rows of position p, which make f_p, at p % HELD."""
         self._oldest = -1
         self._observed = 0
         context.enable_nextn(True, masked=True)
@@ -66,7 +73,7 @@ class HiddenDrafter(ABC):
 
     @abstractmethod
     def _target_rows(self, rows: int) -> Sequence[Floats]:
-        """Views of what the target kept of the last decode's ``rows``: side by side, the hidden rows."""
+        """Views, (rows, width) each, of what the target kept of the last decode's ``rows``."""
 
     def _encoded(self, hidden: Floats) -> Floats:
         """The features, (n, width), of n such rows. Late, so that rows that are never needed cost nothing."""
@@ -77,8 +84,9 @@ class HiddenDrafter(ABC):
     def rewind(self, keep: int) -> int:
         self._forget_cells(keep)  # among them that of a token that was sampled and never committed
         if keep - 1 < self._oldest:
-            # f_{keep-1} is gone: the target decodes that token again, and those before it that lack a cell.
-            keep = max(self._known - 1, keep - WINDOW - 1, 0)
+            # f_{keep-1} is gone: the target decodes that token again. Tokens before it that lack a cell do
+            # without: to decode them again would take longer than better drafts save.
+            keep = max(keep - 1, 0)
             self._oldest = keep or -1
             if keep == 0:
                 self._hidden[-1] = 0.0
@@ -87,18 +95,16 @@ class HiddenDrafter(ABC):
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
         views = self._target_rows(len(tokens)) if keep else ()
-        for begin in range(0, keep, WINDOW):
-            end = min(begin + WINDOW, keep)
-            at = _places(pos + begin, pos + end)
-            self._tokens[at] = tokens[begin:end]
-            column = 0
-            for view in views:
-                width = view.shape[1]
-                self._hidden[at, column : column + width] = view[begin:end]
-                column += width
+        for begin in range(0, keep, FLUSH):
+            end = min(begin + FLUSH, keep)
+            for i in range(begin, end):
+                at = (pos + i) % HELD
+                self._tokens[at] = tokens[i]
+                for part, view in enumerate(views):
+                    self._hidden[at, part] = view[i]
             self._observed = pos + end
             self._oldest = max(self._oldest, self._observed - HELD)
-            if keep > MERGED + 1:  # a prompt's
+            if keep > STEP:  # a prompt's
                 self._flush(self._known)
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
@@ -127,25 +133,30 @@ class HiddenDrafter(ABC):
             context.remove_from(n + 1 - self.shift)
         return draft
 
+    def behind(self, n: int) -> int:
+        lacking = n - max(self._known, self.shift)
+        return min(-(-lacking // FLUSH) * FLUSH, WINDOW) if lacking > STEP else 0
+
     def state(self) -> DrafterState:
         # A cell of a token that was sampled and never committed is no part of the conversation.
         self._forget_cells(self._observed)
         n = self._observed
         first = max(self._known, self._oldest + 1)
-        backlog = self._tokens[_places(first, n)].tolist()
-        features = self._hidden[_places(first - 1, n)]
+        backlog = [self._tokens[at] for at in _places(first, n)]
+        features = self._hidden[_places(first - 1, n)].reshape(n - first + 1, -1)
         return DrafterState(self._known, n, backlog, features, self._context.save_state())
 
     def restore(self, state: DrafterState) -> bool:
         n, waiting = state.observed, len(state.backlog)
-        if waiting >= HELD or state.features.shape != (waiting + 1, self._hidden.shape[1]):
+        if waiting >= HELD or state.features.shape != (waiting + 1, self._hidden[0].size):
             return False
         if not self._context.load_state(state.cache) or self._known != state.known:
             self._context.clear()
             return False
         self._observed, self._oldest = n, n - waiting - 1
-        self._tokens[_places(n - waiting, n)] = state.backlog
-        self._hidden[_places(n - waiting - 1, n)] = state.features
+        for at, token in zip(_places(n - waiting, n), state.backlog):
+            self._tokens[at] = token
+        self._hidden[_places(n - waiting - 1, n)] = state.features.reshape(-1, *self._hidden.shape[1:])
         return True
 
     def close(self) -> None:
@@ -167,27 +178,29 @@ class HiddenDrafter(ABC):
 
     def _features(self, begin: int, end: int) -> Floats:
         """The features, (end - begin, width), that go with the tokens of these positions."""
-        return self._encoded(self._hidden[_places(begin - 1, end - 1)])
+        return self._encoded(self._hidden[_places(begin - 1, end - 1)].reshape(end - begin, -1))
 
     def _catch_up(self) -> int:
-        """Have cells of all observed tokens but the latest, MERGED at most; the first of those.
+        """Have cells of all observed tokens but those of a step; the first of these.
 
-        Where more lack theirs, it is always the last WINDOW tokens that get them, whether some of these have
-        one or not: so llama.cpp has one graph to build for it.
+        Where more lack theirs, so many tokens get them that each batch is of one size, whether the first ones
+        had one or not: llama.cpp has one graph to build for it.
         """
         n = self._observed
         self._forget_cells(n)
-        if n - max(self._known, self.shift) > MERGED:
-            self._flush(n - WINDOW)
+        behind = self.behind(n)
+        if behind:
+            self._flush(n - behind)
             return n
         return self._cut(self._known)
 
     def _flush(self, begin: int) -> None:
         """Decode the observed tokens from ``begin`` on without logits, as far as the ring reaches back."""
-        begin, n = self._cut(begin), self._observed
-        if begin < n:
-            tokens = self._tokens[_places(begin, n)]
-            self._decode_certain(tokens, begin - self.shift, self._features(begin, n))
+        n = self._observed
+        for at in range(self._cut(begin), n, FLUSH):
+            end = min(at + FLUSH, n)
+            tokens = [self._tokens[place] for place in _places(at, end)]
+            self._decode_certain(tokens, at - self.shift, self._features(at, end))
 
     def _cut(self, begin: int) -> int:
         """Drop the cells from ``begin`` on, or from where the ring reaches back to; where that would leave a
@@ -203,11 +216,11 @@ class HiddenDrafter(ABC):
         if self._known > keep and not self._context.remove_from(max(keep - self.shift, 0)):
             self._context.clear()
 
-    def _decode_certain(self, tokens: Ints, cell: int, features: Floats) -> None:
+    def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
         """Put cells of committed tokens into the cache, from ``cell`` on."""
         self._context.decode(tokens, cell, embd=features, outputs="none")
 
 
-def _places(begin: int, end: int) -> NDArray[np.intp]:
+def _places(begin: int, end: int) -> list[int]:
     """Where the ring holds these positions."""
-    return np.arange(begin, end) % HELD
+    return [position % HELD for position in range(begin, end)]

@@ -125,6 +125,9 @@ class Lookup:
             break
         return draft
 
+    def behind(self, n: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -180,6 +183,9 @@ class Either:
         if draft.tokens:
             return draft
         return self.second.draft(committed, last, min(depth, self.second.max_depth), policy)
+
+    def behind(self, n: int) -> int:
+        return self.second.behind(n)
 
     def state(self) -> DrafterState | None:
         """The second's: the first is one that needs the tokens alone."""

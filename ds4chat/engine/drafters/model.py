@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ds4chat.engine.drafters.base import Draft, DrafterState, Policy
+from ds4chat.engine.drafters.base import STEP, Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import CacheConfig, Context, DecodeError, LlamaError, Model
 
@@ -86,6 +86,9 @@ class DraftModel:
                 raise
         self._drafted = [last, *draft.tokens][: context.used - n]
         return draft
+
+    def behind(self, n: int) -> int:
+        return n - self._known if n - self._known > STEP else 0
 
     def state(self) -> DrafterState:
         self._drop_drafted()

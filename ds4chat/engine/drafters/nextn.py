@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ds4chat.engine.drafters.hidden import MERGED, HiddenDrafter
+from ds4chat.engine.drafters.base import STEP
+from ds4chat.engine.drafters.hidden import HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model
 
 
@@ -39,14 +40,14 @@ class NextN(HiddenDrafter):
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
-            n_outputs=MERGED + 1,
+            n_outputs=STEP + 1,
             threads=threads,
             mtp=True,
             other=target,
             embd_width=width,
             cache=cache,
         )
-        super().__init__(target, model, context, width=width, hidden=width, max_depth=max_depth)
+        super().__init__(target, model, context, width=width, hidden=(1, width), max_depth=max_depth)
         target.enable_nextn(True, masked=False)
         if embedded:
             self.path = ""

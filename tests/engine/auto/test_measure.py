@@ -10,8 +10,7 @@ import tiny
 from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.engine.auto import measure
-from ds4chat.engine.auto.costs import RESTED
-from ds4chat.engine.drafters.base import Draft, Policy
+from ds4chat.engine.drafters.base import STEP, Draft, Policy
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +81,7 @@ class Card:
     def __init__(self) -> None:
         self.ms = 0.0
         self.seen: set[tuple[str, int]] = set()
-        self.rows = self.same = self.behind = 0
+        self.rows = self.same = self.lacking = 0
 
     def perf_counter(self) -> float:
         return self.ms / 1000
@@ -104,13 +103,18 @@ class Card:
         return True
 
     def observe(self, tokens: list[int], pos: int, n: int) -> None:
-        self.behind += n
+        self.lacking += n
+
+    def behind(self, n: int) -> int:
+        return self.lacking if self.lacking > STEP else 0
 
     def draft(self, tokens: list[int], last: int, depth: int, policy: Policy) -> Draft:
-        self._first("behind", self.behind)
+        if self.lacking > STEP:
+            self._first("behind", self.lacking)
+            self.ms += 0.07 * self.lacking
         self._first("draft", depth)
-        self.ms += 0.5 * depth + 0.07 * self.behind
-        self.behind = 0
+        self.ms += 0.5 * depth
+        self.lacking = 0
         return Draft([last] * depth)
 
 
@@ -121,6 +125,6 @@ def test_what_a_gpu_loads_once_is_no_cost(monkeypatch: pytest.MonkeyPatch) -> No
     table = measure.measure_costs(card, card, [], 1, lambda: False, 60.0)  # type: ignore[arg-type]
     assert table is not None
     assert table.change == pytest.approx([card.BUILDS, card.RECORDS])
-    assert table.catch_up == pytest.approx(0.07 * (RESTED + 1))
+    assert table.catch_up == pytest.approx(0.07)
     assert [table.verify[rows] for rows in (1, 2, 9, 17)] == pytest.approx([3.6, 4.2, 8.4, 13.2])
-    assert [table.draft[depth] for depth in (1, 4, 16)] == pytest.approx([0.57, 2.07, 8.07])
+    assert [table.draft[depth] for depth in (1, 4, 16)] == pytest.approx([0.5, 2.0, 8.0])

@@ -14,7 +14,7 @@ from ds4chat.engine.auto.controller import AutoDepth
 
 @pytest.mark.slow
 @pytest.mark.parametrize("informed", [True, False])
-@pytest.mark.parametrize("catch_up", [0.0, 5.0])
+@pytest.mark.parametrize("catch_up", [0.0, 0.085])
 @pytest.mark.parametrize("name", MACHINES)
 def test_auto_is_near_the_better_of_plain_and_the_best_depth(
     name: str, catch_up: float, informed: bool
@@ -35,7 +35,7 @@ def test_auto_is_near_the_better_of_plain_and_the_best_depth(
 def test_a_reply_loses_little_where_drafts_are_seldom_right(name: str) -> None:
     """Every region in turn, on a machine whose drafter has to catch up: no reply below 0.95 of plain
     decoding, and speculation pays where drafts are right."""
-    machine = replace(MACHINES[name], catch_up=5.0)
+    machine = replace(MACHINES[name], catch_up=0.085)
     auto = run(lambda: AutoDepth(machine.table()), machine, range(1), rounds=2)
     assert min(auto.replies) >= 0.95
     assert auto.speed["0.95"] > 1.3

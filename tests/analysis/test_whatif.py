@@ -220,6 +220,7 @@ def passages(tokens: int, seed: int) -> list[float]:
     return text[:tokens]
 
 
+@pytest.mark.slow  # simulates long texts under both settings
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("recorded", [5, 8])
 def test_a_rerun_at_a_lower_depth_comes_out_as_predicted(recorded: int, depth: int) -> None:
@@ -237,6 +238,7 @@ def test_a_rerun_at_a_lower_depth_comes_out_as_predicted(recorded: int, depth: i
         assert abs(naive - rerun.acceptance) > 0.04
 
 
+@pytest.mark.slow  # simulates long texts under both settings
 @pytest.mark.parametrize("gate", [1.5, 2.5, 3.5])
 def test_a_rerun_at_a_higher_gate_comes_out_as_predicted(gate: float) -> None:
     """Acceptance within two points, tokens a step within 3 %."""
@@ -248,6 +250,7 @@ def test_a_rerun_at_a_higher_gate_comes_out_as_predicted(gate: float) -> None:
     assert predicted.tokens_per_step == pytest.approx(rerun.tokens_per_step, rel=0.03)
 
 
+@pytest.mark.slow  # simulates long texts under both settings
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize(("recorded", "gate"), [(1.5, 1.5), (1.5, 2.5), (2.5, 2.5)])
 def test_a_gated_record_predicts_lower_depths_and_higher_gates(

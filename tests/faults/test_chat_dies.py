@@ -12,6 +12,9 @@ from kits.faults import SHORT, Victim, context_stored, runs, stored, until
 
 from ds4chat.store import open_store
 
+# Whole programs that are killed, locked out or left without a disk, one process or more each.
+pytestmark = pytest.mark.slow
+
 LEFT_MODES = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?2004l")
 """The first screen, the cursor, no mouse reports, no marks around pastes."""
 

@@ -17,6 +17,9 @@ from ds4chat.engine import saved_state
 from ds4chat.engine.opening import open_session
 from ds4chat.store.schema import VERSION
 
+# Whole programs that are killed, locked out or left without a disk, one process or more each.
+pytestmark = pytest.mark.slow
+
 NARROW, WIDE_NOTICES = 80, 100
 """Columns at which no panel stands beside the sentences, and at which a notice covers none."""
 

@@ -19,6 +19,9 @@ from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.recorder import StoreRecorder
 
+# Whole programs that are killed, locked out or left without a disk, one process or more each.
+pytestmark = pytest.mark.slow
+
 NARROW = 100
 """Columns at which no panel stands beside the sentences."""
 LOCKED = "is locked by another program"
@@ -66,7 +69,6 @@ def hold(home: Path) -> Iterator[Callable[[], Holder]]:
             holder.let_go()
 
 
-@pytest.mark.slow
 def test_keys_are_answered_while_the_prompt_waits_and_nothing_is_lost(
     victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder], tmp_path: Path
 ) -> None:

@@ -21,6 +21,9 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.recorder import StoreRecorder
 
+# Whole programs that are killed, locked out or left without a disk, one process or more each.
+pytestmark = pytest.mark.slow
+
 PHASES = ("load", "prefill", "verify", "idle")
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 
@@ -66,15 +69,7 @@ def bring_into(chat: Chat, phase: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "phase"),
-    [
-        pytest.param(
-            *(number, phase),
-            marks=() if number == signal.SIGKILL or phase == "verify" else pytest.mark.slow,
-            id=f"{number.name}-{phase}",
-        )
-        for number in SIGNALS
-        for phase in PHASES
-    ],
+    [pytest.param(number, phase, id=f"{number.name}-{phase}") for number in SIGNALS for phase in PHASES],
 )
 def test_a_death_costs_at_most_the_reply_in_flight(
     chat: Chat, store: Store, tiny_dir: Path, phase: str, number: signal.Signals

@@ -14,6 +14,9 @@ import pytest
 import tiny
 from kits.faults import PATIENCE, runs, until
 
+# Whole programs that are killed, locked out or left without a disk, one process or more each.
+pytestmark = pytest.mark.slow
+
 OneShot = subprocess.Popen[str]
 
 

@@ -10,6 +10,9 @@ import pytest
 import tiny
 from tiny import raw, vocab
 
+# Properties of the tiny models themselves, each in processes of its own.
+pytestmark = pytest.mark.slow
+
 END_NOW = tiny.encode(" end now")
 PAIRS = [
     ("deepseek4", "deepseek4-support", "nextn"),

@@ -11,6 +11,9 @@ from gguf import GGUFReader
 import tiny
 from tiny import chain, deepseek4, raw, vocab
 
+# Properties of the tiny models themselves, each in processes of its own.
+pytestmark = pytest.mark.slow
+
 # Every word of the cycle and some bytes.
 PROMPT = tiny.encode(" we go up to the old red hut by sea and sit on a big log!")
 

@@ -14,6 +14,9 @@ from ds4chat.engine.events import Load, Message, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.models.demo import demo_model, demo_support
 
+# The demo model answers under each setting, which takes 20 s a case.
+pytestmark = pytest.mark.slow
+
 RECORDED_DEPTH = 4
 TOKENS = 96
 

@@ -27,6 +27,7 @@ def chat(request: pytest.FixtureRequest, tiny_dir: Path, tmp_path: Path) -> Iter
     terminal.close()
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 def test_three_turns_then_tune_stop_and_leave(chat: Terminal) -> None:
     chat.until("ready")
     for word in ("sun", "sea", "fog"):
@@ -49,6 +50,7 @@ def test_three_turns_then_tune_stop_and_leave(chat: Terminal) -> None:
     assert b"\x1b[?1049l" in chat.raw, "the terminal was not given back"
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 def test_a_stop_keeps_what_came(tiny_dir: Path, tmp_path: Path) -> None:
     target = tiny.build("llama", tiny_dir)
     chat = Terminal("-m", target, "--lookup", "-c", "200000", "-t", "1", DS4CHAT_HOME=str(tmp_path))
@@ -83,6 +85,7 @@ def test_without_a_terminal_it_says_to_use_p(tiny_dir: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 def test_the_mouse_of_a_terminal_drags_and_turns_a_number(tiny_dir: Path, tmp_path: Path) -> None:
     """The bytes that a terminal sends for it (SGR mouse reports), on a value of the Tuning panel."""
     (tmp_path / "config.toml").write_text('panels = "tuning"\n', encoding="utf-8")
@@ -123,6 +126,7 @@ def test_a_terminal_that_only_writes_lines_gets_no_screen(term: str, tiny_dir: P
     assert b"\x1b" not in shot.raw
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path) -> None:
     """A thread that hangs in a read is not waited for; a pipe that stays empty stands for a dead disk."""
     script = (

@@ -106,6 +106,7 @@ async def test_a_refused_command_makes_way_for_the_next_one(opened: Open) -> Non
         assert chat.screen.chat.tuning.temp == 1
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 @pytest.mark.parametrize("seconds", [0.0, 0.2, 0.4])
 def test_what_is_typed_while_it_starts_is_in_the_prompt(
     seconds: float, tiny_dir: Path, tmp_path: Path
@@ -120,6 +121,7 @@ def test_what_is_typed_while_it_starts_is_in_the_prompt(
         chat.close()
 
 
+@pytest.mark.slow  # a chat in a terminal of its own
 def test_joiners_no_break_spaces_and_alt_enter_arrive_as_a_terminal_sends_them(
     tiny_dir: Path, tmp_path: Path
 ) -> None:

@@ -235,7 +235,9 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
 
 def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
     long = "/" + "/".join(["a folder with-a-hyphen"] * 6)
-    lines = ["".join(text for text, _ in line) for line in about_lines([("settings", Path(long))], loaded())]
+    lines = [
+        "".join(text for text, _ in line) for line in about_lines([("settings", Path(long))], (), loaded())
+    ]
     at = next(at for at, line in enumerate(lines) if line.startswith("Settings"))
     shown = [line[10:] for line in lines[at : at + 3]]
     assert " ".join(shown).startswith(long) and max(map(len, lines[: at + 3])) <= 74
@@ -243,7 +245,7 @@ def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
 
 def test_about_says_where_the_text_goes() -> None:
     def end(pair: Loaded) -> str:
-        return "".join(text for text, _ in about_lines((), pair)[-1])
+        return "".join(text for text, _ in about_lines((), (), pair)[-1])
 
     assert end(loaded()) == "Nothing you write leaves this machine."
     served = dataclasses.replace(loaded(), server=SERVER)
@@ -251,4 +253,4 @@ def test_about_says_where_the_text_goes() -> None:
 
 
 def test_about_without_a_model_says_that_none_is_loaded() -> None:
-    assert "none is loaded" in "".join(text for line in about_lines(()) for text, _ in line)
+    assert "none is loaded" in "".join(text for line in about_lines((), ()) for text, _ in line)

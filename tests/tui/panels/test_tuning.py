@@ -49,18 +49,19 @@ async def focused(app: Stage, pilot, name: str) -> Control:
 )
 async def test_each_control_moves_by_keys_and_by_mouse(name: str, more: dict, less: dict) -> None:
     """``more`` and ``less`` are the fields that change; at the end of a range nothing is posted."""
-    for fields, key, x in ((more, "right", PLUS_AT + 1), (less, "left", MINUS_AT)):
-        for by_mouse in (False, True):
-            app = Stage("tuning")
-            async with app.run_test(size=(60, 30)) as pilot:
+    app = Stage("tuning")
+    async with app.run_test(size=(60, 30)) as pilot:
+        for fields, key, x in ((more, "right", PLUS_AT + 1), (less, "left", MINUS_AT)):
+            for by_mouse in (False, True):
                 app.dock.begin_with(START)
                 control = await focused(app, pilot, name)
+                posted = len(tunings(app))
                 if by_mouse:
                     await pilot.click(control, offset=(x, 0))
                 else:
                     await pilot.press(key)
                 await pilot.pause()
-                assert tunings(app) == ([dataclasses.replace(START, **fields)] if fields else [])
+                assert tunings(app)[posted:] == ([dataclasses.replace(START, **fields)] if fields else [])
 
 
 async def test_depth_ends_where_the_drafter_does() -> None:

@@ -564,7 +564,7 @@ LONG = 120.0
 ENDLESS_SAVE = """
 def endless(parts, interrupted):
     while not interrupted():
-        yield b"x"
+        yield b"x" * 100_000
         time.sleep(0.01)
     raise saved_state._GivenUp
 saved_state._with_digest = endless

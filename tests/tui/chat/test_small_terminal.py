@@ -82,7 +82,14 @@ async def test_the_prompt_stays_in_sight_whatever_else_there_is_to_say(
         assert "█ No model" in chat.shown() and "\n typed\n" in chat.shown()
 
 
-@pytest.mark.parametrize("size", [(20, 5), (24, 6), (30, 8), (60, 9), (60, 10), (60, 14)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (20, 5),
+        (60, 9),
+        *(pytest.param(size, marks=pytest.mark.slow) for size in ((24, 6), (30, 8), (60, 10), (60, 14))),
+    ],
+)
 async def test_completions_and_waiting_prompts_leave_the_prompt_in_sight(
     opened: Open, size: tuple[int, int]
 ) -> None:

@@ -10,7 +10,17 @@ from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.table import RowTable
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40), (140, 45), (160, 50), (200, 30)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (80, 24),
+        (140, 45),
+        *(
+            pytest.param(size, marks=pytest.mark.slow)
+            for size in ((100, 30), (120, 40), (160, 50), (200, 30))
+        ),
+    ],
+)
 async def test_the_first_picture_has_its_right_width(
     opened: Open, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,9 @@ from ds4chat.tui.kit.slider import VALUE_AT, Control
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
 WIDE, NARROW = (140, 45), (80, 24)
-BOTH = pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "140x45"])
+BOTH = pytest.mark.parametrize(
+    "size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)], ids=["80x24", "140x45"]
+)
 
 
 @BOTH

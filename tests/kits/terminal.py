@@ -61,11 +61,13 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
     def until(self, condition: str | Callable[[str], bool]) -> str:
-        """The screen as soon as it shows the text, wherever it wraps, or meets the condition. Raises
-        AssertionError."""
+        """The screen as soon as it shows the text, wherever it wraps if no frame is part of it, or meets the
+        condition. Raises AssertionError."""
 
         def shows(text: str) -> bool:
-            return condition in text or one_line(condition) in one_line(text)  # type: ignore[arg-type, operator]
+            assert isinstance(condition, str)
+            said = one_line(condition)
+            return condition in text or (said == " ".join(condition.split()) and said in one_line(text))
 
         met = condition if callable(condition) else shows
         deadline = time.monotonic() + PATIENCE

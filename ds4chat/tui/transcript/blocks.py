@@ -219,7 +219,7 @@ class NoteBlock(Block):
         self._lines = [
             piece
             for line in self._text.split("\n")
-            for piece in (textwrap.wrap(line, room, drop_whitespace=False) or [""])
+            for piece in (textwrap.wrap(line, room) or [""])
         ]
         self.version += 1
         self.height = len(self._lines) + 1

@@ -14,7 +14,7 @@ from textual.selection import Selection
 from ds4chat.engine.events import EngineDied, Origin, Tuning
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.kit.drawn import overlay
-from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, UserBlock
+from ds4chat.tui.transcript.blocks import GUTTER, NoteBlock, ReplyBlock, UserBlock, text_width
 from ds4chat.tui.transcript.cursor import Cursor, by_rows, by_tokens, last_between
 from ds4chat.tui.transcript.markdown import markdown_page
 from ds4chat.tui.transcript.page import Row
@@ -309,3 +309,9 @@ def test_a_prompt_is_found_where_it_is_folded() -> None:
     assert block.open_at(spot)
     (row, column), end = block.place_of(spot)
     assert rows_of(block)[row][GUTTER + column : GUTTER + end[1]] == "line 37"
+
+
+def test_a_note_whose_line_is_just_full_goes_on_below_its_first_letter() -> None:
+    room = text_width(40)
+    note = NoteBlock(f"{'x' * room} second  {'y' * (room - 8)} third", "info", 40)
+    assert rows_of(note) == [f"·  {'x' * room}", f"   second  {'y' * (room - 8)}", "   third", ""]

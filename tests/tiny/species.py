@@ -324,7 +324,7 @@ PLAIN: dict[str, Species] = {
     "rwkv7": Species(
         "rwkv7",
         {
-            "wkv.head_size": 32,
+            "wkv.head_size": 64,
             "attention.decay_lora_rank": 8,
             "attention.iclr_lora_rank": 8,
             "attention.value_residual_mix_lora_rank": 8,

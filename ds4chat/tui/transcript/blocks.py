@@ -217,9 +217,7 @@ class NoteBlock(Block):
     def resize(self, width: int) -> None:
         room = text_width(width)
         self._lines = [
-            piece
-            for line in self._text.split("\n")
-            for piece in (textwrap.wrap(line, room) or [""])
+            piece for line in self._text.split("\n") for piece in (textwrap.wrap(line, room) or [""])
         ]
         self.version += 1
         self.height = len(self._lines) + 1

@@ -18,6 +18,9 @@ from ds4chat.engine.events import Load
 from ds4chat.engine.opening import open_session
 from ds4chat.settings.paths import state_file
 
+# Engines in processes of their own, or whole conversations by each drafter.
+pytestmark = pytest.mark.slow
+
 PROSE = " the old mill turns and the young man at the door looks up to the red sky" * 40
 KINDS = {
     "full": "llama-random",

@@ -14,6 +14,9 @@ from kits.engine import load_of, opened
 
 import ds4chat as package
 
+# Engines in processes of their own, or whole conversations by each drafter.
+pytestmark = pytest.mark.slow
+
 SOURCES = sorted(Path(package.__file__).parent.rglob("*.py"))
 LLAMA = Path(package.__file__).parent / "engine" / "llama.py"
 

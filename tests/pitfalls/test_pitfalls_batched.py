@@ -12,6 +12,9 @@ from kits.command_line import Ran, ds4chat
 from ds4chat.commands import chat
 from ds4chat.engine.batched import DEFAULT_CTX
 
+# Engines in processes of their own, or whole conversations by each drafter.
+pytestmark = pytest.mark.slow
+
 # Replies of different lengths and ends: stopped, cut characters, and as long as the budget.
 PROMPTS = (
     " end now",

@@ -10,6 +10,9 @@ import tiny
 from kits.command_line import Ran, ds4chat
 from kits.engine import END_NOW
 
+# Engines in processes of their own, or whole conversations by each drafter.
+pytestmark = pytest.mark.slow
+
 PLAIN = tiny.reply(tiny.encode(END_NOW)[-1], 41)
 
 

@@ -25,6 +25,9 @@ from ds4chat.tui.settings.screen import SettingsScreen
 from ds4chat.tui.settings.theme_picker import ThemePicker
 from ds4chat.tui.themes import load_themes
 
+# Pictures of whole screens; what they show is tested without them, too.
+pytestmark = pytest.mark.slow
+
 WIDE_DOCK = 50
 
 Scene = Callable[[Pilot], Awaitable[None]]

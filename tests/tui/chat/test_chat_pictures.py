@@ -15,6 +15,9 @@ from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.chat.screen import ChatScreen
 
+# Pictures of whole screens; what they show is tested without them, too.
+pytestmark = pytest.mark.slow
+
 ANSWER = """# Speculative decoding
 
 A **small** model *drafts*, the `target` judges:

@@ -17,6 +17,9 @@ from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.settings.screen import SettingsScreen
 from ds4chat.tui.settings.theme_picker import ThemePicker
 
+# A chat is opened for each case.
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Case:

@@ -14,6 +14,9 @@ from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.transcript.blocks import ReplyBlock, UserBlock
 
+# A chat is opened for each case.
+pytestmark = pytest.mark.slow
+
 FENCE = [
     "Here",
     ":\n\n",

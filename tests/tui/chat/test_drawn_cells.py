@@ -19,6 +19,9 @@ from ds4chat.engine.events import Generate, Prefill
 from ds4chat.tui.kit.compositor import FrugalCompositor, runs_of
 from ds4chat.tui.kit.scrolling import EdgeScrollBar
 
+# Whole sessions are drawn twice, as they are and by Textual alone.
+pytestmark = pytest.mark.slow
+
 SIZES = [(80, 24), (150, 45)]
 IDLE_MOVE = re.compile(r"\x1b\[\d+;\d+H(?=\x1b\[\d+;\d+H|\n|$)")
 """A move of the terminal's cursor after which nothing is written."""

@@ -15,6 +15,9 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.chat.status_line import Status, status_lines
 from ds4chat.tui.controller import EngineProgress
 
+# A chat is opened for each case.
+pytestmark = pytest.mark.slow
+
 LONG = (
     "the support file pairs with another model, whose width is 4096 where this one has 576: /mtp chooses one."
 )

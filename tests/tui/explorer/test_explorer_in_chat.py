@@ -18,6 +18,9 @@ from ds4chat.tui.app import ChatApp
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.help.screen import collect_keys
 
+# A chat is opened for each case.
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def chat() -> AsyncIterator[tuple[ChatApp, Pilot[int], ReplayEngine]]:

@@ -14,6 +14,9 @@ from textual.widgets import Input
 from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer.source import Source, SourceError
 
+# Pictures of whole screens; what they show is tested without them, too.
+pytestmark = pytest.mark.slow
+
 Scene = Callable[[Pilot[None]], Awaitable[None]]
 
 

@@ -17,6 +17,9 @@ from ds4chat.store import Store, open_store
 from ds4chat.tui.history import screen as history
 from ds4chat.tui.history.screen import HistoryScreen
 
+# Pictures of whole screens; what they show is tested without them, too.
+pytestmark = pytest.mark.slow
+
 SIZES = ((80, 24), (140, 45))
 NOON = datetime(2026, 6, 15, 12).timestamp()
 

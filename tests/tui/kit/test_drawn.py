@@ -19,6 +19,9 @@ from ds4chat.tui.explorer.views import ViewBar
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.panels.panel import PanelTitle
 
+# A chat is opened for each case.
+pytestmark = pytest.mark.slow
+
 WIDE = (120, 60)
 
 

@@ -90,11 +90,11 @@ class Engine:
             command = self._next(session)
             if isinstance(command, Quit):
                 if session:
-                    session.keep(self._hurried)
+                    session.keep(self._interrupted)
                 return
             if isinstance(command, Load):
                 if session:
-                    session.keep(self._hurried)
+                    session.keep(self._interrupted)
                     session.close()
                     session = None
                 self._loading = True
@@ -133,14 +133,14 @@ class Engine:
         conversation's state is kept."""
         if session:
             if self._queue.empty():
-                session.measure(self._hurried)
+                session.measure(self._interrupted)
             try:
                 return self._queue.get(timeout=IDLE_S)
             except queue.Empty:
-                session.keep(self._hurried)
+                session.keep(self._interrupted)
         return self._queue.get()
 
-    def _hurried(self) -> bool:
+    def _interrupted(self) -> bool:
         """The client waits for the answer to a command or, after a Quit, has waited for most of its time."""
         if self._keep_until is not None:
             return time.monotonic() > self._keep_until

@@ -151,7 +151,7 @@ class AutoDepth:
         """Tokens since the last draft that was verified."""
         self._confident = False
         """The drafter says how sure it is."""
-        self._sure: list[tuple[float, float]] = []
+        self._expected: list[tuple[float, float]] = []
         """Of the drafts of this step, the drafter's probability and the acceptance expected of it."""
         self._rates: list[float] = []
         self._rate = 0.0
@@ -179,14 +179,14 @@ class AutoDepth:
 
     def choose(self, limit: int, behind: int = 0) -> int:
         """The depth with the best expected speed among those whose loss the ledger affords."""
-        self._sure.clear()
+        self._expected.clear()
         self._behind = behind
         self._calls = self._depth = 0
         if self.table is None:
             return 0
         limit = min(limit, self.max_depth, self.table.depth)
         if limit > 0:
-            if self._asking:
+            if self._drafts_always:
                 self._rate = 1 / self.table.plain_ms
                 self._depth = limit
             elif self._running:
@@ -202,13 +202,13 @@ class AutoDepth:
         if draft_prob is None:
             return True
         self._confident = True
-        sure = self._calibration.rate(draft_prob)
+        rate = self._calibration.rate(draft_prob)
         renewing = position == 1 and self._without >= self.RENEWED
-        if not (self._trying or renewing or self._pays(position, sure)):
+        if not (self._trying or renewing or self._pays(position, rate)):
             self._drops += 1
-            if self._asking or self._drops % self.CHECK:
+            if self._drafts_always or self._drops % self.CHECK:
                 return False
-        self._sure.append((draft_prob, sure))
+        self._expected.append((draft_prob, rate))
         return True
 
     def observe(self, step: StepCost) -> None:
@@ -241,7 +241,7 @@ class AutoDepth:
             return
         if self._acceptance.add(step.judged, step.accepted) and self._running:
             self._calibration = Calibration()
-        for i, (prob, _) in enumerate(self._sure[: step.judged]):
+        for i, (prob, _) in enumerate(self._expected[: step.judged]):
             self._calibration.add(prob, i < step.accepted)
         self._tried += 1
         self._trying = max(0, self._trying - 1)
@@ -249,7 +249,7 @@ class AutoDepth:
     # -- inside
 
     @property
-    def _asking(self) -> bool:
+    def _drafts_always(self) -> bool:
         """The drafter says how sure it is and costs next to nothing, so it can be asked in every step."""
         assert self.table is not None
         return self._confident and self.table.draft[1] <= self.FREE_DRAFT * self.table.plain_ms
@@ -276,7 +276,7 @@ class AutoDepth:
             losses = 0.01
             for accepted in range(min(math.ceil(cost) - 1, depth)):
                 losses += (passed[accepted] - passed[accepted + 1]) * (cost - accepted - 1) ** 2
-            left = room - self._way_ms(depth) / plain
+            left = room - self._round_trip_ms(depth) / plain
             gain *= 1 - math.exp(-self.CARE * (tokens - cost) * left / losses)
             if gain > best:
                 best, found = gain, depth
@@ -286,9 +286,9 @@ class AutoDepth:
         """Plain steps lost when so many steps of this depth fail entirely, with the way there and back."""
         table = self.table
         assert table is not None
-        return (steps * table.step_ms(depth) + self._way_ms(depth)) / table.plain_ms - steps
+        return (steps * table.step_ms(depth) + self._round_trip_ms(depth)) / table.plain_ms - steps
 
-    def _way_ms(self, depth: int) -> float:
+    def _round_trip_ms(self, depth: int) -> float:
         """What the way to this depth and back to plain decoding costs."""
         table = self.table
         assert table is not None
@@ -340,16 +340,16 @@ class AutoDepth:
         self._wake = self._ledger.tokens + min(self.FIRST_REST << self._failed, self.LONGEST_REST)
         self._failed += 1
 
-    def _pays(self, position: int, sure: float) -> bool:
+    def _pays(self, position: int, rate: float) -> bool:
         """Whether this draft, with the best continuation behind it, is expected to bring the tokens that its
         time would bring otherwise."""
         table = self.table
         assert table is not None
-        asking = self._asking
+        always = self._drafts_always
         before = table.step_ms(position - 1, position) + self._price(position - 1)
-        gain, expected = 0.0, math.prod(known for _, known in self._sure)
+        gain, expected = 0.0, math.prod(known for _, known in self._expected)
         for depth in range(position, self._depth + 1):
-            expected *= sure if asking or depth == position else self._rates[depth - 1]
+            expected *= rate if always or depth == position else self._rates[depth - 1]
             gain += expected
             ms = table.step_ms(depth) + self._price(depth) - before
             if gain > self._rate * ms and self._worst(depth) <= self._ledger.room:
@@ -360,6 +360,6 @@ class AutoDepth:
         """What verifying so many drafts costs on account of the size of the batch: the way there, and back
         to the size of a whole draft or of none."""
         assert self.table is not None
-        usual = 1 if self._asking else self._depth + 1
+        usual = 1 if self._drafts_always else self._depth + 1
         there = self.table.change_ms(self._same if drafts + 1 == self._rows else 0)
         return there + (self.table.change_ms() if drafts + 1 != usual else 0.0)

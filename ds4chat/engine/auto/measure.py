@@ -36,11 +36,11 @@ def measure_costs(
     drafter: Drafter,
     tokens: list[int],
     last: int,
-    hurried: Callable[[], bool],
+    interrupted: Callable[[], bool],
     budget_s: float,
 ) -> CostTable | None:
     """The costs after ``tokens``, which both caches hold, and to which what is decoded is added; None where
-    ``hurried`` said in time that it has to wait. Raises LlamaError.
+    ``interrupted`` said in time that it has to wait. Raises LlamaError.
 
     ``budget_s``: seconds after which no further depth is begun.
     """
@@ -55,7 +55,7 @@ def measure_costs(
             continue
         taken: list[float] = []
         for _ in range(STEPS):
-            if hurried():
+            if interrupted():
                 return None
             drafted, drafting, verifying, rest = _step(target, drafter, tokens, last, depth)
             taken.append(verifying)
@@ -69,7 +69,7 @@ def measure_costs(
         return None
     changes: list[list[float]] = []
     for number in range(CHANGES):
-        if hurried():
+        if interrupted():
             return None
         depth = number % 2
         took = [_step(target, drafter, tokens, last, depth)[2] for _ in range(2)]
@@ -77,7 +77,7 @@ def measure_costs(
     catch_up = 0.0
     for _ in range(2):  # a GPU loads what so many tokens need when they come for the first time
         for _ in range(BEHIND // MAX_DEPTH):
-            if hurried():
+            if interrupted():
                 return None
             # A step that drafted elsewhere, and failed at its last draft.
             rows = [last] * (MAX_DEPTH + 1)

@@ -303,12 +303,13 @@ def chat(runs: int) -> None:
     for size in ((45, 150), (24, 80)):
         ratios = []
         for _ in range(runs):
-            child = _chat("-n", "300", size=size)
+            child = _chat("-n", "300", "--end-loops", "off", size=size)
             _search(child, r"ready")
             child.send(f"{PROMPT}\r")
-            found = _search(child, r"\d+ tokens · ([\d.]+) tok/s")
+            found = _search(child, r"\d+ tokens · (?:repeats[^·]+· )?([\d.]+) tok/s")
             child.close(force=True)
             command = [sys.executable, "-m", "ds4chat", "--demo", "-p", PROMPT, "-n", "300", "--json"]
+            command += ["--end-loops", "off"]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             ratios.append(float(found[1]) / json.loads(done.stdout)["stats"]["decode_tokens_per_s"])
         print(

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from ds4chat.engine.auto.controller import DepthController, FixedDepth, StepCost
 from ds4chat.engine.auto.costs import CostTable
-from ds4chat.engine.drafters.base import STEP
-from ds4chat.engine.drafters.hidden import FLUSH, WINDOW
+from ds4chat.engine.drafters.hidden import caught_up_before
 
 REGIONS: dict[str, Callable[[int], float]] = {
     "0.50": lambda token: 0.5,
@@ -50,6 +49,7 @@ class Machine:
         )
 
 
+_Q4_K = (3.4, 4.02, 4.58, 5.33, 5.95, 6.6, 7.33, 7.96, 7.1, 7.3, 7.5, 7.7, 7.9, 8.1, 8.3, 8.5, 8.6)
 _GPU_DRAFT = (0.95, 1.6, 2.2, 2.72, 3.2, 3.63, 4.1, 4.6, 5.1, 5.6, 6.1, 6.6, 7.1, 7.6, 8.1, 8.6)
 MACHINES = {
     "F16": Machine(
@@ -57,16 +57,8 @@ MACHINES = {
         _GPU_DRAFT,
         change=(1.2, 1.6),
     ),
-    "Q4_K": Machine(
-        (3.4, 4.02, 4.58, 5.33, 5.95, 6.6, 7.33, 7.96, 7.1, 7.3, 7.5, 7.7, 7.9, 8.1, 8.3, 8.5, 8.6),
-        _GPU_DRAFT,
-        change=(1.2, 1.6),
-    ),
-    "Q4_K, dear changes": Machine(
-        (3.4, 4.02, 4.58, 5.33, 5.95, 6.6, 7.33, 7.96, 7.1, 7.3, 7.5, 7.7, 7.9, 8.1, 8.3, 8.5, 8.6),
-        _GPU_DRAFT,
-        change=(1.3, 4.5),
-    ),
+    "Q4_K": Machine(_Q4_K, _GPU_DRAFT, change=(1.2, 1.6)),
+    "Q4_K, dear changes": Machine(_Q4_K, _GPU_DRAFT, change=(1.3, 4.5)),
     "two cores": Machine(
         tuple(8.0 * (1 + 0.25 * k if k < 9 else 3.25 + 0.22 * (k - 9)) for k in range(17)),
         tuple(0.6 * k for k in range(1, 17)),
@@ -100,7 +92,7 @@ class World:
         controller.begin()
         while at < tokens:
             limit = min(tokens - at - 1, 16)
-            lag = min(-(-behind // FLUSH) * FLUSH, WINDOW) if behind > STEP else 0
+            lag = caught_up_before(behind)
             depth = controller.choose(limit, lag) if limit else 0
             drafted, accepted, calls, alive = 0, 0, 0, True
             rate = right(at)

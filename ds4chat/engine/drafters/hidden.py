@@ -134,8 +134,7 @@ class HiddenDrafter(ABC):
         return draft
 
     def behind(self, n: int) -> int:
-        lacking = n - max(self._known, self.shift)
-        return min(-(-lacking // FLUSH) * FLUSH, WINDOW) if lacking > STEP else 0
+        return caught_up_before(n - max(self._known, self.shift))
 
     def state(self) -> DrafterState:
         # A cell of a token that was sampled and never committed is no part of the conversation.
@@ -219,6 +218,12 @@ class HiddenDrafter(ABC):
     def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
         """Put cells of committed tokens into the cache, from ``cell`` on."""
         self._context.decode(tokens, cell, embd=features, outputs="none")
+
+
+def caught_up_before(lacking: int) -> int:
+    """Tokens that get cells before the next draft where so many lack theirs: whole batches, WINDOW at most;
+    0 where they go along with the draft."""
+    return min(-(-lacking // FLUSH) * FLUSH, WINDOW) if lacking > STEP else 0
 
 
 def _places(begin: int, end: int) -> list[int]:

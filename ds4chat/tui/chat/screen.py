@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from time import monotonic
 from typing import ClassVar, Protocol
 
@@ -13,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
 from ds4chat.engine.events import Tuning
+from ds4chat.engine.machine import cores
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
@@ -198,7 +198,7 @@ class ChatScreen(ReadingScreen):
         """Poll again soon while events are expected."""
         if self._timer is None and self.chat.busy:
             loaded = self.chat.loaded
-            self._pace.crowded = loaded is None or loaded.threads >= (os.cpu_count() or 1)
+            self._pace.crowded = loaded is None or loaded.threads >= cores()
             self._timer = self.set_timer(self._pace.wait(), self._frame_due)
 
     def _frame_due(self) -> None:

@@ -32,7 +32,6 @@ OFF = ("off", "false", "no", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BEYOND = 10**20
 """Used for numbers with more digits than Python converts: out of every range."""
-_SHOWN = 60
 
 
 class SettingError(ValueError):

@@ -412,7 +412,7 @@ def run_each(settings: Settings, options: OneShotOptions, load: Load) -> int:
 
 
 def _show(number: int, printer: Printer, options: OneShotOptions, off_reason: str = "") -> None:
-    """One answer of several on stdout, and what is to be said about it on stderr."""
+    """Print one answer of several on stdout, and its problems on stderr."""
     assert printer.ended is not None
     if printer.ended.detail:
         say(f"prompt {number}: {printer.ended.detail}")

@@ -32,7 +32,7 @@ class Crowding:
         self._since = (0.0, 0.0)
 
     def notice(self, event: Event) -> Notice | None:
-        """What is to be said after this event, once for each load; None mostly."""
+        """A warning after this event, once for each load; None in most cases."""
         if isinstance(event, Loaded):
             self._threads = event.threads if event.device == "CPU" and event.server is None else 0
         if not isinstance(event, Step) or not self._threads:

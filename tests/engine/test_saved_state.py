@@ -461,7 +461,7 @@ def test_a_state_of_a_deleted_conversation_is_not_written_any_more(tiny_dir: Pat
         bench.session.keep()
         bench.session.keep()
         assert list((home / "states").iterdir()) == []
-        # The next conversation is kept as ever.
+        # The next conversation is kept as usual.
         bench.ask(" sea" * 600, 20, conversation=2)
         bench.session.keep()
         assert files(home) == [state_file(2)]

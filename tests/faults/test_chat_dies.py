@@ -74,7 +74,7 @@ def test_killed_in_a_reply_it_keeps_what_it_wrote_and_leaves_no_engine(
 def test_told_to_leave_it_keeps_the_reply_and_gives_the_terminal_back(
     victim: Callable[..., Victim], home: Path, tmp_path: Path, number: signal.Signals, way: str
 ) -> None:
-    """By force: as where the way out in order takes too long, here because its patience is none at all."""
+    """By force: as where leaving in order takes too long, here because it does not wait at all."""
     seconds = 0.0 if way == "by force" else 60.0
     (tmp_path / "sitecustomize.py").write_text(
         f"from ds4chat.tui import app\napp.LEAVE_SECONDS = {seconds}\n"

@@ -361,7 +361,6 @@ class _Opening:
             n_layer=model.n_layer,
             n_embd=model.n_embd,
             n_vocab=model.n_vocab,
-            has_template=bool(model.chat_template),
             sampling=tuple(sampling_of(self._header).items()),
         )
 

@@ -23,19 +23,9 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.loops import LoopDetector, identity
 
-OUTCOMES: tuple[Outcome, ...] = (
-    "full",
-    "partial",
-    "miss",
-    "gated",
-    "plain",
-    "fallback",
-    "unknown",
-)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Phase = Literal["draft", "verify", "accept", "rollback", "other", "total"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-
-
 NonNegative = Annotated[float, Meta(ge=0)]
 
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine.events import Generate, Message
-from ds4chat.engine.llama import Model, builtin_templates
+from ds4chat.engine.events import Ended, Generate, Message, refused
+from ds4chat.engine.llama import Model, TooLongError, builtin_templates
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
 from ds4chat.engine.thinking import (
     TAGS,
@@ -101,14 +101,16 @@ class Prompter:
         self._structural = {source[start:end] for start, end in self._specials.spans(source)}
 
     def of(self, request: Generate) -> Prompt:
-        """Tokens of a request: its raw prompt, or its messages; at least one. Raises PromptError,
-        LlamaError."""
+        """The prompt of a request, raw or of its messages, with one token at least and room for another.
+        Raises PromptError, LlamaError."""
         if request.prompt is not None:
             prompt = self.raw(request.prompt)
         else:
             prompt = self.chat(request.messages, think=request.think)
         if not prompt.tokens:
             raise PromptError("The prompt is empty. Write something to answer.")
+        if len(prompt.tokens) >= self._model.room > 0:
+            raise TooLongError(str(len(prompt.tokens)), self._model.room)
         return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
@@ -414,6 +416,11 @@ def named_template(name: str) -> Template | None:
             f"The chat template {one_line(name)} cannot be used: {_short(error)}. Correct it, or name "
             "another file."
         ) from None
+
+
+def refusal(request: Generate, error: Exception) -> Ended:
+    """The end of a reply whose prompt could not be made, by the error that ``Prompter.of`` raised."""
+    return refused(request.reply, str(error), "context" if isinstance(error, TooLongError) else "error")
 
 
 def _short(error: TemplateError) -> str:

@@ -23,7 +23,6 @@ and then fewer tokens are committed.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,11 +37,8 @@ from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter, Policy
 from ds4chat.engine.events import (
-    CONTEXT_LENGTH,
     Emit,
-    Ended,
     Event,
-    FinishReason,
     Generate,
     Notice,
     Outcome,
@@ -51,13 +47,12 @@ from ds4chat.engine.events import (
     SpeculationOff,
     Step,
     Tuning,
-    refused,
     uncompared,
 )
-from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError, TooLongError
+from ds4chat.engine.llama import BadRowError, Context, DecodeError, LlamaError
 from ds4chat.engine.measure import BUDGET_S
-from ds4chat.engine.prompting import Prompt, Prompter, PromptError
-from ds4chat.engine.replay import Finished, compare
+from ds4chat.engine.prompting import Prompter, PromptError, refusal
+from ds4chat.engine.replay import compare, compared
 from ds4chat.engine.reply import Generation, TargetRows
 from ds4chat.engine.saved_state import SavedStates
 
@@ -119,7 +114,7 @@ class Session:
         self._judged = 0
         self._accepted = 0
         self._failures = 0
-        self._last: Finished | None = None
+        self._last: Generation | None = None
 
     # ---------------------------------------------------------------------------------- a reply
 
@@ -128,12 +123,15 @@ class Session:
         if control.tuning.depth == "auto":
             self.measure(lambda: control.cancelled, BUDGET_S)
         started = time.perf_counter()
-        prompt = self._prompt(request, emit)
-        if prompt is None:
+        try:
+            prompt = self.prompter.of(request)
+        except (PromptError, LlamaError) as error:
+            emit(refusal(request, error))
             return
-        tuning = control.tuning  # the request's may have been changed while it waited
-        seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        reply = Generation(request, prompt, self.target.model, tuning, seed)
+        for note in prompt.notes:
+            emit(Notice("info", note))
+        # The request's tuning may have been changed while it waited.
+        reply = Generation(request, prompt, self.target.model, control.tuning)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
@@ -170,47 +168,16 @@ class Session:
             self._costs.save()
             self._auto_ran = False
         if not request.trial:
-            self._last = Finished(
-                request,
-                prompt,
-                tuple(reply.ids),
-                reply.end_token,
-                seed,
-                tuning,
-                reply.lossy,
-                reply.resampled,
-            )
+            self._last = reply
         emit(
-            Ended(
-                reply=request.reply,
-                finish_reason=reply.finish or "error",
-                detail=reply.detail,
-                prompt_tokens=len(prompt.tokens),
+            reply.ended(
                 reused_tokens=reused,
                 prefill_ms=prefill_ms,
                 decode_ms=decode_ms,
                 first_token_ms=first_ms,
                 context_used=len(self.tokens),
-                seed=seed,
-                **reply.tails(),
             )
         )
-
-    def _prompt(self, request: Generate, emit: Emit) -> Prompt | None:
-        """The request's prompt; None where there is none that fits the context, and an Ended says why."""
-        try:
-            prompt = self.prompter.of(request)
-        except (PromptError, LlamaError) as error:
-            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
-            emit(refused(request.reply, str(error), reason))
-            return None
-        for note in prompt.notes:
-            emit(Notice("info", note))
-        if len(prompt.tokens) >= self.n_ctx:
-            why = f"The prompt has {len(prompt.tokens)} tokens and the context holds {self.n_ctx}."
-            emit(refused(request.reply, f"{why} Shorten it, or raise {CONTEXT_LENGTH}.", "context"))
-            return None
-        return prompt
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
         """Decode the last reply again without drafts and emit a Replayed, which says why where it could not
@@ -221,13 +188,13 @@ class Session:
             emit(uncompared(reply, why))
             return
         prompt = last.prompt.tokens[:-1]
-        total = len(prompt) + len(last.compared)
+        total = len(prompt) + len(compared(last))
         started = time.perf_counter()
 
         def read(event: Event) -> None:
             emit(replace(event, total=total) if isinstance(event, Prefill) else event)
 
-        def compared(n: int) -> None:
+        def progress(n: int) -> None:
             if n % PREFILL_CHUNK == 0:
                 emit(Prefill(reply, len(prompt) + n, total, 0, _ms_since(started)))
 
@@ -236,7 +203,7 @@ class Session:
             self.reset()
             self._read(prompt, reply, control, read)
             if not control.cancelled:
-                answer = compare(self.target, last, lambda: control.cancelled, compared)
+                answer = compare(self.target, last, lambda: control.cancelled, progress)
         except LlamaError as error:
             answer = uncompared(reply, f"The check failed: {error} Reload the model and try again.")
         finally:
@@ -396,7 +363,7 @@ class Session:
         cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(tokens))
         controller.observe(cost)
         wrong = failed or not rolled_back
-        baseline = self._plain.took(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
+        baseline = self._plain.add(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())
         return Step(
             reply=reply.request.reply,

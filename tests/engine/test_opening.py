@@ -124,7 +124,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
     with pytest.raises(LoadError) as failed:
         open_session(load, quiet, forgiving=False)
     assert str(failed.value).endswith(
-        ". Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
+        ". Switch flash attention on (-fa on), or choose a V cache that is not quantised (-ctv f16)."
     )
 
 
@@ -133,7 +133,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
     [
         (
             "K cache type q4_0 with block size 32 does not divide n_embd_head_k=80",
-            "Take a cache type that suits the model (-ctk f16 -ctv f16).",
+            "Choose a cache type that suits the model (-ctk f16 -ctv f16).",
         ),
         (
             "failed to initialize the context: std::bad_alloc",

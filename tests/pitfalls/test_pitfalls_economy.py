@@ -68,9 +68,9 @@ def test_auto_keeps_a_drafter_that_pays(
 def test_the_summary_holds_the_speed_against_plain_decoding() -> None:
     """Pitfall 1: 30 tokens in 300 ms are 100 a second; 8 ms a plain token are 125: slower, and it shows."""
     stats = Stats(steps=20, drafted=40, judged=30, accepted=10, emitted=30, decode_ms=300.0)
-    stats.plain.add(index=0, rows=1, tokens=1, total_ms=8.0, draft_ms=0.0, is_pass=True)
-    for index in range(1, 30):
-        stats.plain.add(index=index, rows=3, tokens=1, total_ms=292 / 29, draft_ms=0.0, is_pass=False)
+    stats.plain.add(rows=1, tokens=1, total_ms=8.0, draft_ms=0.0, is_pass=True)
+    for _ in range(1, 30):
+        stats.plain.add(rows=3, tokens=1, total_ms=292 / 29, draft_ms=0.0, is_pass=False)
     assert "decode_tokens_per_s=100.00 plain_tokens_per_s=125.00 plain_passes=1 speedup=0.800" in "\n".join(
         summary_lines(stats)
     )

@@ -23,7 +23,7 @@ from ds4chat.engine.events import (
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Model, Sampler
 from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.engine.prompting import Prompt
-from ds4chat.engine.thinking import ReplyText
+from ds4chat.engine.reply_text import ReplyText
 
 
 class TargetRows:
@@ -141,7 +141,7 @@ class Generation:
 
     def retune(self, tuning: Tuning, committed: Sequence[int]) -> None:
         """Apply changed sampling settings; the rest of a Tuning is read by each step."""
-        if _sampling(tuning) != _sampling(self._tuning):
+        if tuning is not self._tuning and _sampling(tuning) != _sampling(self._tuning):
             self.resampled = True
             if self._sampler:
                 self._sampler.close()

@@ -36,7 +36,7 @@ def end_after(bench: Bench, tokens: int, depth: int) -> None:
         at = committed + 1 - start
         return stream[at : at + room]
 
-    bench.session.drafter = Scripted(depth, plan)
+    bench.session.caches.drafter = Scripted(depth, plan)
 
 
 @pytest.mark.parametrize("tokens", [4, 5, 6])

@@ -85,7 +85,7 @@ def restored(answer: Answer) -> int:
 
 
 def drafter_state(bench: Bench) -> DrafterState | None:
-    drafter = bench.session.drafter
+    drafter = bench.session.caches.drafter
     return drafter.state() if isinstance(drafter, Stateful) else None
 
 
@@ -113,7 +113,7 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
     with chat(load) as bench:
         first = bench.ask(prompt, n, depth=depth, ignore_eos=True)
         bench.session.keep()
-        target, tokens = bytes(bench.session.target.save_state()), list(bench.session.tokens)
+        target, tokens = bytes(bench.session.caches.target.save_state()), list(bench.session.caches.tokens)
         drafter = drafter_state(bench)
         prompt += (first.text if n > 1 else "") + " the old hut"
         within = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
@@ -124,11 +124,13 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
         ids = session.prompter.raw(prompt).tokens
         assert ids[: len(tokens)] == tokens
         assert session._states is not None
-        found = session._states.restore(
-            1, session.target, session.drafter, session.tokens, ids[:-1], whole=session.rollback != "kv"
+        found = session._states.restore(1, session.caches, ids[:-1])
+        assert (found, session.caches.tokens, session.caches.target.used) == (
+            len(tokens),
+            tokens,
+            len(tokens),
         )
-        assert (found, session.tokens, session.target.used) == (len(tokens), tokens, len(tokens))
-        assert bytes(session.target.save_state()) == target
+        assert bytes(session.caches.target.save_state()) == target
         assert same(drafter_state(bench), drafter)
     with chat(load) as bench:
         resumed = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
@@ -152,7 +154,7 @@ def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
     with chat(load) as bench:
         first = bench.ask(prompt, 24, depth=2)
         bench.session.keep()
-        tokens = list(bench.session.tokens)
+        tokens = list(bench.session.caches.tokens)
         prompt += first.text
         within = bench.ask(prompt, 24, depth=2)
     with chat(load) as bench:
@@ -263,12 +265,12 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(
     load = load_named(tiny_dir, "llama-draft")
     write = saved_state.SavedStates._write
 
-    def swapped(self, path, target, drafter, tokens, interrupted):  # type: ignore[no-untyped-def]
-        state = drafter.state()
-        monkeypatch.setattr(drafter, "state", lambda: replace(state, cache=b"rubbish" * 99), raising=False)
+    def swapped(self, path, caches, interrupted):  # type: ignore[no-untyped-def]
+        state = replace(caches.drafter.state(), cache=b"rubbish" * 99)
+        monkeypatch.setattr(caches.drafter, "state", lambda: state, raising=False)
         if fails == "target":
-            monkeypatch.setattr(target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
-        return write(self, path, target, drafter, tokens, interrupted)
+            monkeypatch.setattr(caches.target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
+        return write(self, path, caches, interrupted)
 
     monkeypatch.setattr(saved_state.SavedStates, "_write", swapped)
     saved(load, home)
@@ -368,7 +370,9 @@ def test_a_conversation_has_one_file_and_the_oldest_go(
         (first,) = files(home)
         content = first.read_bytes()
         bench.session.keep()  # nothing new
-        bench.ask(STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red", 5, conversation=7)
+        bench.ask(
+            STORY + " end now" + tiny.text(bench.session.caches.tokens[-4:]) + " red", 5, conversation=7
+        )
         bench.session.keep()
         assert [path.name for path in files(home)] == ["7.state"]
         assert first.read_bytes() != content
@@ -521,7 +525,7 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
     with chat(load) as bench:
         bench.ask(STORY + " end now", 5)
         bench.session.keep()
-        prompt = STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red"
+        prompt = STORY + " end now" + tiny.text(bench.session.caches.tokens[-4:]) + " red"
         bench.ask(prompt, 5)
         if fails:
             with monkeypatch.context() as patch:
@@ -534,7 +538,7 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
             left = iter([False] * looks)
             bench.session.keep(lambda left=left: next(left, True))  # type: ignore[misc]
             assert state_file(1).read_bytes() == (before if not looks else b"")
-        tokens = list(bench.session.tokens)
+        tokens = list(bench.session.caches.tokens)
         bench.session.keep()
         assert files(home) == [state_file(1)]
     with chat(load) as bench:

@@ -76,7 +76,7 @@ def test_replies_that_end_inside_a_block(tiny_dir: Path, name: str, prompt: str)
             assert got.counts == (hand.steps, hand.drafted, hand.judged, hand.accepted)
             assert got.ended.finish_reason == "stop"
             # The next turn starts from a cache that is cut to the last token that counts.
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
             assert bench.ask(f"{prompt} end now", 12, depth=depth).ids == tiny.reply(
                 tiny.encode(" now")[-1], 12
             )
@@ -184,7 +184,7 @@ def test_a_cancel_at_any_phase_leaves_both_caches_usable(
             got = _cancelled_inside(bench, phase, depth, monkeypatch)
         assert got.ended.finish_reason == "cancelled"
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)[: len(got.ids)]
-        assert bench.session.target.used == len(bench.session.tokens)
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens)
         monkeypatch.undo()
         after = bench.ask(" end now", 40, depth=depth)
         hand = tiny.simulate(tiny.encode(" end now"), 40, depth, name)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def _cancelled_inside(bench: Bench, phase: str, depth: int, monkeypatch: pytest.
     calls = {"n": 0}
 
     def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-        mine = (self is bench.session.target) == (phase == "verify")
+        mine = (self is bench.session.caches.target) == (phase == "verify")
         if seen and mine and more.get("outputs", "all") != "none":
             calls["n"] += 1
             if calls["n"] == 4:
@@ -244,7 +244,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
             real = Context.decode
 
             def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                if self is bench.session.target and more.get("outputs") == "all" and control_of:  # noqa: B023
+                if self is bench.session.caches.target and more.get("outputs") == "all" and control_of:  # noqa: B023
                     verified["n"] += 1  # noqa: B023
                     if verified["n"] == 2:  # noqa: B023
                         control_of[0].cancel()  # noqa: B023
@@ -260,7 +260,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
                 )
             # One token of the first step (a miss), and the block of four or nothing of it.
             assert len(got.ids) == emitted
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
             assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
@@ -384,7 +384,7 @@ def test_a_refused_rollback_is_made_good_by_decoding_again(
         real, refused = Context.remove_from, {"n": 0}
 
         def remove_from(self: Context, pos: int, seq: int = 0) -> bool:
-            if self is bench.session.target and refused["n"] < 3:
+            if self is bench.session.caches.target and refused["n"] < 3:
                 refused["n"] += 1
                 return False
             return real(self, pos, seq)
@@ -405,7 +405,7 @@ def test_drafts_that_never_hit_switch_speculation_off(tiny_dir: Path) -> None:
         assert got.stats.judged == 64
         (off,) = [e for e in got.events if isinstance(e, SpeculationOff)]
         assert "made for another model" in off.reason
-        assert bench.session.drafter is None
+        assert bench.session.caches.drafter is None
         assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
@@ -425,7 +425,7 @@ def test_stop_strings_are_tested_token_by_token(tiny_dir: Path) -> None:
             got = bench.ask(depth=depth, stop=(stop,))
             assert got.text == whole[: whole.find(stop)]
             assert got.ended.finish_reason == "stop"
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
 
 
 def test_ignore_eos_goes_on_past_the_end(tiny_dir: Path) -> None:

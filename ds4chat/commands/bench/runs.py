@@ -458,9 +458,9 @@ def verify_cost(
 def _timed_decode(session: Session, tokens: Sequence[int], most: int) -> Callable[[int], float]:
     """A function that decodes this many rows, at most ``most``, and gives the milliseconds, always upon the
     same cache."""
-    target = session.target
+    target = session.caches.target
     text = [tokens[i % len(tokens)] for i in range(PAST + most)]
-    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + most else 0
+    past = PAST if session.caches.rollback == "kv" and session.n_ctx > PAST + most else 0
     session.reset()
     if past:
         target.decode(text[:past], 0, outputs="none")

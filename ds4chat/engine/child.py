@@ -31,18 +31,15 @@ from ds4chat.engine.events import (
     Load,
     LoadError,
     LoadFailed,
-    ProtocolError,
     Quit,
     Replay,
     Retune,
     Tuning,
-    decode_command,
-    encode,
-    read_frame,
     refused,
     uncompared,
 )
 from ds4chat.engine.sessions import AnySession, open_session
+from ds4chat.engine.wire import ProtocolError, decode_command, encode, read_frame
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
 

@@ -17,25 +17,14 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from ds4chat.engine.events import (
-    Command,
-    Ended,
-    EngineDied,
-    Event,
-    Generate,
-    Load,
-    LoadFailed,
-    Notice,
-    ProtocolError,
-    Quit,
-    decode_event,
-    encode,
-    read_frame,
-)
+from ds4chat.engine.events import Command, Ended, EngineDied, Event, Generate, Load, LoadFailed, Notice, Quit
 from ds4chat.engine.rpc import lost
+from ds4chat.engine.wire import ProtocolError, decode_event, encode, read_frame
 from ds4chat.files import open_to_append
+
+Kind = TypeVar("Kind", bound=Event)
 
 LOG_TAIL = 20
 """Lines of the log that come with an EngineDied."""
@@ -119,7 +108,7 @@ class EngineClient:
             events.append(self._events.popleft())
         return events
 
-    def wait_for(self, kind: type[Event], seconds: float) -> tuple[Event | None, list[Event]]:
+    def wait_for(self, kind: type[Kind], seconds: float) -> tuple[Kind | None, list[Event]]:
         """The next event of a kind, and all events up to it; later ones stay for the next call.
 
         None when time runs out, or when the engine died or a load failed instead.
@@ -214,7 +203,8 @@ class EngineClient:
         elif name == "SIGKILL":
             why = "it was killed (SIGKILL), most often because memory ran out"
         elif name == "SIGABRT" and (gone := lost(self._rpc)):
-            why = f"the RPC server {' and '.join(gone)} was lost, and llama.cpp cannot go on without it (SIGABRT)"
+            servers = " and ".join(gone)
+            why = f"the RPC server {servers} was lost, and llama.cpp cannot go on without it (SIGABRT)"
         elif name == "SIGABRT":
             why = "llama.cpp aborted it (SIGABRT)"
         elif name:

@@ -694,6 +694,7 @@ class Context:
                 f"{_context_advice(reason)}"
             )
         self.model = model
+        self.cache = cache
         self.memory = C.llama_get_memory(self.handle)
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch = n_batch

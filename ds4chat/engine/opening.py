@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine import judge, measure, rpc
@@ -46,7 +46,6 @@ from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import (
     ODD_HEADS_CACHE,
-    ODD_HEADS_NOTE,
     STRICT_CACHE,
     prepare_strict,
     strict_batches_are_exact,
@@ -130,6 +129,9 @@ def _converted(load: Load, emit: Emit) -> str:
     return str(out)
 
 
+Made = TypeVar("Made")
+
+
 class _Opening:
     """One load of files that were checked."""
 
@@ -192,11 +194,7 @@ class _Opening:
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
-            exact, strict_note = (
-                strict_batches_are_exact(target, token)
-                if self._cache is STRICT_CACHE
-                else (False, ODD_HEADS_NOTE)
-            )
+            exact, strict_note = strict_batches_are_exact(target, token)
         session = Session(
             Caches(target, drafter, rollback=self._rollback, windowed=self._windowed),
             prompter,
@@ -266,41 +264,43 @@ class _Opening:
                     "trained for; its text may lose the thread beyond that.",
                 )
             )
-        make = partial(
-            Context,
-            model,
-            n_ctx=n_ctx,
-            n_batch=BATCH,
-            n_outputs=MAX_DEPTH + 1,
-            threads=self._threads,
-            # A recurrent state is kept once more for every token that may be dropped.
-            rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
+        target = self._with_cache(
+            partial(
+                Context,
+                model,
+                n_ctx=n_ctx,
+                n_batch=BATCH,
+                n_outputs=MAX_DEPTH + 1,
+                threads=self._threads,
+                # A recurrent state is copied once more for each token that can be dropped.
+                rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
+            )
         )
+        self._cache = target.cache
+        return target
+
+    def _with_cache(self, make: Callable[..., Made]) -> Made:
+        """What ``make`` returns for this load's cache; in strict mode for one with odd heads if need be."""
         try:
             return make(cache=self._cache)
         except CacheTypeError:
             if not self._load.strict:
                 raise
-            self._cache = ODD_HEADS_CACHE
-            return make(cache=self._cache)
+            return make(cache=ODD_HEADS_CACHE)
 
     def _n_ctx(self, model: Model) -> int:
         return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {"max_depth": self._max_depth, "threads": self._threads}
         opener = OPENERS[pair.kind]
         inside = pair.path is None
         model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
         try:
-            try:
-                return opener.open(target, model, cache=self._cache, **options)
-            except CacheTypeError:
-                if not self._load.strict:
-                    raise
-                # What a drafter rounds differently changes no token: its cache need not be strict's.
-                return opener.open(target, model, cache=ODD_HEADS_CACHE, **options)
+            # Another cache than strict's changes how a drafter rounds, and so no token of the reply.
+            return self._with_cache(
+                partial(opener.open, target, model, max_depth=self._max_depth, threads=self._threads)
+            )
         except LlamaError:
             if not inside:
                 model.close()

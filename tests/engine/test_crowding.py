@@ -10,7 +10,8 @@ from kits.chat import loaded, steps_of
 
 from ds4chat.engine.child import Engine
 from ds4chat.engine.crowding import Crowding
-from ds4chat.engine.events import Loaded, Notice, ServerInfo, Step, decode_event, read_frame
+from ds4chat.engine.events import Loaded, Notice, ServerInfo, Step
+from ds4chat.engine.wire import decode_event, read_frame
 
 SERVER = ServerInfo(
     "http://box:8080", "box", "llama-server", "b1", "by step", "", True, (), (), (), False, True

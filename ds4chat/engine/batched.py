@@ -17,7 +17,7 @@ import numpy as np
 from ds4chat.engine.events import Event, Generate, Load, Notice, Phases, Step
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, Floats, LlamaError, Model
 from ds4chat.engine.machine import cores
-from ds4chat.engine.prompting import Prompter, PromptError, named_template, refusal
+from ds4chat.engine.prompting import Prompter, PromptError, named_template, without_prompt
 from ds4chat.engine.reply import Generation
 from ds4chat.models.pairing import check_target
 
@@ -42,7 +42,7 @@ class _Running:
     """Tokens decoded so far, those of the prompt included."""
     started: float = field(default_factory=time.perf_counter)
     decoding: float = 0.0
-    """When its prompt was decoded but for a last batch."""
+    """When the decode of its last prompt tokens began."""
 
 
 class BatchedSession:
@@ -88,7 +88,7 @@ class BatchedSession:
         try:
             prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            self._done[number] = [refusal(request, error)]
+            self._done[number] = [without_prompt(request, error)]
             return
         seq = self._slots.index(None)
         self._context.remove_from(0, seq)

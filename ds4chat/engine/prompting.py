@@ -284,14 +284,14 @@ class _Rendering:
             missing = self._missing(rendered)
             roles = sorted({self._messages[i].role for i in missing})
             self.left_out = (
-                f"The chat template leaves out what stands in {' and '.join(roles)} turns before the last, "
-                f"so the model does not see that: take {_OTHER_TEMPLATE}."
+                f"The chat template leaves out {' and '.join(roles)} turns before the last, "
+                f"so the model does not see them: use {_OTHER_TEMPLATE}."
             )
             return self._finished(rendered)
         if failure is not None:
             raise _failed(failure)
         raise PromptError(
-            "The chat template leaves out what was written last, so the model would not see it: take "
+            "The chat template leaves out what was written last, so the model would not see it: use "
             f"{_OTHER_TEMPLATE}."
         )
 
@@ -325,8 +325,8 @@ class _Rendering:
 
 def _failed(error: TemplateError) -> PromptError:
     return PromptError(
-        f"The chat template failed on this conversation: {_short(error)}. Take back the last turn (/undo), "
-        f"or take {_OTHER_TEMPLATE}."
+        f"The chat template failed on this conversation: {_short(error)}. Undo the last turn (/undo), "
+        f"or use {_OTHER_TEMPLATE}."
     )
 
 
@@ -413,7 +413,7 @@ def named_template(name: str) -> Template | None:
         ) from None
 
 
-def refusal(request: Generate, error: Exception) -> Ended:
+def without_prompt(request: Generate, error: Exception) -> Ended:
     """The end of a reply whose prompt could not be made, by the error that ``Prompter.of`` raised."""
     return refused(request.reply, str(error), "context" if isinstance(error, TooLongError) else "error")
 

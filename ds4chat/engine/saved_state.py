@@ -349,15 +349,13 @@ def tidy(folder: Path, *, keep: bool = True) -> None:
 
 def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     """The files that this module made in a folder."""
-    found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _OURS.search(entry.name) and entry.is_file(follow_symlinks=False):
-                    found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
-    except OSError:
-        pass
-    return found
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [
+            (Path(entry.path), entry.stat(follow_symlinks=False))
+            for entry in entries
+            if _OURS.search(entry.name) and entry.is_file(follow_symlinks=False)
+        ]
+    return []
 
 
 def _states(folder: Path) -> list[tuple[Path, os.stat_result]]:

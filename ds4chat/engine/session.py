@@ -51,7 +51,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.llama import BadRowError, DecodeError, LlamaError
 from ds4chat.engine.measure import BUDGET_S
-from ds4chat.engine.prompting import Prompter, PromptError, refusal
+from ds4chat.engine.prompting import Prompter, PromptError, without_prompt
 from ds4chat.engine.replay import compare, compared
 from ds4chat.engine.reply import Generation, TargetRows
 from ds4chat.engine.saved_state import SavedStates
@@ -114,7 +114,7 @@ class Session:
         try:
             prompt = self.prompter.of(request)
         except (PromptError, LlamaError) as error:
-            emit(refusal(request, error))
+            emit(without_prompt(request, error))
             return
         for note in prompt.notes:
             emit(Notice("info", note))

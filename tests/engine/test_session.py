@@ -239,25 +239,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
     """The cancel comes during the verification of the second block of four."""
     for keep, emitted in ((True, 5), (False, 1)):
         with opened(load_of(tiny_dir, "llama-draft")) as bench:
-            verified = {"n": 0}
-            control_of: list[Control] = []
-            real = Context.decode
-
-            def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                if self is bench.session.caches.target and more.get("outputs") == "all" and control_of:  # noqa: B023
-                    verified["n"] += 1  # noqa: B023
-                    if verified["n"] == 2:  # noqa: B023
-                        control_of[0].cancel()  # noqa: B023
-                return real(self, tokens, pos, **more)  # noqa: B023
-
-            with monkeypatch.context() as patch:
-                patch.setattr(Context, "decode", decode)
-                got = bench.ask(
-                    n=60,
-                    depth=3,
-                    keep_accepted=keep,
-                    hook=lambda e, c: control_of.append(c),  # noqa: B023
-                )
+            got = bench.cancelled_in(2, monkeypatch, n=60, depth=3, keep_accepted=keep)
             # One token of the first step (a miss), and the block of four or nothing of it.
             assert len(got.ids) == emitted
             assert bench.session.caches.target.used == len(bench.session.caches.tokens)

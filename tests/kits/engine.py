@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Replayed, Step, Token, Tuning
+from ds4chat.engine.llama import Context
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
@@ -117,6 +119,22 @@ class Bench:
 
         self.session.generate(request, control, emit)
         return answer
+
+    def cancelled_in(self, n: int, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Answer:
+        """An answer that is cancelled during the target's ``n``-th decode of a step."""
+        real, controls, left = Context.decode, [], n
+
+        def decode(context: Context, tokens: Any, pos: int, **how: Any) -> None:
+            nonlocal left
+            if context is self.session.caches.target and how.get("outputs", "all") == "all":
+                left -= 1
+                if left == 0:
+                    controls[0].cancel()
+            real(context, tokens, pos, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Context, "decode", decode)
+            return self.ask(hook=lambda event, control: controls.append(control), **more)
 
     def check(self, reply: int = 1) -> Replayed:
         """The lossless check of a reply."""

@@ -8,9 +8,11 @@ import time
 from collections.abc import Sequence
 
 from ds4chat.engine import judge
+from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
+    Emit,
     Ended,
     FinishReason,
     FullRow,
@@ -88,9 +90,12 @@ class TargetRows:
 class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
-    def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning) -> None:
+    def __init__(self, request: Generate, prompt: Prompt, model: Model, control: Control, emit: Emit) -> None:
+        tuning = control.tuning  # the request's may have been changed while it waited
         self.request = request
         self.prompt = prompt
+        self.control = control
+        self.emit = emit
         self.first_tuning = tuning
         """In force at the reply's start."""
         self.last = prompt.tokens[-1]

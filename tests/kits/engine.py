@@ -120,9 +120,9 @@ class Bench:
         self.session.generate(request, control, emit)
         return answer
 
-    def cancelled_in(self, n: int, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Answer:
-        """An answer that is cancelled during the target's ``n``-th decode of a step."""
-        real, controls, left = Context.decode, [], n
+    def cancelled_in(self, nth: int, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Answer:
+        """An answer that is cancelled during the target's ``nth`` decode of a step."""
+        real, controls, left = Context.decode, [], nth
 
         def decode(context: Context, tokens: Any, pos: int, **how: Any) -> None:
             nonlocal left

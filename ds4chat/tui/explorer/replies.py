@@ -57,24 +57,24 @@ class ReplyRow:
     """The first step that emitted a token."""
 
 
-def reply_rows(replies: Iterable[Reply], told: Sequence[Option] = TUNING) -> tuple[ReplyRow, ...]:
-    """The rows of the replies that have steps, in order. ``told``: the settings that their steps tell."""
+def reply_rows(replies: Iterable[Reply], options: Sequence[Option] = TUNING) -> tuple[ReplyRow, ...]:
+    """The rows of the replies that have steps, in order. ``options``: the settings that their steps tell."""
     rows: list[ReplyRow] = []
     before: Tuning | None = None
     for reply in replies:
         steps = list(reply.steps)
         if steps:
-            rows.append(_row(reply.number, steps, reply.stats, before, told))
+            rows.append(_row(reply.number, steps, reply.stats, before, options))
             before = steps[-1].tuning
     return tuple(rows)
 
 
 def _row(
-    number: int, steps: Sequence[Step], stats: Stats, before: Tuning | None, told: Sequence[Option]
+    number: int, steps: Sequence[Step], stats: Stats, before: Tuning | None, options: Sequence[Option]
 ) -> ReplyRow:
     found: list[tuple[int, str]] = []
     for place, step in enumerate(steps):
-        if before is not None and (what := changes(before, step.tuning, told)):
+        if before is not None and (what := changes(before, step.tuning, options)):
             found.append((place, what))
         before = step.tuning
     return ReplyRow(
@@ -93,11 +93,11 @@ def _row(
     )
 
 
-def settings_words(tuning: Tuning, told: Sequence[Option] = TUNING) -> str:
+def settings_words(tuning: Tuning, options: Sequence[Option] = TUNING) -> str:
     """The settings that differ from the defaults, and the depth, as in ``depth 2, margin 0.80``."""
     words = [
         f"{option.short} {shown_value(value, option)}"
-        for option in told
+        for option in options
         if (value := getattr(tuning, option.tuning)) != option.default or option.tuning == "depth"
     ]
     return ", ".join(words) or "as by default"
@@ -126,11 +126,11 @@ def head_line(width: int) -> Line:
     return ((" ".join(names), "muted"),)
 
 
-def row_line(row: ReplyRow, width: int, told: Sequence[Option] = TUNING) -> Line:
+def row_line(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> Line:
     """A reply in ``width`` cells: number, settings, tokens, acceptance, speed, its ratio to plain decoding,
     how often settings changed, and the acceptance over its steps."""
     settings, curve = _flexible(width)
-    words = settings_words(row.tuning, told)
+    words = settings_words(row.tuning, options)
     if len(words) > settings:
         words = words[: max(0, settings - 1)] + "…"
     spark = sparkline(row.points, curve)
@@ -197,9 +197,9 @@ class Strip:
         return tuple(cells)
 
 
-def detail_lines(row: ReplyRow, width: int, told: Sequence[Option] = TUNING) -> list[Line]:
+def detail_lines(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> list[Line]:
     """All settings of a reply and what changed within it, in DETAIL_ROWS lines."""
-    parts = [f"reply {row.number}: {settings_words(row.tuning, told)}"]
+    parts = [f"reply {row.number}: {settings_words(row.tuning, options)}"]
     parts += [f"{MARK} {f'step {step}' if step else 'before it'}: {what}" for step, what in row.changes]
     lines = textwrap.wrap(" · ".join(parts), max(8, width), max_lines=DETAIL_ROWS, placeholder=" …")
     return [((line, "muted"),) for line in [*lines, *[""] * (DETAIL_ROWS - len(lines))]]

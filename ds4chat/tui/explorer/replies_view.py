@@ -42,7 +42,7 @@ class RepliesView(Vertical):
         self._strip_view = LinesView(id="reply-strip")
         self._detail = LinesView(id="reply-detail")
         self._rows: Sequence[ReplyRow] = ()
-        self._told: Sequence[Option] = TUNING
+        self._options: Sequence[Option] = TUNING
         self._strip = Strip(())
 
     def compose(self) -> ComposeResult:
@@ -51,10 +51,10 @@ class RepliesView(Vertical):
         yield self._strip_view
         yield self._detail
 
-    def show(self, rows: Sequence[ReplyRow], told: Sequence[Option]) -> None:
+    def show(self, rows: Sequence[ReplyRow], options: Sequence[Option]) -> None:
         """Show these replies; the one under the cursor stays under it."""
         keep = self.list.current
-        self._rows, self._told, self._strip = rows, told, Strip(rows)
+        self._rows, self._options, self._strip = rows, options, Strip(rows)
         self.list.show(len(rows), self._drawn, current=len(rows) - 1 if keep is None else keep)
         self._draw()
 
@@ -77,7 +77,7 @@ class RepliesView(Vertical):
 
     def _drawn(self, index: int, width: int) -> list[Text]:
         drawn = Text()
-        for text, role in row_line(self._rows[index], width, self._told):
+        for text, role in row_line(self._rows[index], width, self._options):
             drawn.append(text, self.list.look(role) if role else "")
         return [drawn]
 
@@ -89,4 +89,4 @@ class RepliesView(Vertical):
         if current is None:
             return
         self._strip_view.set_lines(self._strip.lines(width, current))
-        self._detail.set_lines(detail_lines(self._rows[current], width, self._told))
+        self._detail.set_lines(detail_lines(self._rows[current], width, self._options))

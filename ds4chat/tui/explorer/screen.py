@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -14,12 +15,12 @@ from textual.widgets import Input, Static
 from textual.worker import Worker, WorkerState
 
 from ds4chat.analysis.filters import Filter
-from ds4chat.analysis.histogram import histogram, reliability
+from ds4chat.analysis.histogram import reliability
 from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer import charts
 from ds4chat.tui.explorer.export import ExportError, FileExistsAlready, export_rows
 from ds4chat.tui.explorer.filter_line import FilterLine
-from ds4chat.tui.explorer.listing import Column, Listing
+from ds4chat.tui.explorer.listing import Column
 from ds4chat.tui.explorer.replies_view import RepliesView
 from ds4chat.tui.explorer.source import Source, SourceError
 from ds4chat.tui.explorer.table import LABELS, RowTable, TableHead, detail_line
@@ -76,7 +77,9 @@ class ExplorerScreen(Sheet[None]):
         self._empty = Static(id="explorer-empty", markup=False)
         self._state = Static(id="explorer-state", markup=False)
         self._export = Input(placeholder="rows.csv or rows.jsonl", id="explorer-export", compact=True)
-        self._chart = 0
+        self._columns = itertools.cycle(charts.NAMES)
+        self._column = next(self._columns)
+        """The column of the histogram."""
         self._charts_due: Timer | None = None
         self._view = VIEWS[0]
         self._trouble = ""
@@ -145,14 +148,14 @@ class ExplorerScreen(Sheet[None]):
             return
         self._trouble = ""
         source = self.source = worker.result
-        listing = Listing(source.rows, source.texts)
+        listing = source.listing
         before = self.table.listing
         listing.narrow(before.filter)
         listing.sort(before.column, before.descending)
         self.retitle(f"{self.TITLE_TEXT}  {source.title}")
         self.table.show(listing)
-        self.what_if.show(source.rows, source.times)
-        self.replies.show(source.replies, source.told)
+        self.what_if.show(listing.rows, source.times)
+        self.replies.show(source.replies, source.options)
         self._draw_charts()
         self._show_state()
 
@@ -217,7 +220,7 @@ class ExplorerScreen(Sheet[None]):
         """Close, and have the chat show the token."""
         event.stop()
         if self.source is not None:
-            rows, row = self.source.rows, event.row
+            rows, row = self.table.listing.rows, event.row
             step = rows.step[row]
             self._jump(int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1)
 
@@ -231,7 +234,7 @@ class ExplorerScreen(Sheet[None]):
             self._jump(event.row.number, event.row.first, 0)
 
     def _jump(self, reply: int, step: int, token: int) -> None:
-        if self.source is None or not self.source.jumps:
+        if self.source is None or not self.source.in_chat:
             title = self.source.title if self.source else "the record"
             self._say(f"The text of {title} is not in the chat: open the conversation to go to its tokens.")
             return
@@ -243,7 +246,7 @@ class ExplorerScreen(Sheet[None]):
 
     def action_next_chart(self) -> None:
         """The histogram of another column."""
-        self._chart = (self._chart + 1) % len(charts.CHART_COLUMNS)
+        self._column = next(self._columns)
         if self._view == "replies" or (not self.has_class("-wide") and self._view != "charts"):
             self.action_view("charts")
         self._draw_charts()
@@ -261,16 +264,13 @@ class ExplorerScreen(Sheet[None]):
         self._charts_due = None
         if self.source is None:
             return
-        rows = self.table.listing.numbers()
-        column = charts.CHART_COLUMNS[self._chart]
-        width = self._histogram.size.width
-        if width:
-            found = histogram(rows, column, charts.BINS)
-            lines = charts.histogram_lines(found, column, width)
-            self._histogram.set_lines(lines)
-        if self._reliability.size.width:
-            curve = reliability(rows, charts.BINS)
-            self._reliability.set_lines(charts.reliability_lines(curve, self._reliability.size.width))
+        rows, shown = self.table.listing.rows, self.table.listing.shown
+        if width := self._histogram.size.width:
+            found = charts.column_histogram(rows, shown, self._column)
+            self._histogram.set_lines(charts.histogram_lines(found, self._column, width))
+        if width := self._reliability.size.width:
+            curve = reliability(rows.draft_prob[shown], rows.accepted[shown])
+            self._reliability.set_lines(charts.reliability_lines(curve, width))
 
     # -- what-if
 

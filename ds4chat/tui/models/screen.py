@@ -112,7 +112,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _search(self) -> None:
         """Read the headers of all files, handing them over in batches."""
         worker = get_current_worker()
-        recent = [path for path in self._recent if _is_there(path)]
+        recent = [path for path in self._recent if is_regular(path)]
         first = [Path(path) for path in [self._current, *recent] if path]
         demo = _demo()
         batch: list[FoundModel] = []
@@ -193,7 +193,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _pair_typed(self, target: Path, found: Sequence[FoundModel]) -> None:
         """Pair the file that was typed; where there is none, the text is a filter, and the highlighted model
         is meant."""
-        if _is_there(target):
+        if is_regular(target):
             self._find_support(target, found)
         else:
             self.app.call_from_thread(self._choose_highlighted)
@@ -362,10 +362,3 @@ def _demo() -> FoundModel:
         return describe_file(demo_model(), DEMO)
     except ModelFileError as error:
         return FoundModel(Path(DEMO), 0, problem=str(error), name=DEMO)
-
-
-def _is_there(path: str | Path) -> bool:
-    try:
-        return is_regular(path)
-    except TimeoutError:
-        return True  # reading it says what is wrong

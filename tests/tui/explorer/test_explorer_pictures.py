@@ -113,4 +113,4 @@ def test_the_conversation_in_time(same, size, theme) -> None:
         await settled(pilot)
         await pilot.press("up")
 
-    assert same(scene, size, theme, lambda: Source.of("this conversation", replies, jumps=True))
+    assert same(scene, size, theme, lambda: Source.of("this conversation", replies, in_chat=True))

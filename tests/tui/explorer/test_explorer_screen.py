@@ -207,7 +207,7 @@ async def test_a_row_leads_to_its_token_and_the_explorer_closes(way) -> None:
 
 
 async def test_a_row_of_a_log_has_no_text_to_go_to() -> None:
-    app = Stage(lambda: source(jumps=False))
+    app = Stage(lambda: source(in_chat=False))
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
         await pilot.press("enter")

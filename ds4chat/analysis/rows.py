@@ -82,6 +82,12 @@ class JudgedRows:
         return len(self.step_reply)
 
     @property
+    def step_accepted_end(self) -> Bools:
+        """For each step, whether its last accepted draft was the end token, which is not emitted: shape
+        (steps,)."""
+        return self.step_accepted > self.step_emitted
+
+    @property
     def match(self) -> Bools:
         """For each row, whether its draft is the target's own choice: shape (rows,)."""
         return np.equal(self.draft, self.target)

@@ -330,7 +330,7 @@ def detail_line(rows: JudgedRows, row: int) -> Line:
     """What the row's step did, for the line below the table."""
     step = int(rows.step[row])
     total = float(rows.step_ms[step, -1])
-    end = ", the last one the end token" if rows.step_accepted[step] > rows.step_emitted[step] else ""
+    end = ", the last one the end token" if rows.step_accepted_end[step] else ""
     parts = [
         f"{rows.step_accepted[step]} of {rows.step_drafted[step]} drafts accepted{end}",
         f"depth {rows.step_depth[step]}",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds4chat.analysis.rows import Ints, JudgedRows
 from ds4chat.engine.stats import OUTCOMES, PHASES
@@ -44,6 +45,8 @@ _ATTRIBUTES = {
 }
 """Column of the export: attribute of JudgedRows."""
 COLUMNS = (*_ATTRIBUTES, *(f"{phase}_ms" for phase in PHASES))
+_CHUNK = 1024
+"""Rows whose values are Python objects at the same time."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -53,17 +56,20 @@ def records(rows: JudgedRows, indices: Ints | None = None) -> Iterator[dict[str,
     Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. A value that
     is not known is None.
     """
-    columns = {name: (getattr(rows, of), of.startswith("step_")) for name, of in _ATTRIBUTES.items()}
-    for row in range(len(rows)) if indices is None else indices:
-        step = rows.step[row]
-        values = {
-            name: _plain(column[step if by_step else row]) for name, (column, by_step) in columns.items()
+    indices = np.arange(len(rows)) if indices is None else indices
+    for start in range(0, len(indices), _CHUNK):
+        chunk = indices[start : start + _CHUNK]
+        steps = rows.step[chunk]
+        columns = {
+            name: _values(getattr(rows, of), steps if of.startswith("step_") else chunk)
+            for name, of in _ATTRIBUTES.items()
         }
-        values["token"] = values["token"] if values["token"] >= 0 else None
-        values["outcome"] = OUTCOMES[values["outcome"]]
-        for phase, ms in zip(PHASES, rows.step_ms[step]):
-            values[f"{phase}_ms"] = _plain(ms)
-        yield values
+        columns["token"] = [token if token >= 0 else None for token in columns["token"]]
+        columns["outcome"] = [OUTCOMES[code] for code in columns["outcome"]]
+        for phase, ms in zip(PHASES, rows.step_ms.T):
+            columns[f"{phase}_ms"] = _values(ms, steps)
+        for values in zip(*columns.values()):
+            yield dict(zip(COLUMNS, values))
 
 
 def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
@@ -97,7 +103,8 @@ def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> in
     return count
 
 
-def _plain(value: Any) -> Any:
-    """A Python value; None for NaN and infinity, which JSON lacks."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _values(column: NDArray[Any] | tuple[str, ...], indices: Ints) -> list[Any]:
+    """The values at ``indices`` as Python objects, None for NaN and infinity, which JSON lacks."""
+    if isinstance(column, tuple):
+        return [column[i] for i in indices]
+    return [value if math.isfinite(value) else None for value in column[indices].tolist()]

@@ -14,13 +14,11 @@ from textual.timer import Timer
 from textual.widgets import Input, Static
 from textual.worker import Worker, WorkerState
 
-from ds4chat.analysis.filters import Filter
 from ds4chat.analysis.histogram import reliability
 from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer import charts
 from ds4chat.tui.explorer.export import ExportError, FileExistsAlready, export_rows
 from ds4chat.tui.explorer.filter_line import FilterLine
-from ds4chat.tui.explorer.listing import Column
 from ds4chat.tui.explorer.replies_view import RepliesView
 from ds4chat.tui.explorer.source import Source, SourceError
 from ds4chat.tui.explorer.table import LABELS, RowTable, TableHead, detail_line
@@ -28,6 +26,7 @@ from ds4chat.tui.explorer.views import VIEWS, ViewBar, hint
 from ds4chat.tui.explorer.whatif import WhatIfPanel
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import BLANK, LinesView
+from ds4chat.tui.kit.row_list import RowList
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
@@ -153,24 +152,16 @@ class ExplorerScreen(Sheet[None]):
         listing.narrow(before.filter)
         listing.sort(before.column, before.descending)
         self.retitle(f"{self.TITLE_TEXT}  {source.title}")
-        self.table.show(listing)
+        self.table.show_listing(listing)
         self.what_if.show(listing.rows, source.times)
         self.replies.show(source.replies, source.options)
         self._draw_charts()
-        self._show_state()
 
     @on(FilterLine.Changed)
     def filter_changed(self, event: FilterLine.Changed) -> None:
-        """Show the rows that pass."""
+        """Show the rows that pass, and a moment later their charts."""
         event.stop()
-        self.narrow(event.wanted)
-
-    def narrow(self, wanted: Filter) -> None:
-        """Show the rows that pass a filter."""
-        keep = self.table.cursor_row
-        self.table.listing.narrow(wanted)
-        self.table.settle(keep)
-        self._show_state()
+        self.table.narrow(event.wanted)
         if self._charts_due is not None:
             self._charts_due.stop()
         self._charts_due = self.set_timer(CHART_SECONDS, self._draw_charts)
@@ -182,45 +173,35 @@ class ExplorerScreen(Sheet[None]):
         self.action_view("rows")
         self.table.focus()
 
-    @on(RowTable.SortAsked)
-    def sort_asked(self, event: RowTable.SortAsked) -> None:
-        """Keys of the table."""
-        event.stop()
-        self.sort(event.column, event.descending)
-
     @on(TableHead.Clicked)
     def head_clicked(self, event: TableHead.Clicked) -> None:
-        """A click sorts; a second one on the same column turns it round."""
+        """Sort by that column; a second click reverses the order."""
         event.stop()
         listing = self.table.listing
-        self.sort(event.column, event.column == listing.column and not listing.descending)
+        self.table.sort(event.column, event.column == listing.column and not listing.descending)
 
-    def sort(self, column: Column, descending: bool = False) -> None:
-        """Sort by a column, the cursor on top."""
-        self.table.listing.sort(column, descending)
-        self.table.settle(None)
+    @on(RowTable.Changed)
+    def table_changed(self, event: RowTable.Changed) -> None:
+        """Mark the sorted column, and show how many rows there are."""
+        event.stop()
+        listing = self.table.listing
+        self._head.show(listing.column, listing.descending)
         self._show_state()
 
-    @on(RowTable.LaidOut)
-    def laid_out(self, event: RowTable.LaidOut) -> None:
-        """The names stand over their columns."""
+    @on(RowList.Moved)
+    def row_moved(self, event: RowList.Moved) -> None:
+        """Show what the row's step did."""
         event.stop()
-        listing = self.table.listing
-        self._head.show(self.table.cells, listing.column, listing.descending)
-
-    @on(RowTable.Moved)
-    def cursor_moved(self, event: RowTable.Moved) -> None:
-        """Say what the row's step did."""
-        event.stop()
-        row = self.table.cursor_row
+        row = self.table.current_row
         self._detail.set_lines([BLANK if row is None else detail_line(self.table.listing.rows, row)])
 
-    @on(RowTable.Picked)
-    def picked(self, event: RowTable.Picked) -> None:
+    @on(RowList.Chosen)
+    def row_chosen(self, event: RowList.Chosen) -> None:
         """Close, and have the chat show the token."""
         event.stop()
-        if self.source is not None:
-            rows, row = self.table.listing.rows, event.row
+        row = self.table.current_row
+        if row is not None:
+            rows = self.table.listing.rows
             step = rows.step[row]
             self._jump(int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1)
 

@@ -73,9 +73,10 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
         """Make a row the current one and scroll to it."""
         index = max(0, min(index, self._count - 1))
         if index != self._current:
+            for changed in (self._current, index):
+                self.refresh_lines(changed * self._lines, self._lines)
             self._current = index
             self._reveal()
-            self.refresh()
             self.post_message(self.Moved())
 
     def look(self, name: str) -> Style:
@@ -85,6 +86,8 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
             color=full.color if full.color != own.color else None,
             bgcolor=full.bgcolor if full.bgcolor != own.bgcolor else None,
             bold=full.bold or None,
+            italic=full.italic or None,
+            underline=full.underline or None,
         )
 
     def _reveal(self) -> None:

@@ -123,10 +123,10 @@ def test_a_row_is_marked_by_more_than_colour() -> None:
 # -- what many rows cost
 
 COSTS = {
-    "sort": lambda explorer, number: explorer.sort(
+    "sort": lambda explorer, number: explorer.table.sort(
         ("gap", "draft_gap", "draft_prob")[number % 3], number < 3
     ),
-    "filter": lambda explorer, number: explorer.narrow(parse_query(f'ratio<0.{9 - number} "the"')),
+    "filter": lambda explorer, number: explorer.table.narrow(parse_query(f'ratio<0.{9 - number} "the"')),
     "scroll": lambda explorer, number: explorer.table.action_page(1),
 }
 

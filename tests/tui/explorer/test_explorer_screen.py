@@ -18,6 +18,7 @@ from ds4chat.tui.explorer import whatif
 from ds4chat.tui.explorer.scenario import Scenario
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.source import Source, SourceError
+from ds4chat.tui.explorer.table import TableHead, layout
 from ds4chat.tui.kit.slider import VALUE_AT, Control
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
@@ -88,11 +89,11 @@ async def test_a_filter_line_narrows_the_rows_and_keeps_the_cursor(size) -> None
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         await pilot.press("down", "down")
-        row = app.explorer.table.cursor_row
+        row = app.explorer.table.current_row
         await pilot.press("slash", *"miss")
         await settled(pilot)
         assert app.explorer.said.startswith("12 of 96 rows · 0.0 % accepted")
-        assert app.explorer.table.cursor_row == row == 2
+        assert app.explorer.table.current_row == row == 2
         await pilot.press("enter")
         assert app.focused is app.explorer.table
 
@@ -132,7 +133,7 @@ async def test_nothing_that_passes_is_said_over_the_table() -> None:
         assert "No row passes the filter." in shown(app)
         await pilot.press("down", "end", "pagedown", "enter", "r", "right")
         await settled(pilot)
-        assert app.explorer.table.cursor_row is None and isinstance(app.screen, ExplorerScreen)
+        assert app.explorer.table.current_row is None and isinstance(app.screen, ExplorerScreen)
 
 
 async def test_the_charts_follow_the_filter() -> None:
@@ -164,7 +165,7 @@ async def test_a_click_on_a_name_sorts_and_a_second_one_turns_it_round() -> None
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
-        x = next(c.start for c in app.explorer.table.cells if c.column == "ratio")
+        x = next(c.start for c in layout(app.explorer.query_one(TableHead).size.width) if c.column == "ratio")
         await pilot.click("#table-head", offset=(x + 2, 0))
         await settled(pilot)
         assert app.explorer.said.endswith("by ratio ↑")
@@ -184,10 +185,10 @@ async def test_the_cursor_moves_by_keys_and_mouse_and_stays_in_sight() -> None:
         for key, row in [*moves, ("pagedown", height - 1), ("pageup", 0), ("pageup", 0)]:
             await pilot.press(key)
             await pilot.pause()
-            assert table.cursor_row == row
+            assert table.current_row == row
             assert 0 <= row - table.scroll_offset.y < height
         await pilot.click("#row-table", offset=(5, 4))
-        assert table.cursor_row == 4
+        assert table.current_row == 4
 
 
 @pytest.mark.parametrize("way", ["key", "mouse"])

@@ -119,14 +119,13 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             if read is None:
                 return
             stay = self._conversation() if self._select is None else self._select
-            found, self._models = read
-            self._found = found
+            self._found, self._models = read
             if self._hits is None:
-                at = next((i for i, one in enumerate(found) if one.id == stay), self._list.current or 0)
-                if any(one.id == self._select for one in found):
+                ids = [found.id for found in self._found]
+                if self._select in ids:
                     self._select = None
-                self._show_list(at)
-            if len(found) < FIRST_PAGE:
+                self._show_list(ids.index(stay) if stay in ids else self._list.current or 0)
+            if len(self._found) < FIRST_PAGE:
                 return
 
     @work(exclusive=True, group="search", exit_on_error=False)
@@ -191,8 +190,8 @@ class HistoryScreen(StoreSheet[Chosen | None]):
         if at is None:
             return None
         if self._hits is not None:
-            return (self._hits[at].conversation, self._hits[at].message) if at < len(self._hits) else None
-        return (self._found[at].id, None) if at < len(self._found) else None
+            return self._hits[at].conversation, self._hits[at].message
+        return self._found[at].id, None
 
     def _conversation(self) -> int | None:
         place = self._place()

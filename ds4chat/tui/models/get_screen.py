@@ -21,8 +21,8 @@ from textual.widgets.option_list import Option
 from ds4chat.models.download import DownloadProgress
 from ds4chat.models.errors import shown_size
 from ds4chat.text import one_line
+from ds4chat.tui.kit.row_list import sided_row
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.models.rows import model_row
 
 HINT = "Type words or USER/REPO · [b]Enter[/b] asks the hub · [b]Esc[/b] closes"
 LIST_HINT = "[b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] goes back"
@@ -195,7 +195,7 @@ class GetModel(Sheet[Path | None]):
         self._rows = tuple(rows)
         options = self.query_one(OptionList)
         width = max(30, options.scrollable_content_region.width)
-        options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in rows])
+        options.set_options([Option(sided_row(" ", row.name, row.right, width)) for row in rows])
         if rows:
             options.highlighted = 0
             options.focus()
@@ -217,7 +217,7 @@ class GetModel(Sheet[Path | None]):
         options = self.query_one(OptionList)
         if self._rows and (at := options.highlighted) is not None:
             width = max(30, options.scrollable_content_region.width)
-            options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in self._rows])
+            options.set_options([Option(sided_row(" ", row.name, row.right, width)) for row in self._rows])
             options.highlighted = at
 
     def action_close(self) -> None:

@@ -31,9 +31,9 @@ from ds4chat.models.search import (
     told_apart,
 )
 from ds4chat.text import one_line
+from ds4chat.tui.kit.row_list import sided_row
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import DemoChosen, ModelChosen
-from ds4chat.tui.models.rows import model_row
 
 DEMO = "demo"
 TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
@@ -166,11 +166,11 @@ class ModelPicker(Sheet[ModelChosen | None]):
         path = str(model.path)
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
-            return model_row(mark, name, "cannot be used", width)
+            return sided_row(mark, name, "cannot be used", width)
         right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
-        return model_row(mark, name, right, width)
+        return sided_row(mark, name, right, width)
 
     def _show_target_detail(self) -> None:
         detail = self.query_one("#model-detail", Static)
@@ -237,7 +237,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         width = max(30, options.scrollable_content_region.width)
         options.set_options(
             [
-                Option(model_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
+                Option(sided_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
                 for c in self._choices
             ]
         )

@@ -169,12 +169,9 @@ async def settled(pilot: Pilot[Any]) -> None:
     app = pilot.app
     assert isinstance(app, Stage)
     await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    while app.explorer.charts_due or app.explorer.what_if.pending:
-        await pilot.pause(0.02)
+    while len(app.workers):
         await app.workers.wait_for_complete()
-    await pilot.pause()
+        await pilot.pause()
 
 
 def shown(app: Stage) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import ClassVar
@@ -10,9 +11,7 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
-from textual.timer import Timer
 from textual.widgets import Input, Static
-from textual.worker import Worker, WorkerState
 
 from ds4chat.analysis.histogram import reliability
 from ds4chat.engine.events import Tuning
@@ -79,7 +78,6 @@ class ExplorerScreen(Sheet[None]):
         self._columns = itertools.cycle(charts.NAMES)
         self._column = next(self._columns)
         """The column of the histogram."""
-        self._charts_due: Timer | None = None
         self._view = VIEWS[0]
         self._trouble = ""
         """Why there are no rows, as a sentence."""
@@ -123,30 +121,15 @@ class ExplorerScreen(Sheet[None]):
         self._say("Reading the rows …")
         self._read()
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="source")
-    def _read(self) -> Source:
-        return self._load()
-
-    @on(Worker.StateChanged)
-    def worker_changed(self, event: Worker.StateChanged) -> None:
-        """The rows are there, or a file is written, or neither can be."""
-        event.stop()
-        if event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
-            return
-        if event.worker.group == "source":
-            self._loaded(event.worker)
-        elif event.worker.group == "export":
-            self._exported(event.worker)
-
-    def _loaded(self, worker: Worker[Source]) -> None:
-        if worker.error is not None or worker.result is None:
-            error = worker.error
-            known = isinstance(error, SourceError)
-            self._trouble = str(error) if known else f"The rows cannot be read: {error}."
+    @work(exclusive=True, exit_on_error=False, group="source")
+    async def _read(self) -> None:
+        try:
+            source = await asyncio.to_thread(self._load)
+        except (SourceError, MemoryError) as error:
+            self._trouble = str(error) or "The record is too long for the memory of this machine."
             self._show_state()
             return
-        self._trouble = ""
-        source = self.source = worker.result
+        self.source, self._trouble = source, ""
         listing = source.listing
         before = self.table.listing
         listing.narrow(before.filter)
@@ -162,9 +145,7 @@ class ExplorerScreen(Sheet[None]):
         """Show the rows that pass, and a moment later their charts."""
         event.stop()
         self.table.narrow(event.wanted)
-        if self._charts_due is not None:
-            self._charts_due.stop()
-        self._charts_due = self.set_timer(CHART_SECONDS, self._draw_charts)
+        self._draw_charts_soon()
 
     @on(FilterLine.Done)
     def filter_done(self, event: FilterLine.Done) -> None:
@@ -236,13 +217,12 @@ class ExplorerScreen(Sheet[None]):
         if event.widget is self._histogram:
             self.action_next_chart()
 
-    @property
-    def charts_due(self) -> bool:
-        """The charts do not show the filter yet."""
-        return self._charts_due is not None
+    @work(exclusive=True, group="charts")
+    async def _draw_charts_soon(self) -> None:
+        await asyncio.sleep(CHART_SECONDS)
+        self._draw_charts()
 
     def _draw_charts(self) -> None:
-        self._charts_due = None
         if self.source is None:
             return
         rows, shown = self.table.listing.rows, self.table.listing.shown
@@ -335,22 +315,18 @@ class ExplorerScreen(Sheet[None]):
         if event.value != self._overwrite:
             self._overwrite = ""
 
-    @work(thread=True, exit_on_error=False, group="export")
-    def _write(self, name: str, overwrite: bool) -> str:
-        listing = self.table.listing
-        path, count = export_rows(listing.rows, listing.shown, name, overwrite=overwrite)
-        return f"{count:,} rows written to {path}."
-
-    def _exported(self, worker: Worker[str]) -> None:
-        error = worker.error
-        if error is None:
+    @work(exit_on_error=False, group="export")
+    async def _write(self, name: str, overwrite: bool) -> None:
+        rows, shown = self.table.listing.rows, self.table.listing.shown
+        try:
+            path, count = await asyncio.to_thread(export_rows, rows, shown, name, overwrite=overwrite)
+        except ExportError as error:
+            if isinstance(error, FileExistsAlready):
+                self._overwrite = name
+            self._say(str(error), error=True)
+        else:
             self._close_export()
-            self._say(worker.result or "")
-            return
-        if isinstance(error, FileExistsAlready):
-            self._overwrite = self._export.value
-        known = isinstance(error, ExportError)
-        self._say(str(error) if known else f"The file was not written: {error}.", error=True)
+            self._say(f"{count:,} rows written to {path}.")
 
     def _close_export(self) -> None:
         self._export.value = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import on, work
@@ -9,9 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Button
-from textual.worker import Worker, WorkerState
 
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes
@@ -22,7 +21,7 @@ from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 
 DEBOUNCE_SECONDS = 0.15
-"""A key held down asks once, when it is let go."""
+"""The figures follow the last change after this time, so that a key held down asks once."""
 
 
 class WhatIfPanel(Vertical):
@@ -60,9 +59,8 @@ class WhatIfPanel(Vertical):
         }
         self._title = LinesView(id="whatif-title")
         self.figures = LinesView(id="whatif-figures")
-        self._due: Timer | None = None
-        self._asked: Scenario | None = None
-        """What a thread works on now."""
+        self._walk: asyncio.Future[WhatIf] | None = None
+        """The last walk, which goes on in its thread when another scenario is asked about."""
 
     def compose(self) -> ComposeResult:
         yield self._title
@@ -75,11 +73,6 @@ class WhatIfPanel(Vertical):
     def on_mount(self) -> None:
         self._title.set_lines([(("What if", "strong"),)])
         self._draw()
-
-    @property
-    def pending(self) -> bool:
-        """A figure is still to come."""
-        return self._due is not None or self._asked is not None
 
     def show(self, rows: JudgedRows, times: StepTimes) -> None:
         """Ask about these rows from now on, whose steps take these times."""
@@ -153,37 +146,28 @@ class WhatIfPanel(Vertical):
     def _ask(self, scenario: Scenario) -> None:
         self.scenario, self.result = scenario, None
         self._draw()
-        if self._due is not None:
-            self._due.stop()
-            self._due = None
         if self._rows is not None and scenario != Scenario():
-            self._due = self.set_timer(DEBOUNCE_SECONDS, self._start)
+            self._work_out(self._rows, self._times, scenario)
+        else:
+            self.workers.cancel_group(self, "what-if")
 
-    def _start(self) -> None:
-        """Work out what is asked now; one thread at a time, since Python's threads share one interpreter."""
-        self._due = None
-        if self._asked is None and self._rows is not None:
-            self._asked = self.scenario
-            self._walk(self._rows, self._times, self.scenario)
-
-    @work(thread=True, exit_on_error=False, group="what-if")
-    def _walk(self, rows: JudgedRows, times: StepTimes, scenario: Scenario) -> WhatIf:
-        return what_if(rows, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times)
-
-    @on(Worker.StateChanged)
-    def walked(self, event: Worker.StateChanged) -> None:
-        """Show the figures, unless something else was asked meanwhile."""
-        if event.worker.group != "what-if" or not event.worker.is_finished:
-            return
-        event.stop()
-        asked, self._asked = self._asked, None
-        if event.state is WorkerState.ERROR:
-            self.figures.set_lines([((f"No figures: {event.worker.error}", "bad"),)])
-        elif asked == self.scenario and event.worker.result is not None:
-            self.result = event.worker.result
+    @work(exclusive=True, group="what-if", exit_on_error=False)
+    async def _work_out(self, rows: JudgedRows, times: StepTimes, scenario: Scenario) -> None:
+        await asyncio.sleep(DEBOUNCE_SECONDS)
+        if self._walk is not None:
+            # One thread at a time, since Python's threads share one interpreter.
+            await asyncio.wait([self._walk])
+        self._walk = asyncio.ensure_future(
+            asyncio.to_thread(
+                what_if, rows, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times
+            )
+        )
+        try:
+            self.result = await asyncio.shield(self._walk)
+        except ValueError as error:
+            self.figures.set_lines([((f"No figures: {error}", "bad"),)])
+        else:
             self._draw()
-        elif self._due is None and self.scenario != Scenario():
-            self._start()
 
     def _draw(self) -> None:
         for name, control in self._controls.items():

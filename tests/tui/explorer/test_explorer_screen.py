@@ -386,8 +386,7 @@ async def test_a_walk_that_fails_is_said_and_the_next_one_works(monkeypatch) -> 
         with monkeypatch.context() as patch:
             patch.setattr(whatif, "what_if", broken)
             await pilot.press("w", "right")
-            while app.explorer.what_if.pending:
-                await pilot.pause(0.02)
+            await settled(pilot)
         assert "No figures: no rows of that kind" in shown(app)
         await pilot.press("right")
         await settled(pilot)
@@ -427,14 +426,14 @@ async def test_reading_again_keeps_filter_and_order() -> None:
         assert app.explorer.said == "24 of 96 rows · 0.0 % accepted · by p ↓"
 
 
-async def test_an_unforeseen_error_of_the_reading_is_a_sentence_too() -> None:
+async def test_a_record_that_is_too_long_is_a_sentence_too() -> None:
     def load() -> Source:
-        raise MemoryError("too many rows")
+        raise MemoryError
 
     app = Stage(load)
     async with app.run_test(size=NARROW) as pilot:
         await settled(pilot)
-        assert "The rows cannot be read: too many rows." in shown(app)
+        assert "The record is too long for the memory of this machine." in shown(app)
 
 
 # -- export

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -16,7 +17,7 @@ from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import WhatIf, what_if
 from ds4chat.settings.validate import SettingError
-from ds4chat.tui.explorer.scenario import HANDLES, Handle, Recorded, Scenario, recorded, result_lines
+from ds4chat.tui.explorer.scenario import HANDLES, Handle, Scenario, recorded, result_lines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 
@@ -25,8 +26,8 @@ DEBOUNCE_SECONDS = 0.15
 
 
 class WhatIfPanel(Vertical):
-    """Asks what the record tells of another depth, margin or gate; always over all rows, not the filtered
-    ones, since a step is walked as a whole."""
+    """Shows the figures at another depth, margin or gate, for all rows: the walk needs whole steps, which a
+    filter would cut."""
 
     DEFAULT_CSS = style_sheet(__package__, "whatif.tcss")
     HELP_GROUP = "What-if"
@@ -35,7 +36,7 @@ class WhatIfPanel(Vertical):
     ]
 
     class Applied(Message):
-        """The user wants these settings in the chat."""
+        """The chat should use these settings."""
 
         def __init__(self, scenario: Scenario) -> None:
             super().__init__()
@@ -46,17 +47,14 @@ class WhatIfPanel(Vertical):
         self.scenario = Scenario()
         self._drag_from = self.scenario
         self.result: WhatIf | None = None
-        """The figures of ``scenario``; None while they are worked out, or where nothing is asked."""
-        self._rows: JudgedRows | None = None
-        self._times = StepTimes(rows_from_steps([]))
-        self._base = Recorded(1, 1.0, 0.0, None, None, None, None)
-        self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
-        self._controls = {
-            handle.name: Control(
-                f"whatif-{handle.name}", handle.name, handle.option.help, editable=True, slides=True
-            )
-            for handle in HANDLES
-        }
+        """The figures of ``scenario``; None while they are worked out, or if nothing is asked."""
+        self._rows = rows_from_steps([])
+        self._times = StepTimes(self._rows)
+        self._base = recorded(self._rows, self._times)
+        self._controls = [
+            Control(f"whatif-{name}", name, handle.option.help, editable=True, slides=True)
+            for name, handle in HANDLES.items()
+        ]
         self._title = LinesView(id="whatif-title")
         self.figures = LinesView(id="whatif-figures")
         self._walk: asyncio.Future[WhatIf] | None = None
@@ -64,7 +62,7 @@ class WhatIfPanel(Vertical):
 
     def compose(self) -> ComposeResult:
         yield self._title
-        yield from self._controls.values()
+        yield from self._controls
         yield self.figures
         with Horizontal(id="whatif-buttons"):
             yield Button("Apply to the chat", id="whatif-apply", compact=True, disabled=True)
@@ -75,7 +73,7 @@ class WhatIfPanel(Vertical):
         self._draw()
 
     def show(self, rows: JudgedRows, times: StepTimes) -> None:
-        """Ask about these rows from now on, whose steps take these times."""
+        """Ask about these rows from now on, with these step times."""
         self._rows, self._times = rows, times
         self._base = recorded(rows, times)
         self._title.set_lines([(("What if", "strong"), (f"  over all {rows.steps:,} steps", "muted"))])
@@ -85,17 +83,15 @@ class WhatIfPanel(Vertical):
 
     def on_control_stepped(self, event: Control.Stepped) -> None:
         event.stop()
-        handle = self._handles[_name(event.source)]
-        self._ask(handle.moved(self.scenario, event.by, self._base))
+        self._ask(_handle(event.source).moved(self.scenario, event.by, self._base))
 
     def on_control_dragged(self, event: Control.Dragged) -> None:
-        """The value follows the pointer; the figures are worked out when it rests."""
+        """Move the value with the pointer."""
         event.stop()
         if event.begins:
             self._drag_from = self.scenario
-        handle = self._handles[_name(event.source)]
         start = self._drag_from
-        self._ask(handle.moved(start, event.by, self._base) if event.by else start)
+        self._ask(_handle(event.source).moved(start, event.by, self._base) if event.by else start)
 
     def on_control_pressed(self, event: Control.Pressed) -> None:
         event.stop()
@@ -104,12 +100,12 @@ class WhatIfPanel(Vertical):
 
     def on_control_typed(self, event: Control.Typed) -> None:
         event.stop()
-        self._take_typed(event.source, event.text)
+        self._ask_typed(event.source, event.text)
 
-    def _take_typed(self, control: Control, text: str) -> bool:
-        """Ask with what was typed; False where it is no value, which was then said."""
+    def _ask_typed(self, control: Control, text: str) -> bool:
+        """Ask about the typed value; False after an error beside the control if it is not one."""
         try:
-            scenario = self._handles[_name(control)].typed(self.scenario, text)
+            scenario = _handle(control).typed(self.scenario, text)
         except SettingError as error:
             control.show_error(str(error))
             return False
@@ -117,14 +113,14 @@ class WhatIfPanel(Vertical):
         return True
 
     def action_as_recorded(self) -> None:
-        """The control in focus back to the recorded value."""
-        for name, control in self._controls.items():
+        """Set the focused control back to the recorded value."""
+        for control in self._controls:
             if control.has_focus:
-                self._ask(self._handles[name].put(self.scenario, None))
+                self._ask(_handle(control).put(self.scenario, None))
 
     @on(Button.Pressed, "#whatif-reset")
     def reset(self, event: Button.Pressed) -> None:
-        """Every value as recorded."""
+        """Set every value back to the recorded one."""
         event.stop()
         self._ask(Scenario())
 
@@ -134,10 +130,10 @@ class WhatIfPanel(Vertical):
         self.apply()
 
     def apply(self) -> None:
-        """Hand the values to the chat, one that is still being typed too."""
-        for control in self._controls.values():
+        """Apply the values to the chat, including one that is still being typed."""
+        for control in self._controls:
             text = control.end_edit()
-            if text is not None and not self._take_typed(control, text):
+            if text is not None and not self._ask_typed(control, text):
                 return
         self.post_message(self.Applied(self.scenario))
 
@@ -146,21 +142,20 @@ class WhatIfPanel(Vertical):
     def _ask(self, scenario: Scenario) -> None:
         self.scenario, self.result = scenario, None
         self._draw()
-        if self._rows is not None and scenario != Scenario():
-            self._work_out(self._rows, self._times, scenario)
-        else:
+        if scenario == Scenario():
             self.workers.cancel_group(self, "what-if")
+        else:
+            self._work_out()
 
     @work(exclusive=True, group="what-if", exit_on_error=False)
-    async def _work_out(self, rows: JudgedRows, times: StepTimes, scenario: Scenario) -> None:
+    async def _work_out(self) -> None:
         await asyncio.sleep(DEBOUNCE_SECONDS)
         if self._walk is not None:
             # One thread at a time, since Python's threads share one interpreter.
             await asyncio.wait([self._walk])
+        values: dict[str, Any] = asdict(self.scenario)
         self._walk = asyncio.ensure_future(
-            asyncio.to_thread(
-                what_if, rows, depth=scenario.depth, margin=scenario.margin, gate=scenario.gate, times=times
-            )
+            asyncio.to_thread(what_if, self._rows, **values, times=self._times)
         )
         try:
             self.result = await asyncio.shield(self._walk)
@@ -170,8 +165,8 @@ class WhatIfPanel(Vertical):
             self._draw()
 
     def _draw(self) -> None:
-        for name, control in self._controls.items():
-            handle = self._handles[name]
+        for control in self._controls:
+            handle = _handle(control)
             control.show(
                 handle.text(self.scenario),
                 handle.explained(self.scenario, self._base),
@@ -183,5 +178,5 @@ class WhatIfPanel(Vertical):
                 button.disabled = self.scenario == Scenario()
 
 
-def _name(control: Control) -> str:
-    return (control.name or "").removeprefix("whatif-")
+def _handle(control: Control) -> Handle:
+    return HANDLES[(control.name or "").removeprefix("whatif-")]

@@ -1,4 +1,4 @@
-"""A conversation in time: a row per reply, and a strip of milliseconds per token over all of them. Pure."""
+"""A conversation over time: a row per reply, and a strip of milliseconds per token over all of them. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MOST_SETTINGS = 44
 
 
 class StepPoint(NamedTuple):
-    """What the curves take of a step."""
+    """The figures of a step in the curves."""
 
     ms: float
-    """NaN where a log does not tell."""
+    """NaN if a log does not tell."""
     tokens: int
     accepted: int
     judged: int
@@ -45,12 +45,12 @@ class ReplyRow:
     tuning: Tuning
     """In force in its first step."""
     changes: tuple[tuple[int, str], ...]
-    """The steps before which settings changed, and what changed; step 0: since the reply before."""
+    """The steps before which settings changed, and what changed; at step 0, since the previous reply."""
     tokens: int
     acceptance: float | None
     tokens_per_s: float | None
     speedup: float | None
-    """Over plain decoding; None where nothing tells."""
+    """Over plain decoding; None if it is not known."""
     speedup_role: str
     points: tuple[StepPoint, ...]
     first: int | None
@@ -58,7 +58,7 @@ class ReplyRow:
 
 
 def reply_rows(replies: Iterable[Reply], options: Sequence[Option] = TUNING) -> tuple[ReplyRow, ...]:
-    """The rows of the replies that have steps, in order. ``options``: the settings that their steps tell."""
+    """The rows of the replies that have steps, in order. ``options``: the settings that the record has."""
     rows: list[ReplyRow] = []
     before: Tuning | None = None
     for reply in replies:
@@ -100,7 +100,7 @@ def settings_words(tuning: Tuning, options: Sequence[Option] = TUNING) -> str:
         for option in options
         if (value := getattr(tuning, option.tuning)) != option.default or option.tuning == "depth"
     ]
-    return ", ".join(words) or "as by default"
+    return ", ".join(words) or "defaults"
 
 
 def _flexible(width: int) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def row_line(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> L
 
 
 def sparkline(points: Sequence[StepPoint], width: int) -> str:
-    """The acceptance over the steps in at most ``width`` cells; a dot where nothing was judged."""
+    """The acceptance over the steps in at most ``width`` cells; a dot if nothing was judged."""
     history = History()
     for point in points:
         history.add(point.accepted, point.judged, False)
@@ -157,8 +157,8 @@ def sparkline(points: Sequence[StepPoint], width: int) -> str:
 
 
 class Strip:
-    """Milliseconds per token over all steps of all replies, with ▲ where settings changed, and below it which
-    steps are whose."""
+    """Milliseconds per token over all steps of all replies, with ▲ where settings changed, and below it a
+    ruler of the replies."""
 
     def __init__(self, rows: Sequence[ReplyRow]) -> None:
         self._history = History()
@@ -173,7 +173,7 @@ class Strip:
 
     def lines(self, width: int, current: int) -> list[Line]:
         """The curve, its marks, and the replies' numbers where each begins; ``current`` is the index of the
-        reply that stands out."""
+        highlighted reply."""
         curve = curve_lines(self._history, width, "verify", unit="ms")
         return [((STRIP_TITLE, "muted"),), *curve, self._ruler(width - LABEL_WIDTH - 1, current)]
 

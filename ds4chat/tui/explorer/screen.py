@@ -1,4 +1,4 @@
-"""The confidence explorer: every judged draft of a record, filtered, sorted, charted, and asked what-if."""
+"""The confidence explorer: the judged drafts of a record as rows, charts, a what-if and replies."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
 WIDE = 120
-"""Columns from which the table, the charts and the what-if stand side by side."""
+"""Columns from which the table, the charts and the what-if are side by side."""
 CHART_SECONDS = 0.1
-"""The charts follow the filter this much later: the table answers each key at once."""
+"""The charts follow the filter after this time; the table follows each key."""
 
 
 class ExplorerScreen(Sheet[None]):
-    """``load`` gives the rows, or raises SourceError; it is called in a thread. ``tuning`` gives the chat's
-    live settings: what Apply changes."""
+    """``load`` reads the rows or raises SourceError; it is called in a thread. ``tuning`` returns the chat's
+    live settings, which Apply changes."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Confidence explorer"
-    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
+    FIELD_HINT = "[b]Enter[/b] accepts the text · [b]Esc[/b] goes back"
     HELP_GROUP = "Confidence explorer"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
+        Binding("escape", "close", "Close the field, then the explorer", id="explorer.close"),
         Binding("slash,ctrl+f", "filter", "Filter the rows", id="explorer.filter"),
         Binding("f2", "next_view", "Rows, charts, what-if or replies", id="explorer.view"),
         Binding("1", "view('rows')", "Rows", show=False, id="explorer.rows"),
@@ -82,7 +82,7 @@ class ExplorerScreen(Sheet[None]):
         self._trouble = ""
         """Why there are no rows, as a sentence."""
         self._overwrite = ""
-        """The name of a file that is there already and was named once."""
+        """The name of an existing file, which Enter on the same name overwrites."""
 
     def compose_sheet(self) -> ComposeResult:
         yield self.filter_line
@@ -117,7 +117,7 @@ class ExplorerScreen(Sheet[None]):
     # -- the rows
 
     def action_reload(self) -> None:
-        """Read the rows: at first, and again when more may have come."""
+        """Read the rows, the first time or again."""
         self._say("Reading the rows …")
         self._read()
 
@@ -142,14 +142,14 @@ class ExplorerScreen(Sheet[None]):
 
     @on(FilterLine.Changed)
     def filter_changed(self, event: FilterLine.Changed) -> None:
-        """Show the rows that pass, and a moment later their charts."""
+        """Show the rows that pass, and after a moment their charts."""
         event.stop()
         self.table.narrow(event.wanted)
         self._draw_charts_soon()
 
     @on(FilterLine.Done)
     def filter_done(self, event: FilterLine.Done) -> None:
-        """Enter in the filter: on to the rows."""
+        """Go from the filter to the rows."""
         event.stop()
         self.action_view("rows")
         self.table.focus()
@@ -207,7 +207,7 @@ class ExplorerScreen(Sheet[None]):
     # -- charts
 
     def action_next_chart(self) -> None:
-        """The histogram of another column."""
+        """Show the histogram of the next column."""
         self._column = next(self._columns)
         if self._view == "replies" or (not self.has_class("-wide") and self._view != "charts"):
             self.action_view("charts")
@@ -236,17 +236,17 @@ class ExplorerScreen(Sheet[None]):
     # -- what-if
 
     def action_what_if(self) -> None:
-        """To the first control."""
+        """Go to the first control of the what-if."""
         if self.source is not None:
             self.action_view("what-if")
 
     def action_apply(self) -> None:
-        """What the panel's button does."""
+        """Apply the what-if to the chat."""
         self.what_if.apply()
 
     @on(WhatIfPanel.Applied)
     def applied(self, event: WhatIfPanel.Applied) -> None:
-        """Make the values the chat's live settings."""
+        """Change the chat's live settings to these values."""
         event.stop()
         before = self._tuning()
         after = event.scenario.apply(before)
@@ -255,13 +255,13 @@ class ExplorerScreen(Sheet[None]):
             self._say("Nothing to apply: the chat's settings have these values already.")
             return
         self.app.post_message(TuningChanged(after))
-        self._say(f"Applied: {changed}. It holds from the next step on; Ctrl+R in the chat takes it back.")
+        self._say(f"Applied: {changed}. It applies from the next step on; Ctrl+R in the chat undoes it.")
 
     # -- views
 
     def action_view(self, view: str) -> None:
-        """Show one view where they do not stand side by side; always put the focus into it. Without rows
-        there is nothing but the sentence that says why."""
+        """Focus a view, and show it if the views are not side by side. Without rows there is only the table
+        with the sentence that says why."""
         if self.source is None:
             view = "rows"
         self._show_view(view)
@@ -276,12 +276,12 @@ class ExplorerScreen(Sheet[None]):
         self.call_after_refresh(self._draw_charts)
 
     def action_next_view(self) -> None:
-        """The next view, round the end."""
+        """Show the next view; the first follows the last."""
         self.action_view(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
 
     @on(ViewBar.Chosen)
     def view_clicked(self, event: ViewBar.Chosen) -> None:
-        """A click on the bar."""
+        """Show the view that was clicked."""
         event.stop()
         self.action_view(event.view)
 
@@ -295,7 +295,7 @@ class ExplorerScreen(Sheet[None]):
     # -- export
 
     def action_export(self) -> None:
-        """Ask for the file."""
+        """Ask for the name of the file."""
         if self.source is not None:
             self._overwrite = ""
             self._export.display = True
@@ -304,13 +304,13 @@ class ExplorerScreen(Sheet[None]):
 
     @on(Input.Submitted, "#explorer-export")
     def export_named(self, event: Input.Submitted) -> None:
-        """Write, or say why not; Enter again on a name that exists overwrites it."""
+        """Write the file; an existing one only when it is named twice."""
         event.stop()
         self._write(event.value, event.value == self._overwrite)
 
     @on(Input.Changed, "#explorer-export")
     def export_renamed(self, event: Input.Changed) -> None:
-        """Consent to overwrite was for another name."""
+        """Do not overwrite: the consent was for another name."""
         event.stop()
         if event.value != self._overwrite:
             self._overwrite = ""
@@ -336,11 +336,11 @@ class ExplorerScreen(Sheet[None]):
     # -- the line at the foot
 
     def action_filter(self) -> None:
-        """To the filter line."""
+        """Go to the filter line."""
         self.set_focus(self.filter_line.field)
 
     def action_close(self) -> None:
-        """Leave the file name, then the filter, then the screen."""
+        """Close the file name, clear and leave the filter, or close the screen."""
         if self._export.display:
             self._close_export()
             self._show_state()

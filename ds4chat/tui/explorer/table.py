@@ -1,4 +1,4 @@
-"""The explorer's table: judged rows drawn line by line, and the names of its columns above them."""
+"""The explorer's table: its columns, the list of rows, and the names of the columns above it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WIDTHS: dict[Column, int] = {
     "accepted": 2,
     "outcome": 8,
 }
-"""Cells of the columns of fixed width, room for the arrow of the sorted one included."""
+"""Cells of the columns with a fixed width, including the arrow of the sorted one."""
 MIN_TEXT, MAX_TEXT = 7, 24
 GIVE_WAY: tuple[Column, ...] = ("draft_gap", "draft_prob", "outcome", "gap")
 """Columns that a narrow table leaves out, in this order."""
@@ -89,7 +89,7 @@ def head_line(cells: tuple[Cell, ...], sorted_by: Column, descending: bool) -> L
 
 
 def row_line(rows: JudgedRows, row: int, cells: tuple[Cell, ...], several: bool) -> Line:
-    """One row. ``several``: there is more than one reply, so the step says which."""
+    """One row. ``several``: there is more than one reply, so the step names its reply."""
     step = int(rows.step[row])
     accepted = bool(rows.accepted[row])
     same = rows.draft[row] == rows.target[row]
@@ -216,7 +216,7 @@ class RowTable(RowList):
 
 
 def detail_line(rows: JudgedRows, row: int) -> Line:
-    """What the row's step did, for the line below the table."""
+    """The figures of the row's step, for the line below the table."""
     step = int(rows.step[row])
     total = float(rows.step_ms[step, -1])
     end = ", the last one the end token" if rows.step_accepted_end[step] else ""

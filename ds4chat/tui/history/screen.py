@@ -1,4 +1,4 @@
-"""The history: stored conversations to find, read, keep in order and go on with."""
+"""The history: the stored conversations, to search, read, organize and continue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ds4chat.tui.history.store_sheet import StoreSheet
 from ds4chat.tui.kit.row_list import RowList
 
 FIRST_PAGE = 200
-"""Conversations that are listed at once; the others follow."""
+"""Conversations that are read first; the others follow."""
 WIDE = 100
-"""Columns from which the preview stands beside the list."""
+"""Columns from which the preview is beside the list."""
 QUIET_SECONDS = 0.1
-"""A search and a preview wait this long for the next key."""
+"""The search and the preview wait this long for another key."""
 HINTS = (
     "[b]Enter[/b] opens · [b]/[/b] search · [b]r[/b] rename · [b]p[/b] pin · [b]d[/b] delete · [b]u[/b] undo"
     " · [b]b[/b] branches\n[b]f[/b] fork · [b]m[/b] model · [b]e[/b] export · [b]i[/b] import · "
@@ -43,11 +43,11 @@ ASKED = {
 
 
 class HistoryScreen(StoreSheet[Chosen | None]):
-    """Dismissed with the conversation to go on with, or None."""
+    """Dismissed with the conversation to continue, or None."""
 
     TITLE_TEXT = "History"
     HINT = HINTS
-    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
+    FIELD_HINT = "[b]Enter[/b] accepts the text · [b]Esc[/b] goes back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Back, then close", id="history.close"),
         Binding("slash,ctrl+f", "search", "Search", id="history.search"),
@@ -205,7 +205,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
     @on(Input.Changed, "#history-search")
     def search_changed(self, event: Input.Changed) -> None:
-        """Search as it is typed; an empty search shows the list."""
+        """Search for what was typed so far; nothing shows the list."""
         query = event.value.strip()
         if query:
             self._search(query)
@@ -217,7 +217,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
     @on(Input.Submitted, "#history-search")
     def leave_search(self) -> None:
-        """From the search to what it found."""
+        """Go from the search field to the hits."""
         self._list.focus()
 
     def action_model(self, by: int) -> None:
@@ -252,13 +252,13 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             self.notify(change.sentence, markup=False)
 
     def action_pin(self) -> None:
-        """Keep the conversation at the top, or no longer."""
+        """Pin the conversation to the top, or unpin it."""
         key = self._conversation()
         if key is not None:
             self._change(lambda store: changes.pin(store, key))
 
     def action_delete(self) -> None:
-        """Take the conversation out of the list."""
+        """Delete the conversation; undo restores it."""
         key = self._conversation()
         if key is not None and key == self._writing:
             self.warn_of_reply()
@@ -266,7 +266,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             self._change(lambda store: changes.delete(store, key))
 
     def action_undo(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore the conversation that was deleted last."""
         if self._deleted:
             key = self._deleted.pop()
             self._change(lambda store: changes.restore(store, key))
@@ -274,7 +274,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             self.notify("Nothing was deleted since the history was opened.")
 
     def action_fork(self) -> None:
-        """Copy the conversation, up to the message that a search found, into a new one."""
+        """Copy the conversation into a new one, up to the message that the search found."""
         place = self._place()
         if place is not None:
             self._change(lambda store: changes.fork(store, *place))
@@ -294,7 +294,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
     # -- questions
 
     def action_ask(self, what: str) -> None:
-        """Ask for a title or a file name."""
+        """Ask for a title or the name of a file."""
         key = self._conversation()
         if key is None and what != "import":
             return
@@ -308,7 +308,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
     @on(Input.Submitted, "#history-ask")
     def answered(self, event: Input.Submitted) -> None:
-        """Do what was asked about."""
+        """Rename, export or import, as was asked."""
         value, what, key = event.value.strip(), self._question, self._conversation()
         self._end_question()
         if not value:
@@ -330,7 +330,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
     @on(RowList.Chosen)
     def open_current(self) -> None:
-        """Go on with the conversation; with a search hit, at the message and on the branch that holds it."""
+        """Continue the conversation; a search hit at its message and on its branch."""
         place, row = self._place(), self._list.current
         if place is None or row is None:
             return
@@ -345,7 +345,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             self._change(lambda store: changes.show(store, chosen))
 
     def action_preview_down(self) -> None:
-        """Scroll the preview, from its end to its beginning again."""
+        """Scroll the preview down, from its end back to its beginning."""
         scroll = self._preview
         if scroll.is_vertical_scroll_end:
             scroll.scroll_home(animate=False)
@@ -353,7 +353,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             scroll.scroll_page_down(animate=False)
 
     def action_close(self) -> None:
-        """Leave a question, then a search, then the history."""
+        """Close a question, then the search, then the history."""
         search = self._field
         if self._question:
             self._end_question()
@@ -366,7 +366,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """The arrow keys go from the search field into the list."""
+        """Go from the search field into the list with the arrow keys."""
         search = self._field
         if search.has_focus and event.key in ("down", "up", "pagedown", "pageup"):
             self._list.focus()

@@ -100,7 +100,7 @@ def test_the_settings_are_told_that_are_not_the_defaults_and_the_depth() -> None
     assert settings_words(Tuning(depth=2)) == "depth 2"
     assert settings_words(replace(LOSSY, strict=True)) == "depth 2, margin 0.80, strict on, temp 0.80, seed 7"
     assert settings_words(LOSSY, LOG_OPTIONS) == "margin 0.80"
-    assert settings_words(DEEP, LOG_OPTIONS) == "as by default"
+    assert settings_words(DEEP, LOG_OPTIONS) == "defaults"
 
 
 @pytest.mark.parametrize("width", [60, 74, 114, 200])

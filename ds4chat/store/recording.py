@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
-from ds4chat.store.entities import ModelIdentity, State
+from ds4chat.store.entities import END_FIELDS, ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
+from ds4chat.store.rows import update
 from ds4chat.store.steps import forget_steps, insert_steps
-from ds4chat.text import encodable
 
 INTERVAL = 0.7
 """Seconds that a Writer lets pass between two writes of a running reply: with the time of a write, less than
@@ -133,18 +133,17 @@ class ReplyRecorder:
         if request.prompt is not None:
             prompt = parent = made.add(conversation, parent, "user", request.prompt)
         message = made.add(conversation, parent, "assistant", "")
-        connection.execute(
-            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
-            "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
-            (
-                this_process(),
-                model_id(connection, request.model),
-                model_id(connection, request.support),
-                encodable(request.drafter),
-                request.load_plain_ms,
-                request.check_plain_ms,
-                message,
-            ),
+        update(
+            connection,
+            "messages",
+            message,
+            state="streaming",
+            owner=this_process(),
+            model=model_id(connection, request.model),
+            support=model_id(connection, request.support),
+            drafter=request.drafter,
+            load_plain_ms=request.load_plain_ms,
+            check_plain_ms=request.check_plain_ms,
         )
         return conversation, prompt, message
 
@@ -156,10 +155,7 @@ class ReplyRecorder:
         end: Ended | EngineDied | None,
     ) -> None:
         now = self._conversations.now_ms()
-        touched = connection.execute(
-            "UPDATE messages SET updated_ms = ? WHERE id = ?", (now, message)
-        ).rowcount
-        if not touched:
+        if not update(connection, "messages", message, updated_ms=now):
             raise StoreError("This conversation was deleted while the reply was written.", "gone")
         steps: list[Step] = []
         for event in events:
@@ -178,18 +174,13 @@ class ReplyRecorder:
                 )
         if end is not None:
             _finish(connection, message, end)
-            connection.execute(
-                "UPDATE conversations SET updated_ms = ? WHERE id = ?", (now, self.conversation)
-            )
+            update(connection, "conversations", self.conversation, updated_ms=now)
 
 
 def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDied) -> None:
     if isinstance(end, EngineDied):
         settle_text(connection, message)
-        connection.execute(
-            "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-            (encodable(end.message), message),
-        )
+        update(connection, "messages", message, state="crashed", owner=None, detail=end.message)
         return
     settle_text(connection, message, end.tail, end.thinking_tail)
     if end.counters is not None:
@@ -197,22 +188,12 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
             "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
             (end.counters.drafted, end.counters.accepted, message),
         )
-    connection.execute(
-        "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
-        "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "
-        "context_used = ?, seed = ? WHERE id = ?",
-        (
-            _STATES.get(end.finish_reason, "complete"),
-            end.finish_reason,
-            encodable(end.detail),
-            encodable(end.tail),
-            end.prompt_tokens,
-            end.reused_tokens,
-            end.prefill_ms,
-            end.decode_ms,
-            end.first_token_ms,
-            end.context_used,
-            end.seed,
-            message,
-        ),
+    update(
+        connection,
+        "messages",
+        message,
+        state=_STATES.get(end.finish_reason, "complete"),
+        owner=None,
+        finish_reason=end.finish_reason,
+        **{name: getattr(end, name) for name in END_FIELDS},
     )

@@ -17,9 +17,10 @@ import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
-from ds4chat.store.conversations import escape_like
+from ds4chat.store.conversations import ANSWERED_BY, containing
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, time_of_day, typed_row
+from ds4chat.store.entities import Role, time_of_day
+from ds4chat.store.rows import typed
 from ds4chat.text import encodable
 
 SNIPPET_LENGTH = 160
@@ -93,7 +94,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
     patterns = [_literal_pattern(term) for term in terms]
     return [
         Hit(id_, title, None, None, time_of_day(updated), *_snippet(title, patterns))
-        for id_, title, updated in (typed_row(row, (int, str, int)) for row in rows)
+        for id_, title, updated in typed(rows.fetchall(), list[tuple[int, str, int]])
     ]
 
 
@@ -120,12 +121,10 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     # FTS5's own highlight would search the whole index again for every message shown.
     patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
-    for row in rows[:limit]:
-        conversation, title, message, role, created_ms, _ = typed_row(
-            row, (int, str, int, str, int, int | float)
-        )
+    shown = typed(rows[:limit], list[tuple[int, str, int, Role, int, float]])
+    for conversation, title, message, role, created_ms, _ in shown:
         found = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,)).fetchone()
-        text, thinking = typed_row(found, (str, str))
+        text, thinking = typed(found, tuple[str, str])
         snippet, matches, at = _snippet(text, patterns)
         if matches or not thinking:
             at += len(thinking)
@@ -139,13 +138,10 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
     where, values = ["c.deleted_ms IS NULL"], []
     for term in literal:
         where.append(f"{column} LIKE ? ESCAPE '\\'")
-        values.append(f"%{escape_like(term.text)}%")
+        values.append(containing(term.text))
     if model:
-        where.append(
-            "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
-            "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
-        )
-        values += [f"%{escape_like(encodable(model))}%"] * 2
+        where.append(ANSWERED_BY)
+        values += [containing(model)] * 2
     return " AND ".join(where), values
 
 

@@ -15,6 +15,7 @@ from ds4chat.store.errors import StoreError
 from ds4chat.store.history import History
 from ds4chat.store.owner import lives
 from ds4chat.store.recording import ReplyRecorder, Request
+from ds4chat.store.rows import update
 from ds4chat.store.search import Hit, search
 from ds4chat.store.steps import read_steps
 
@@ -96,10 +97,7 @@ class Store:
                 if lives(owner, updated_ms, now):
                     continue
                 settle_text(connection, message)
-                connection.execute(
-                    "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-                    (ABANDONED, message),
-                )
+                update(connection, "messages", message, state="crashed", owner=None, detail=ABANDONED)
                 found.append(message)
         return found
 

@@ -42,21 +42,16 @@ class Conversations:
 
     # -- reading
 
-    def listed(
-        self, *, model: str = "", deleted: bool = False, limit: int = -1, offset: int = 0
-    ) -> list[Conversation]:
-        """Pinned conversations first, then the newest; ``model`` keeps those in which a model answered whose
-        name or path contains it. With ``deleted``, the deleted ones instead."""
-        where = ["(c.deleted_ms IS NOT NULL) = ?"]
-        values: list[Any] = [deleted]
+    def listed(self, *, model: str = "", limit: int = -1) -> list[Conversation]:
+        """Pinned conversations first, then the newest, without deleted ones; ``model`` keeps those in which a
+        model answered whose name or path contains it."""
+        where, values = "c.deleted_ms IS NULL", []
         if model:
-            where.append(ANSWERED_BY)
-            values += [containing(model)] * 2
+            where, values = f"{where} AND {ANSWERED_BY}", [containing(model)] * 2
         with self._database.read() as connection:
             rows = connection.execute(
-                f"{_LIST} WHERE {' AND '.join(where)} "
-                "ORDER BY c.pinned DESC, c.updated_ms DESC, c.id DESC LIMIT ? OFFSET ?",
-                (*values, limit, offset),
+                f"{_LIST} WHERE {where} ORDER BY c.pinned DESC, c.updated_ms DESC, c.id DESC LIMIT ?",
+                (*values, limit),
             ).fetchall()
             return self._conversations(connection, rows)
 
@@ -172,12 +167,6 @@ class Conversations:
                 connection, "conversations", conversation, title=title, updated_ms=now, active_leaf=message
             )
             return message
-
-    def edit(self, message: int, text: str) -> int:
-        """Add a changed copy of a message as its sibling, on a new branch, and make it the active leaf.
-        Returns the copy; the old message keeps its answers."""
-        with self._database.write() as connection:
-            return self.add(*self._message_row(connection, message), text)
 
     def set_leaf(self, conversation: int, leaf: int | None) -> None:
         """End the path shown at ``leaf`` (None: before the first message), so that what comes next is a new

@@ -32,6 +32,12 @@ def exchange(store: Store, prompt: str, answer: str = "yes", conversation: int |
     return [number, user, made.add(number, user, "assistant", answer)]
 
 
+def edited(store: Store, message: int, text: str) -> int:
+    """A changed copy of a message as its sibling; its number."""
+    found = store.conversations.message(message)
+    return store.conversations.add(found.conversation, found.parent, found.role, text)
+
+
 def texts(store: Store, conversation: int) -> list[str]:
     return [message.text for message in store.conversations.path(conversation)]
 
@@ -47,9 +53,9 @@ def test_the_path_leads_from_the_first_message_to_the_active_leaf(store: Store) 
 def test_an_edit_is_a_branch_beside_the_old_message(store: Store) -> None:
     conversation, *_ = exchange(store, "one", "1")
     _, second, answer = exchange(store, "two", "2", conversation)
-    edited = store.conversations.edit(second, "zwei")
+    copy = edited(store, second, "zwei")
     assert texts(store, conversation) == ["one", "1", "zwei"]
-    assert store.conversations.versions(conversation) == dict.fromkeys((second, edited), (second, edited))
+    assert store.conversations.versions(conversation) == dict.fromkeys((second, copy), (second, copy))
     # Back on the old branch, its answer is shown again.
     assert store.conversations.show_branch(second) == answer
     assert texts(store, conversation) == ["one", "1", "two", "2"]
@@ -57,7 +63,7 @@ def test_an_edit_is_a_branch_beside_the_old_message(store: Store) -> None:
 
 def test_the_first_message_can_be_edited_too(store: Store) -> None:
     conversation, first, _ = exchange(store, "one")
-    other = store.conversations.edit(first, "uno")
+    other = edited(store, first, "uno")
     assert texts(store, conversation) == ["uno"]
     assert store.conversations.versions(conversation)[first] == (first, other)
 
@@ -84,12 +90,12 @@ def test_rewind_takes_messages_off_the_path_and_keeps_them(store: Store) -> None
 
 def test_the_tree_names_every_message_and_its_parent(store: Store) -> None:
     conversation, first, answer = exchange(store, "one", "1")
-    edited = store.conversations.edit(first, "uno")
+    copy = edited(store, first, "uno")
     tree = store.conversations.tree(conversation)
     assert [(n.id, n.parent, n.preview) for n in tree] == [
         (first, None, "one"),
         (answer, first, "1"),
-        (edited, None, "uno"),
+        (copy, None, "uno"),
     ]
 
 
@@ -133,7 +139,6 @@ def test_the_list_has_pinned_ones_first_then_the_newest(store: Store) -> None:
     assert [found.id for found in store.conversations.listed()] == [a, b, c]
     store.conversations.pin(a, False)
     assert [found.id for found in store.conversations.listed(limit=2)] == [b, c]
-    assert [found.id for found in store.conversations.listed(limit=2, offset=2)] == [a]
 
 
 def test_a_title_is_the_first_prompt_until_it_is_renamed(store: Store) -> None:
@@ -151,7 +156,7 @@ def test_delete_is_undone_by_restore_and_final_only_after_a_purge(store: Store) 
     before = store.conversations.now_ms()
     store.conversations.delete(conversation)
     assert store.conversations.listed() == []
-    assert [found.id for found in store.conversations.listed(deleted=True)] == [conversation]
+    assert store.conversations.get(conversation).deleted_ms is not None
     store.conversations.restore(conversation)
     assert texts(store, conversation) == ["one", "yes"]
 
@@ -226,7 +231,6 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
         lambda made: made.delete(9),
         lambda made: made.add(9, None, "user", "x"),
         lambda made: made.message(9),
-        lambda made: made.edit(9, "x"),
         lambda made: made.fork(9),
         lambda made: made.show_branch(9),
     ],

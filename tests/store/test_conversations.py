@@ -290,12 +290,12 @@ def test_versions_stand_in_one_place_whatever_system_prompt_is_between(store: St
     first = talk.add(key, asked, "assistant", "First.")
     below = talk.under_system(key, asked, "Be brief.")
     second = talk.add(key, below, "assistant", "Second.")
-    edited = talk.edit(asked, "How?")
+    copy = edited(store, asked, "How?")
     assert talk.versions(key) == {
         first: (first, second),
         second: (first, second),
-        asked: (asked, edited),
-        edited: (asked, edited),
+        asked: (asked, copy),
+        copy: (asked, copy),
     }
 
 

@@ -71,8 +71,7 @@ def test_the_first_message_can_be_edited_too(store: Store) -> None:
 def test_a_reply_asked_for_again_is_a_sibling(store: Store) -> None:
     conversation, prompt, answer = exchange(store, "one", "1")
     again = store.record(Request(None, parent=prompt))
-    again.append(step(0))
-    keep(again, ended())
+    keep(again, step(0), ended())
     assert again.conversation == conversation
     assert store.conversations.versions(conversation)[answer] == (answer, again.message)
     assert [m.id for m in store.conversations.path(conversation)] == [prompt, again.message]
@@ -102,9 +101,7 @@ def test_the_tree_names_every_message_and_its_parent(store: Store) -> None:
 def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) -> None:
     recorder = store.record(Request("count", system="be brief"))
     steps = [step(0, thinking=True), step(1)]
-    for one in steps:
-        recorder.append(one)
-    keep(recorder, ended("length", tail="..."))
+    keep(recorder, *steps, ended("length", tail="..."))
     assert recorder.conversation is not None and recorder.message is not None
     exchange(store, "more", "later", recorder.conversation)
 
@@ -125,8 +122,7 @@ def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) 
 
 def test_a_reply_that_still_runs_is_forked_as_far_as_it_is(store: Store) -> None:
     recorder = store.record(Request("count"))
-    recorder.append(step(0))
-    recorder.flush()
+    keep(recorder, step(0))
     assert recorder.message is not None
     copy = store.conversations.path(store.conversations.fork(recorder.message))[-1]
     assert (copy.state, copy.text) == ("stopped", "t000 🙂é\n\t~")

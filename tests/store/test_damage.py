@@ -229,8 +229,7 @@ def test_steps_that_are_no_utf_8_are_the_files_fault_and_not_the_databases() -> 
     store = Store.in_memory()
     conversation = store.conversations.create("t")
     recorder = store.record(Request("x", conversation=conversation))
-    recorder.append(step(0))
-    keep(recorder, ended())
+    keep(recorder, step(0), ended())
     document = "".join(chunks(store, conversation, "json")).encode()
     broken = document.replace(b"nextn-support", b"nextn-\xff\xffpport")
     assert broken != document

@@ -33,13 +33,14 @@ def filled(store: Store) -> int:
     first = store.record(
         Request("Count!", system="Be brief.", model=MODEL, support=SUPPORT, drafter="nextn-support"),
     )
-    first.append(step(0, thinking=True))
-    first.flush()
-    first.append(step(1, tuning=Tuning(depth="auto", margin=0.5)))
-    keep(first, ended("length", tail="…", detail="The limit was reached."))
+    keep(first, step(0, thinking=True))
+    keep(
+        first,
+        step(1, tuning=Tuning(depth="auto", margin=0.5)),
+        ended("length", tail="…", detail="The limit was reached."),
+    )
     second = store.record(Request('more "quotes" \x1b[31m\u202e\0', parent=first.message, model=MODEL))
-    second.append(step(0))
-    keep(second, ended("cancelled"))
+    keep(second, step(0), ended("cancelled"))
     again = store.record(Request(None, parent=second.prompt))
     keep(again, ended())
     assert first.conversation is not None and second.message is not None
@@ -99,9 +100,7 @@ def test_an_import_stands_beside_what_is_there(store: Store) -> None:
 def test_a_reply_of_thousands_of_steps_comes_back(store: Store) -> None:
     recorder = store.record(Request("x"))
     steps = [dataclasses.replace(step(index % 1000), index=index) for index in range(2500)]
-    for one in steps:
-        recorder.append(one)
-    keep(recorder, ended())
+    keep(recorder, *steps, ended())
     imported = import_json(store, exported(store, recorder.conversation).encode())
     leaf = store.conversations.get(imported).active_leaf
     assert leaf is not None and store.steps(leaf) == steps

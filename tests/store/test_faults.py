@@ -7,7 +7,6 @@ the read-only folder a real read-only mount, and the processes are real processe
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -21,7 +20,7 @@ import pytest
 from kits.mounts import mounted
 from kits.stored_replies import WRITER, ended, keep, python, said, step, text
 
-from ds4chat.store import Store, StoreError, open_or_in_memory, open_store
+from ds4chat.store import StoreError, open_or_in_memory, open_store
 from ds4chat.store.owner import STALE_MS, lives, this_process
 from ds4chat.store.recording import INTERVAL, Request
 from ds4chat.store.schema import VERSION
@@ -172,8 +171,7 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
     with mounted(tmp_path / "small", "size=1m") as folder:
         store = open_store(folder / "c.db")
         first = store.record(Request("before"))
-        first.append(step(0))
-        keep(first, ended())
+        keep(first, step(0), ended())
         ballast = folder / "ballast"
         with pytest.raises(OSError), ballast.open("wb") as file:
             while True:
@@ -206,8 +204,7 @@ def test_no_room_for_the_database_at_all_is_a_chat_in_memory(tmp_path: Path) -> 
         assert store.path is None
         assert "disk is full" in store.trouble
         recorder = store.record(Request("x"))
-        recorder.append(step(0))
-        keep(recorder, ended())
+        keep(recorder, step(0), ended())
         assert store.conversations.message(recorder.message).text == text([step(0)])
         store.close()
 
@@ -328,8 +325,7 @@ sys.stdin.readline()
 for number in range(15):
     recorder = store.record(Request(sys.argv[2] + " " + str(number)))
     for index in range(20):
-        recorder.append(step(index))
-        recorder.flush()
+        keep(recorder, step(index))
     keep(recorder, ended())
 store.close()
 """
@@ -427,44 +423,6 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path)
     assert path.read_bytes() == before
     memory = open_or_in_memory(path)
     assert memory.path is None and "is damaged" in memory.trouble
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_damaged_database_yields_sentences_and_no_other_error(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "c.db"
-    store = open_store(path)
-    for number in range(20):
-        recorder = store.record(Request(f"prompt {number}"))
-        for index in range(20):
-            recorder.append(step(index))
-        keep(recorder, ended())
-    store.close()
-    data = bytearray(path.read_bytes())
-    chance = random.Random(seed)
-    for _ in range(40):
-        # The first page holds what says that it is a database at all.
-        at = chance.randrange(4096, len(data) - 64)
-        data[at : at + 64] = chance.randbytes(64)
-    path.write_bytes(data)
-
-    def everything(store: Store) -> None:
-        for found in store.conversations.listed():
-            store.conversations.path(found.id)
-            for message in store.conversations.messages(found.id):
-                store.steps(message.id)
-            store.judged_rows(found.id)
-        store.search("prompt")
-        store.conversations.fork(2)
-
-    try:
-        opened = open_store(path)
-        try:
-            everything(opened)
-        finally:
-            opened.close()
-    except StoreError as error:
-        assert str(error).endswith(".")
-    assert path.exists()
 
 
 def test_an_odd_path_is_only_a_path(tmp_path: Path) -> None:

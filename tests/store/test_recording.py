@@ -150,8 +150,7 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
 def test_each_end_leaves_its_state(reason: str, state: str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(step(0))
-    keep(recorder, ended(reason, detail="Why."))
+    keep(recorder, step(0), ended(reason, detail="Why."))
     message = store.conversations.message(recorder.message)
     assert (message.state, message.finish_reason, message.detail) == (state, reason, "Why.")
     assert message.text == text([step(0)])
@@ -161,9 +160,7 @@ def test_each_end_leaves_its_state(reason: str, state: str) -> None:
 def test_a_reply_whose_engine_died_keeps_its_text() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(Prefill(0, done=5, total=9, reused=2, ms=3.5))
-    recorder.append(step(0))
-    keep(recorder, DIED)
+    keep(recorder, Prefill(0, done=5, total=9, reused=2, ms=3.5), step(0), DIED)
     message = store.conversations.message(recorder.message)
     assert (message.state, message.text, message.detail) == ("crashed", text([step(0)]), DIED.message)
     assert (message.prompt_tokens, message.reused_tokens, message.ended()) == (9, 2, None)
@@ -339,8 +336,7 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     for one in steps:
-        recorder.append(one)
-        recorder.flush()
+        keep(recorder, one)
     keep(recorder, ended())
     found = store.judged_rows(recorder.conversation)
     expected = rows_from_steps([dataclasses.replace(one, reply=recorder.message) for one in steps])
@@ -361,19 +357,16 @@ def test_a_row_past_the_last_emitted_token_decides_none() -> None:
     cut = dataclasses.replace(step(0), tokens=step(0).tokens[:1])
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(cut)
-    keep(recorder, ended("length"))
+    keep(recorder, cut, ended("length"))
     assert store.judged_rows(recorder.conversation).token.tolist() == [0, -1, -1]
 
 
 def test_rows_of_several_replies_stand_one_after_the_other() -> None:
     store = Store.in_memory()
     first = store.record(Request("one"))
-    first.append(step(0))
-    keep(first, ended())
+    keep(first, step(0), ended())
     second = store.record(Request("two", parent=first.message))
-    second.append(dataclasses.replace(step(0), drafter="lookup"))
-    keep(second, ended())
+    keep(second, dataclasses.replace(step(0), drafter="lookup"), ended())
     rows = store.judged_rows(first.conversation)
     assert rows.step_reply.tolist() == [first.message, second.message]
     assert rows.token.tolist() == [0, 1, 2, 0, 1, 2]
@@ -530,8 +523,7 @@ def test_a_step_of_a_later_reply_number_is_the_same_step() -> None:
     """The engine numbers replies by the session; the store numbers them for good."""
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(step(0, reply=17))
-    keep(recorder, ended(reply=17))
+    keep(recorder, step(0, reply=17), ended(reply=17))
     assert store.steps(recorder.message, reply=17) == [step(0, reply=17)]
     assert store.conversations.message(recorder.message).ended(17) == ended(reply=17)
     assert isinstance(store.steps(recorder.message)[0], Step)

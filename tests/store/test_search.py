@@ -145,8 +145,7 @@ def test_text_with_nul_is_kept_and_its_beginning_found() -> None:
 def test_a_reply_is_found_once_it_ended_and_a_deleted_conversation_is_not() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("question", model=ModelIdentity("/m/a.gguf", "Alpha")))
-    recorder.append(step(7))
-    keep(recorder, ended(tail="epilogue"))
+    keep(recorder, step(7), ended(tail="epilogue"))
     assert [hit.message for hit in store.search("t007 epilogue")] == [recorder.message]
     assert [hit.message for hit in store.search("epilogue", model="alph")] == [recorder.message]
     assert store.search("epilogue", model="beta") == []

@@ -40,9 +40,7 @@ def store() -> Store:
 def kept(store: Store, tail: str = "", thinking_tail: str = "") -> tuple[int, int]:
     """A reply as it is kept now: its conversation and message."""
     recorder = store.record(Request("What is it?"))
-    for one in steps_of(NEW):
-        recorder.append(one)
-    keep(recorder, dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
+    keep(recorder, *steps_of(NEW), dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
     assert recorder.conversation is not None and recorder.message is not None
     return recorder.conversation, recorder.message
 

@@ -202,7 +202,7 @@ class Conversations:
             update(connection, "messages", message, check_plain_ms=plain_ms)
 
     def show_branch(self, message: int) -> int:
-        """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
+        """Show the branch that ``message`` is on, down to its newest leaf. Returns that leaf."""
         with self._database.write() as connection:
             conversation, *_ = self._message_row(connection, message)
             # A message is younger than its parent, so the youngest of a subtree is a leaf.

@@ -62,7 +62,7 @@ class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     load_plain_ms: float = 0.0
     check_plain_ms: float = 0.0
     steps: msgspec.Raw = msgspec.Raw(b"[]")
-    """Read one reply at a time: a long conversation's steps are many times the size of its text."""
+    """Decoded one reply at a time: a long conversation's steps are many times the size of its text."""
 
 
 SHARED_FIELDS = tuple(

@@ -1,8 +1,8 @@
-"""Storing a reply while it runs: the prompt before the engine is asked, the reply at least every second.
+"""Storing a reply while it runs: the prompt before the engine gets it, the reply at least every second.
 
-Any thread appends events without waiting. Writing may wait for the disk, and is done by one thread at a time:
-in a chat by that of a Writer (ds4chat.store.writer). A write that fails (full disk, locked database) changes
-nothing, and the next one repeats it.
+Any thread can append events without waiting. Writing may wait for the disk, and is done by one thread at a
+time: in a chat by that of a Writer (ds4chat.store.writer). A write that fails (full disk, locked database)
+changes nothing, and the next one repeats it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from ds4chat.store.rows import update
 from ds4chat.store.steps import forget_steps, insert_steps
 
 INTERVAL = 0.7
-"""Seconds that a Writer lets pass between two writes of a running reply: with the time of a write, less than
-one."""
+"""Seconds between two writes of a running reply by a Writer: with the time of a write, less than one."""
 
 HEARTBEAT = 60.0
-"""Seconds after which a reply is touched even without events, so that it does not look abandoned."""
+"""Seconds until a reply is touched even without events, so that it does not look abandoned."""
 
 _STATES: dict[str, State] = {"cancelled": "stopped", "error": "failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a reply is an answer to."""
+    """What a reply answers."""
 
     prompt: str | None
     """The user's new message; None: the reply answers ``parent``, as in a retry."""
     conversation: int | None = None
     """None: the parent's, or a new one."""
     parent: int | None = None
-    """The message that the prompt follows, or without a prompt the one that is answered."""
+    """The message that the prompt follows, or without a prompt the one to answer."""
     system: str | None = None
     """The system prompt in force; empty: none; None: the path's. If the path has another one, a system
     message changes it from here on."""
@@ -56,7 +55,7 @@ Recorded = Step | Prefill | Revised | Ended | EngineDied
 
 
 class ReplyRecorder:
-    """Keeps one reply."""
+    """Records one reply."""
 
     def __init__(
         self,
@@ -66,9 +65,9 @@ class ReplyRecorder:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.conversation: int | None = None
-        """The conversation's number; None until ``open`` wrote it, as the next two."""
+        """The conversation's number; like the next two, None until ``open`` wrote it."""
         self.prompt: int | None = None
-        """The user's message; None without one, too."""
+        """The user's message; also None without one."""
         self.message: int | None = None
         """The reply."""
         self.over = False
@@ -77,7 +76,7 @@ class ReplyRecorder:
         self._conversations = Conversations(database, wall)
         self._clock = clock
         self._events: list[Recorded] = []
-        """Events that are not written yet."""
+        """Events not yet written."""
         self._written = clock()
 
     def append(self, *events: Recorded) -> None:

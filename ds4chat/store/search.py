@@ -1,12 +1,12 @@
 """Full-text search over messages, the thinking of replies among them, and titles.
 
-What the user types is never read as FTS5's own language: it is cut into words and "quoted phrases", and each
-becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
-a longer one, without regard to case and accents. What the index cannot tell apart (symbols, as in "C++", and
-scripts that are written without blanks) is looked for in the text itself.
+What the user types is never parsed as FTS5's own language: it is split into words and "quoted phrases", and
+each becomes an FTS5 string. A message matches if it contains all of them; a word also matches the beginning
+of a longer one, and case and accents are ignored. What the index cannot tell apart (symbols, as in "C++", and
+scripts written without blanks) is searched for in the text itself.
 
-Up to MOST_RANKED messages are ranked by how well they match. Where more do, the words are in nearly every
-message and a rank would say little, for much work: then the newest come first.
+Up to MOST_RANKED messages are ranked by how well they match. If there are more, the words are in nearly every
+message, and a rank would take long and mean little: then the newest come first.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NO_BLANKS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing to look for."""
+    """A word or phrase to search for."""
 
     text: str
     phrase: bool
-    """Quoted: the last word must end where it ends."""
+    """Quoted: the last word must be a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Hit:
     role: Role | None
     created_ms: int
     snippet: str
-    """A part of the text, on one line, in which the first match shows."""
+    """A part of the text, on one line, that contains the first match."""
     matches: tuple[tuple[int, int], ...]
     """Begin and end of every match in the snippet."""
     at: int = 0
@@ -65,7 +65,7 @@ class Hit:
 
 
 def terms_of(query: str) -> list[Term]:
-    """The words and quoted phrases of what the user typed, each once."""
+    """The words and quoted phrases that the user typed, each once."""
     found = [
         Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
         for quoted, word in _TERM.findall(encodable(query).replace("\0", " "))
@@ -74,8 +74,8 @@ def terms_of(query: str) -> list[Term]:
 
 
 def search(database: Database, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
-    """Titles that match, then messages, the best match or the newest first; deleted conversations are left
-    out. ``model`` keeps those in which a model answered whose name or path contains it. Raises StoreError."""
+    """Titles that match, then messages, the best match or the newest first, without deleted conversations.
+    ``model`` keeps those in which a model answered whose name or path contains it. Raises StoreError."""
     terms = terms_of(query)
     if not terms:
         return []
@@ -146,12 +146,12 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
 
 
 def _is_indexed(term: Term) -> bool:
-    """The index can find it: it has a letter or digit, and none of a script without blanks."""
+    """The index can find it: it has a letter or digit, and none from a script without blanks."""
     return any(map(str.isalnum, term.text)) and not _NO_BLANKS.search(term.text)
 
 
 def _has_symbol(term: Term) -> bool:
-    """Something in a word would be lost in the index, which knows letters and digits alone."""
+    """Something in a word would be lost in the index, which has only letters and digits."""
     return not term.phrase and term.text.isascii() and not term.text.isalnum()
 
 
@@ -165,9 +165,9 @@ def _literal_pattern(term: Term) -> re.Pattern[str]:
 
 
 def _word_pattern(term: Term) -> re.Pattern[str]:
-    """What the index takes for a match: the words in a row, each whole but for the end of the last."""
+    """What the index finds: the words one after the other, whole ones except for the last."""
     words = re.findall(r"[^\W_]+", _folded(term.text))
-    # Possessive, so that no text, such as a million accents, makes it try one ending after the other.
+    # Possessive, so that no text, such as a million accents, makes it try every possible end.
     spelled = [f"{_MARKS}*+".join(map(re.escape, word)) + f"{_MARKS}*+" for word in words]
     end = r"(?![^\W_])" if term.phrase else r"[^\W_]*+"
     return re.compile(r"(?<![^\W_])" + r"[\W_]++".join(spelled) + end)

@@ -7,8 +7,7 @@ Every message has a parent. Answering a prompt again or editing it creates a sib
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,8 @@ PREVIEW_LENGTH = 200
 class Conversations:
     """All operations on conversations and messages. Every method may raise StoreError."""
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._wall = wall
 
     # -- reading
 
@@ -138,14 +136,14 @@ class Conversations:
 
     def create(self, title: str = "") -> int:
         """A new, empty conversation."""
-        now = self.now_ms()
+        now = self._database.now_ms()
         with self._database.write() as connection:
             return insert(connection, "conversations", title=title, created_ms=now, updated_ms=now)
 
     def add(self, conversation: int, parent: int | None, role: Role, text: str) -> int:
         """Add a message under ``parent`` and make it the active leaf. A conversation without a title gets one
         from its first prompt."""
-        now = self.now_ms()
+        now = self._database.now_ms()
         with self._database.write() as connection:
             title, _ = self._row(connection, conversation)
             if parent is not None and self._message_row(connection, parent)[0] != conversation:
@@ -239,7 +237,7 @@ class Conversations:
 
     def delete(self, conversation: int) -> None:
         """Hide a conversation from the list; ``restore`` brings it back."""
-        self._change(conversation, deleted_ms=self.now_ms())
+        self._change(conversation, deleted_ms=self._database.now_ms())
 
     def restore(self, conversation: int) -> None:
         """Undo ``delete``."""
@@ -268,10 +266,6 @@ class Conversations:
             return count
 
     # -- parts
-
-    def now_ms(self) -> int:
-        """The time of day, in milliseconds since 1970."""
-        return int(self._wall() * 1000)
 
     def _change(self, conversation: int, **values: object) -> None:
         with self._database.write() as connection:

@@ -11,8 +11,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ds4chat.store.errors import DATABASE_ERRORS, StoreError, from_sqlite, from_system
@@ -30,9 +30,12 @@ _WAL_BYTES = 16 << 20
 class Database:
     """A connection that any thread may use, one at a time."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path | None, wall: Callable[[], float] = time.time
+    ) -> None:
         self.path = path
         """None: in memory."""
+        self._wall = wall
         self._place = path.absolute() if path else None
         self._file = _identity(self._place) if self._place else None
         self._connection = connection
@@ -41,21 +44,21 @@ class Database:
         """A transaction is open."""
         self._durable: bool | None = None
 
-    @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that sees the database as it is at the first query. Raises StoreError."""
-        with self._transaction("BEGIN", durable=None) as connection:
-            yield connection
+    def now_ms(self) -> int:
+        """The time of day, in milliseconds since 1970."""
+        return int(self._wall() * 1000)
 
-    @contextmanager
-    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def read(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that sees the database as it is at the first query. Raises StoreError."""
+        return self._transaction("BEGIN", durable=None)
+
+    def write(self, *, durable: bool = True) -> AbstractContextManager[sqlite3.Connection]:
         """An atomic transaction; inside another one it becomes part of that.
 
         ``durable`` waits for fsync, so that it survives a power cut. Raises StoreError, and then nothing is
         changed.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable=durable) as connection:
-            yield connection
+        return self._transaction("BEGIN IMMEDIATE", durable=durable)
 
     @contextmanager
     def _transaction(self, begin: str, *, durable: bool | None) -> Iterator[sqlite3.Connection]:
@@ -114,10 +117,10 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def in_memory() -> Database:
-    """A database that is gone when it is closed."""
+def in_memory(wall: Callable[[], float] = time.time) -> Database:
+    """A database that is lost when it is closed."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    database = Database(connection, None)
+    database = Database(connection, None, wall)
     _settle(connection)
     _migrate(database)
     return database

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ds4chat.store.database import Database
@@ -30,9 +28,8 @@ class RecentModel:
 class History:
     """Small things for the next session. Every method may raise StoreError."""
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._wall = wall
 
     def prompts(self) -> list[str]:
         """Prompts sent, of all sessions, oldest first; at most MOST_PROMPTS."""
@@ -47,7 +44,7 @@ class History:
             last = connection.execute("SELECT text FROM prompts ORDER BY id DESC LIMIT 1").fetchone()
             if not text.strip() or (last and last[0] == text):
                 return
-            insert(connection, "prompts", text=text, created_ms=int(self._wall() * 1000))
+            insert(connection, "prompts", text=text, created_ms=self._database.now_ms())
             connection.execute(
                 "DELETE FROM prompts WHERE id <= (SELECT id FROM prompts ORDER BY id DESC LIMIT 1 OFFSET ?)",
                 (MOST_PROMPTS,),
@@ -73,7 +70,7 @@ class History:
             connection.execute(
                 "INSERT OR REPLACE INTO recent_models (path, support, lookup, name, used_ms) "
                 "VALUES (?, ?, ?, ?, ?)",
-                (encodable(path), encodable(support), int(lookup), encodable(name), int(self._wall() * 1000)),
+                (encodable(path), encodable(support), int(lookup), encodable(name), self._database.now_ms()),
             )
             connection.execute(
                 "DELETE FROM recent_models WHERE rowid NOT IN "

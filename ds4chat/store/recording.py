@@ -57,13 +57,7 @@ Recorded = Step | Prefill | Revised | Ended | EngineDied
 class ReplyRecorder:
     """Records one reply."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.conversation: int | None = None
         """The conversation's number; like the next two, None until ``open`` wrote it."""
         self.prompt: int | None = None
@@ -73,7 +67,7 @@ class ReplyRecorder:
         self.over = False
         """The reply's end is written, or nothing more can be written."""
         self._database = database
-        self._conversations = Conversations(database, wall)
+        self._conversations = Conversations(database)
         self._clock = clock
         self._events: list[Recorded] = []
         """Events not yet written."""
@@ -153,7 +147,7 @@ class ReplyRecorder:
         events: Sequence[Recorded],
         end: Ended | EngineDied | None,
     ) -> None:
-        now = self._conversations.now_ms()
+        now = self._database.now_ms()
         if not update(connection, "messages", message, updated_ms=now):
             raise StoreError("This conversation was deleted while the reply was written.", "gone")
         steps: list[Step] = []

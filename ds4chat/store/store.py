@@ -36,18 +36,17 @@ class Store:
     running chat, opens a store of its own on the same file.
     """
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.conversations = Conversations(database, wall)
-        self.history = History(database, wall)
+        self.conversations = Conversations(database)
+        self.history = History(database)
         self.trouble = ""
         """A sentence on why this store is in memory although a file was wanted; empty if it is not."""
-        self._wall = wall
 
     @classmethod
     def in_memory(cls, wall: Callable[[], float] = time.time) -> Store:
         """A store that is lost when it is closed."""
-        return cls(databases.in_memory(), wall)
+        return cls(databases.in_memory(wall))
 
     @property
     def path(self) -> Path | None:
@@ -78,7 +77,7 @@ class Store:
 
     def recorder(self, *, clock: Callable[[], float] = time.monotonic) -> ReplyRecorder:
         """What records one reply, to be opened with its request. Raises nothing."""
-        return ReplyRecorder(self.database, clock=clock, wall=self._wall)
+        return ReplyRecorder(self.database, clock=clock)
 
     def record(self, request: Request) -> ReplyRecorder:
         """The recorder of a reply, which is stored, still empty, with its prompt."""
@@ -89,7 +88,7 @@ class Store:
     def recover(self) -> list[int]:
         """Mark the replies that a dead process was writing as crashed, with their text so far; returns them.
         Those of a running process are left alone."""
-        now = self.conversations.now_ms()
+        now = self.database.now_ms()
         found: list[int] = []
         with self.database.write() as connection:
             rows = connection.execute("SELECT id, owner, updated_ms FROM messages WHERE state = 'streaming'")
@@ -106,18 +105,18 @@ class Store:
         self.database.close()
 
 
-def open_store(path: Path, *, read_only: bool = False, wall: Callable[[], float] = time.time) -> Store:
+def open_store(path: Path, *, read_only: bool = False) -> Store:
     """The store in the file ``path``, created if it is new. Replies that a dead process left behind are
     settled, and conversations deleted long ago are removed.
 
     ``read_only`` changes nothing, for a file in a folder that cannot be written. Raises StoreError.
     """
-    store = Store(databases.connect(path, read_only=read_only), wall)
+    store = Store(databases.connect(path, read_only=read_only))
     if read_only:
         return store
     try:
         store.recover()
-        store.conversations.purge(store.conversations.now_ms() - KEEP_DELETED_MS)
+        store.conversations.purge(store.database.now_ms() - KEEP_DELETED_MS)
     except StoreError as error:
         if error.kind not in ("locked", "full"):
             store.close()
@@ -126,12 +125,12 @@ def open_store(path: Path, *, read_only: bool = False, wall: Callable[[], float]
     return store
 
 
-def open_or_in_memory(path: Path, *, wall: Callable[[], float] = time.time) -> Store:
+def open_or_in_memory(path: Path) -> Store:
     """The store in the file ``path``; where that cannot be used, one in memory whose ``trouble`` says why."""
     try:
-        return open_store(path, wall=wall)
+        return open_store(path)
     except StoreError as error:
-        store = Store.in_memory(wall)
+        store = Store.in_memory()
         store.trouble = (
             f"{error} Until then conversations are kept in memory only, and are lost when ds4chat ends."
         )

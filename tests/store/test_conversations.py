@@ -115,7 +115,7 @@ def test_a_fork_is_a_conversation_of_its_own_with_tokens_and_rows(store: Store) 
 
     # The two have nothing in common any more.
     store.conversations.delete(recorder.conversation)
-    assert store.conversations.purge(store.conversations.now_ms() + 1) == 1
+    assert store.conversations.purge(store.database.now_ms() + 1) == 1
     assert store.steps(path[-1].id) == steps
     assert store.conversations.get(fork).forked_from is None
 
@@ -149,7 +149,7 @@ def test_a_title_is_the_first_prompt_until_it_is_renamed(store: Store) -> None:
 
 def test_delete_is_undone_by_restore_and_final_only_after_a_purge(store: Store) -> None:
     conversation, *_ = exchange(store, "one")
-    before = store.conversations.now_ms()
+    before = store.database.now_ms()
     store.conversations.delete(conversation)
     assert store.conversations.listed() == []
     assert store.conversations.get(conversation).deleted_ms is not None
@@ -158,7 +158,7 @@ def test_delete_is_undone_by_restore_and_final_only_after_a_purge(store: Store) 
 
     store.conversations.delete(conversation)
     assert store.conversations.purge(before) == 0
-    assert store.conversations.purge(store.conversations.now_ms()) == 1
+    assert store.conversations.purge(store.database.now_ms()) == 1
     with pytest.raises(StoreError, match="There is no conversation"):
         store.conversations.get(conversation)
 
@@ -173,7 +173,7 @@ def test_nothing_of_what_was_purged_can_be_read_in_the_files(tmp_path: Path) -> 
         store.history.add_prompt(text)
     store.history.add_prompt("unsent")
     store.conversations.delete(gone)
-    assert store.conversations.purge(store.conversations.now_ms() + 1) == 1
+    assert store.conversations.purge(store.database.now_ms() + 1) == 1
     assert store.history.prompts() == ["common", "unsent"]
     assert [hit.conversation for hit in store.search("common")] == [kept]
     store.close()
@@ -190,7 +190,7 @@ def test_a_path_longer_than_sqlites_recursion_is_read_and_purged(store: Store) -
             parent = store.conversations.add(conversation, parent, "user", str(number))
     assert texts(store, conversation) == [str(number) for number in range(3000)]
     store.conversations.delete(conversation)
-    assert store.conversations.purge(store.conversations.now_ms()) == 1
+    assert store.conversations.purge(store.database.now_ms()) == 1
     with store.database.read() as connection:
         assert connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

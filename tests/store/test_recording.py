@@ -296,9 +296,9 @@ def test_purge_leaves_a_conversation_that_is_being_written() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     store.conversations.delete(recorder.conversation)
-    assert store.conversations.purge(store.conversations.now_ms() + 1000) == 0
+    assert store.conversations.purge(store.database.now_ms() + 1000) == 0
     keep(recorder, ended())
-    assert store.conversations.purge(store.conversations.now_ms() + 1000) == 1
+    assert store.conversations.purge(store.database.now_ms() + 1000) == 1
 
 
 def test_many_threads_may_use_one_store(tmp_path: Path) -> None:

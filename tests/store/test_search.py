@@ -154,7 +154,7 @@ def test_a_reply_is_found_once_it_ended_and_a_deleted_conversation_is_not() -> N
     store.conversations.restore(recorder.conversation)
     assert len(store.search("epilogue")) == 1
     store.conversations.delete(recorder.conversation)
-    store.conversations.purge(store.conversations.now_ms() + 1)
+    store.conversations.purge(store.database.now_ms() + 1)
     with store.database.read() as connection:
         assert connection.execute("SELECT count(*) FROM search WHERE search MATCH 'epilogue'").fetchone() == (
             0,

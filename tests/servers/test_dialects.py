@@ -94,7 +94,7 @@ OTHER = {"/v1/models": answers({"data": [{"id": "x", "owned_by": "me"}]})}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_server_is_recognised_by_what_it_alone_says(
+def test_each_kind_of_server_is_recognised(
     routes: dict[str, Handler], kind: str, model: str, context: int, speculates: bool | None
 ) -> None:
     with scripted(routes) as server:
@@ -102,12 +102,12 @@ def test_a_server_is_recognised_by_what_it_alone_says(
     assert (dialect.kind, about.model, about.context, about.speculates) == (kind, model, context, speculates)
 
 
-def test_what_has_none_of_their_interfaces_is_said_to_be_none_of_them() -> None:
+def test_a_server_without_a_known_interface_is_reported() -> None:
     with scripted({}) as server, pytest.raises(ServerError, match="none of the servers"):
         recognise(Endpoint(ServerAddress(server.url)), "")
 
 
-def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
+def test_every_dialect_takes_each_setting_or_says_where_to_change_it() -> None:
     fields = {"depth", "margin", "gate", "strict"}
     for dialect in DIALECTS:
         assert fields <= set(dialect.fixed)
@@ -118,7 +118,7 @@ def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
     assert begins == {"ds4-server", "LM Studio", "OpenAI-compatible server"}
 
 
-def test_llama_server_is_sent_the_prompt_that_its_own_template_makes() -> None:
+def test_llama_server_gets_the_prompt_that_its_own_template_renders() -> None:
     template = {"/apply-template": answers({"prompt": "<s>u<a>"})}
     with scripted(template) as server:
         request = LlamaServer().request(query(CHAT, server.url, chosen=ALL, model=""))
@@ -143,7 +143,7 @@ def test_llama_server_is_sent_the_prompt_that_its_own_template_makes() -> None:
     }
 
 
-def test_llama_server_without_a_template_of_its_own_is_asked_by_chat() -> None:
+def test_llama_server_without_a_usable_template_gets_a_chat_request() -> None:
     request = LlamaServer().request(query(CHAT, chosen=ALL, model="", template=False))
     assert request.path == "/v1/chat/completions"
     assert (request.body["max_tokens"], request.body["timings_per_token"]) == (9, True)
@@ -159,7 +159,7 @@ def test_llama_server_without_a_template_of_its_own_is_asked_by_chat() -> None:
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-def test_settings_that_nobody_chose_are_the_servers_own(dialect: Any, path: str) -> None:
+def test_settings_that_the_user_did_not_choose_are_not_sent(dialect: Any, path: str) -> None:
     bare = dialect.request(query(CHAT))
     full = dialect.request(query(CHAT, chosen=ALL))
     assert bare.path == path
@@ -208,7 +208,7 @@ def both_ways(reader: Any, data: bytes) -> list[Any]:
     return whole
 
 
-def test_ollamas_lines_are_read_to_their_counts_and_times() -> None:
+def test_ollamas_lines_give_text_counts_and_times() -> None:
     found = both_ways(
         OllamaReader,
         lines(
@@ -235,7 +235,7 @@ def test_ollamas_lines_are_read_to_their_counts_and_times() -> None:
     assert (last.reason, last.prompt_tokens, last.prefill_ms, last.decode_ms) == ("length", 26, 130.0, 50.0)
 
 
-def test_lm_studio_tells_its_totals() -> None:
+def test_lm_studio_reports_its_totals() -> None:
     found = both_ways(
         LMStudioReader,
         events(
@@ -260,7 +260,7 @@ def test_lm_studio_tells_its_totals() -> None:
     assert (last.prefill_ms, last.decode_ms, last.drafter) == (250.0, 500.0, "small")
 
 
-def test_lm_studio_may_tell_its_totals_with_the_usage() -> None:
+def test_lm_studio_may_report_its_totals_in_the_usage() -> None:
     found = both_ways(
         LMStudioReader,
         events(
@@ -295,7 +295,7 @@ def sglang(
     return {"text": text, "output_ids": ids, "meta_info": meta}
 
 
-def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
+def test_sglang_gives_origins_by_step_for_a_raw_prompt() -> None:
     found = both_ways(
         GenerateReader,
         events(
@@ -313,7 +313,7 @@ def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
     assert last is not None and (last.reason, last.prompt_tokens) == ("length", 3)
 
 
-def test_sglang_that_sends_what_is_new_alone_says_the_same() -> None:
+def test_sglang_with_incremental_output_gives_the_same() -> None:
     """Also where a chunk begins as the reply did."""
     cumulative = [
         ("a", [1], 1, 0, 0, None),
@@ -342,7 +342,7 @@ def test_sglang_that_sends_what_is_new_alone_says_the_same() -> None:
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_sglang_may_leave_the_token_that_ended_the_reply_out_or_all_ids(with_ids: bool) -> None:
+def test_sglang_may_omit_the_end_token_or_all_ids(with_ids: bool) -> None:
     bodies = [sglang("a", [1], 0, 0), sglang("ab", [1, 2], 1, 0), sglang("ab", [1, 2], 2, 0, "stop")]
     bodies[2]["meta_info"]["completion_tokens"] = 3
     for body in bodies if not with_ids else []:
@@ -350,7 +350,7 @@ def test_sglang_may_leave_the_token_that_ended_the_reply_out_or_all_ids(with_ids
     assert "".join(token.text for token in tokens(both_ways(GenerateReader, events(*bodies)))) == "ab"
 
 
-def test_sglang_that_fills_its_counters_in_at_the_end_tells_totals_and_no_origins() -> None:
+def test_sglang_with_counters_only_at_the_end_gives_totals_and_no_origins() -> None:
     bodies = [
         sglang("a", [1], 0, 0),
         sglang("abc", [1, 2, 3], 0, 0),
@@ -365,7 +365,7 @@ def test_sglang_that_fills_its_counters_in_at_the_end_tells_totals_and_no_origin
     assert last is not None and last.counters == Counters(6, 1)
 
 
-def test_sglangs_chat_tells_its_totals() -> None:
+def test_sglangs_chat_reports_its_totals() -> None:
     found = both_ways(
         ChatReader,
         events(
@@ -387,7 +387,5 @@ READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, Generat
 @pytest.mark.parametrize(
     "odd", [{}, {"choices": [{"delta": None}]}, {"message": 3}, {"meta_info": []}, {"text": None}]
 )
-def test_what_a_server_leaves_out_or_sends_as_null_breaks_no_reader(
-    reader: type[Reader], odd: object
-) -> None:
+def test_missing_and_null_fields_break_no_reader(reader: type[Reader], odd: object) -> None:
     assert end(pieces(reader(), [events(odd)])) is None

@@ -34,7 +34,7 @@ def reply_to(messages: tuple[Message, ...], url: str = "http://127.0.0.1:1", **a
 
 
 @pytest.mark.parametrize("dialect", [Vllm(), SGLang()], ids=lambda d: d.kind)
-def test_a_chat_that_can_is_told_to_leave_the_turn_open_and_not_to_think_again(dialect: Any) -> None:
+def test_a_chat_request_leaves_the_turn_open_and_does_not_ask_for_thinking_again(dialect: Any) -> None:
     body = dialect.request(reply_to(CUT)).body
     assert body["messages"][-1] == {"role": "assistant", "content": "one two "}
     assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
@@ -47,7 +47,7 @@ def test_a_chat_that_can_is_told_to_leave_the_turn_open_and_not_to_think_again(d
 
 
 @pytest.mark.parametrize("dialect", [OpenAI(), Ds4Server(), LMStudio()], ids=lambda d: d.kind)
-def test_an_interface_that_cannot_says_so_instead_of_beginning_a_new_turn(dialect: Any) -> None:
+def test_an_interface_that_cannot_leave_the_turn_open_says_so(dialect: Any) -> None:
     with pytest.raises(ServerError) as caught:
         dialect.request(reply_to(CUT))
     said = str(caught.value)
@@ -58,7 +58,7 @@ def test_an_interface_that_cannot_says_so_instead_of_beginning_a_new_turn(dialec
     assert dialect.request(reply_to((PROMPT, Message("assistant", " \n")))).body["messages"]
 
 
-def test_what_cannot_be_gone_on_with_stays_and_a_prompt_still_works() -> None:
+def test_a_reply_that_cannot_be_continued_stays_and_a_prompt_still_works() -> None:
     with scripted(openai(says("fine"))) as server:
         session = connect(server.url)
         refused = ask(session, Generate(1, messages=CUT))
@@ -78,7 +78,7 @@ def test_what_cannot_be_gone_on_with_stays_and_a_prompt_still_works() -> None:
     ],
     ids=["open", "closed", "not told"],
 )
-def test_ollama_is_asked_first_what_the_models_template_makes_of_it(rendered: object, open_: bool) -> None:
+def test_ollama_is_first_asked_for_the_rendered_prompt(rendered: object, open_: bool) -> None:
     with scripted({"/api/chat": answers(rendered)}) as server:
         if open_:
             body = Ollama().request(reply_to(CUT, server.url)).body
@@ -94,7 +94,7 @@ def test_ollama_is_asked_first_what_the_models_template_makes_of_it(rendered: ob
         assert len(server.seen("/api/chat")) == 1
 
 
-def test_ollama_that_refuses_to_show_it_is_heard() -> None:
+def test_a_refusal_of_the_rendered_prompt_is_reported() -> None:
     with (
         scripted({"/api/chat": answers({"error": "model not found"}, 404)}) as server,
         pytest.raises(ServerError, match=r"the model or the path \(HTTP 404: model not found\)"),
@@ -103,7 +103,7 @@ def test_ollama_that_refuses_to_show_it_is_heard() -> None:
 
 
 @pytest.mark.parametrize("template", [True, False], ids=["completion", "chat"])
-def test_a_llama_server_whose_prompt_closes_the_turn_is_told_how_to_start(template: bool) -> None:
+def test_a_llama_server_that_closes_the_turn_yields_advice_how_to_start_it(template: bool) -> None:
     def handle(received: Received, connection: Connection) -> None:
         assert received.json()["continue_final_message"] is True
         assert received.json()["chat_template_kwargs"] == {"enable_thinking": False}
@@ -141,7 +141,7 @@ def spelling(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.mark.parametrize("template", [True, False], ids=["completion", "chat"])
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_llama_server_goes_on_where_the_reply_was_cut(spelling: Server, template: bool, cut: int) -> None:
+def test_a_llama_server_continues_where_the_reply_was_cut(spelling: Server, template: bool, cut: int) -> None:
     session = connect(spelling.url, chosen=("temp",))
     session.about = replace(session.about, template=template)
 
@@ -157,7 +157,7 @@ def test_a_llama_server_goes_on_where_the_reply_was_cut(spelling: Server, templa
     assert {token.origin for token in rest.tokens} == {"plain"}
 
 
-def test_a_llama_servers_prompt_ends_within_the_answer_and_behind_the_thought(spelling: Server) -> None:
+def test_a_llama_servers_prompt_ends_within_the_answer_after_the_thinking(spelling: Server) -> None:
     request = LlamaServer().request(reply_to((PROMPT, Message("assistant", " one\n two \n")), spelling.url))
     assert request.path == "/completion"
     assert request.body["prompt"] == ("<|user|>count<|end|><|assistant|><think>\n\n</think>\n\n one\n two \n")

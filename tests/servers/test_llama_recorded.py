@@ -43,13 +43,13 @@ def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", LLAMA)
-def test_one_byte_at_a_time_says_the_same(stem: str) -> None:
+def test_reading_byte_by_byte_gives_the_same(stem: str) -> None:
     data = recorded(stem)
     assert pieces(LlamaReader(), (data[i : i + 1] for i in range(len(data)))) == pieces(LlamaReader(), [data])
 
 
 @pytest.mark.parametrize("stem", [stem for stem in LLAMA if stem in TRUTH])
-def test_a_stream_that_breaks_off_anywhere_is_no_success_and_tells_nothing_wrong(stem: str) -> None:
+def test_a_stream_cut_anywhere_is_no_success_and_gives_no_wrong_origin(stem: str) -> None:
     reading = Reading(LlamaReader())
     truth = TRUTH[stem]["origins"]
     came: list[Block] = []
@@ -65,12 +65,12 @@ def test_a_stream_that_breaks_off_anywhere_is_no_success_and_tells_nothing_wrong
         assert all(o in ("unknown", t) for o, t in zip(told, truth)), told
 
 
-def test_a_prompts_reading_is_told_as_it_goes_on() -> None:
+def test_progress_of_the_prompt_is_reported() -> None:
     seen = progress(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert [(p.done, p.total, p.reused) for p in seen] == [(0, 28, 0), (28, 28, 0)]
 
 
-def test_the_end_says_what_was_read_and_which_drafter_it_was() -> None:
+def test_the_end_reports_the_prompt_and_the_drafter() -> None:
     last = end(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert last is not None
     assert (last.reason, last.prompt_tokens, last.reused_tokens, last.drafter, last.seed) == (
@@ -88,7 +88,7 @@ def test_step_times_are_the_servers_own() -> None:
     assert sum(block.ms or 0 for block in found) == pytest.approx(512.039)
 
 
-def test_a_replayed_step_has_one_token_of_which_nobody_knows() -> None:
+def test_a_replayed_step_has_one_unknown_token() -> None:
     stem = "qwen35-NGRAM_SIMPLE.completion-misled"
     told = [token.origin for token in tokens(pieces(LlamaReader(), [recorded(stem)]))]
     # The third and the fourth token came at one time, and the step had no draft accepted.
@@ -97,7 +97,7 @@ def test_a_replayed_step_has_one_token_of_which_nobody_knows() -> None:
     assert told[8:10] == ["plain", "plain"]
 
 
-def test_an_older_server_that_counts_a_step_at_once_is_told_by_counters_alone() -> None:
+def test_an_older_server_that_counts_whole_steps_gives_only_counters() -> None:
     def chunk(n: int, ms: float, drafted: int, accepted: int, text: str) -> dict[str, object]:
         timings = {
             "predicted_n": n,

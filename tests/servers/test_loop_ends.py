@@ -49,13 +49,13 @@ def test_the_connection_is_closed_at_the_token_that_makes_it_a_loop_and_the_repl
     assert answer.stats.repeating
 
 
-def test_it_goes_on_where_loops_are_not_to_end() -> None:
+def test_a_loop_continues_if_loops_are_not_to_end() -> None:
     with scripted(openai(says(*PERIOD * 30))) as server:
         answer = answer_to(server.url, Generate(1, messages=(Message("user", "count"),)))
     assert (len(answer.tokens), answer.ended.finish_reason, answer.ended.detail) == (150, "stop", "")
 
 
-def test_tokens_of_which_nothing_is_known_are_no_loop() -> None:
+def test_unknown_tokens_are_not_a_loop() -> None:
     """Such as those of a call to a tool, which a server's chat keeps to itself."""
     events: list[object] = []
     reply = _Reply(query(Generate(1, end_loops=True)), events.append)
@@ -84,7 +84,7 @@ def step(origins: str, drafted: int, accepted: int, *, ended: bool = False) -> B
         (step("", 3, 0, ended=True), [False]),
     ],
 )
-def test_a_step_that_was_cut_tells_of_no_rejection(block: Block, verdicts: list[bool]) -> None:
+def test_a_cut_step_implies_no_rejection(block: Block, verdicts: list[bool]) -> None:
     assert [row.accepted for row in _judged(block, greedy=True)] == verdicts
 
 

@@ -100,7 +100,7 @@ def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
     ],
 )
 @pytest.mark.parametrize("everywhere", [True, False])
-def test_a_server_that_refuses_to_say_what_it_is_is_heard(status: int, said: str, everywhere: bool) -> None:
+def test_a_refusal_during_recognition_is_reported(status: int, said: str, everywhere: bool) -> None:
     """Instead of being taken for none of the servers that are known."""
 
     refuse = answers({"error": {"message": "odd"}}, status, "Location: http://127.0.0.1:9/\r\n")
@@ -111,7 +111,7 @@ def test_a_server_that_refuses_to_say_what_it_is_is_heard(status: int, said: str
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_is_missing_or_wrong_is_said_when_the_server_is_opened(
+def test_a_missing_or_wrong_key_is_reported_when_the_server_is_opened(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scripted({"/v1/models": answers({"error": {"message": "no"}}, status)}) as server:
@@ -143,7 +143,7 @@ def test_a_server_that_loads_its_model_is_waited_for() -> None:
 # -- the key
 
 
-def test_a_key_goes_with_each_request_and_into_no_sentence(tmp_path: Path) -> None:
+def test_the_key_is_sent_with_each_request(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     file.chmod(0o600)
@@ -153,7 +153,7 @@ def test_a_key_goes_with_each_request_and_into_no_sentence(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"two\nlines", b"a b", b"caf\xc3\xa9", b"a\x1b[31m", b"x" * 5000])
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)
     file.chmod(0o600)
@@ -192,7 +192,7 @@ def test_an_address_with_a_password_is_refused_without_showing_it(url: str) -> N
 @pytest.mark.parametrize(
     "url", ["box", "ftp://x", "http://", "http://a b", "http://x:99999", "http://x\x1b[31m"]
 )
-def test_what_is_no_address_is_said_to_be_none(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     assert is_sentence(refuses(url))
 
 
@@ -204,14 +204,14 @@ def test_nothing_listens() -> None:
     assert "No server answers" in refuses("http://no-such-host.invalid:80")
 
 
-def test_the_environments_proxy_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with scripted(openai(says("a"))) as server:
         assert ask(connect(server.url)).text == "a"
 
 
-def test_a_certificate_is_verified_and_ones_own_authority_can_be_named() -> None:
+def test_certificates_are_verified_and_a_private_authority_can_be_named() -> None:
     cert, key = str(TLS / "cert.pem"), str(TLS / "key.pem")
     with scripted(openai(says("a")), tls=(cert, key)) as server:
         assert "is not trusted" in refuses(server.url)
@@ -235,7 +235,7 @@ def deaf(queue: int = 8) -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_machine_that_takes_no_connection_is_given_up() -> None:
+def test_connecting_has_a_time_limit() -> None:
     with deaf(queue=0) as place, ExitStack() as waiting:
         host, _, port = place.partition(":")
         # With the queue full, a further connection gets no answer.
@@ -247,13 +247,13 @@ def test_a_machine_that_takes_no_connection_is_given_up() -> None:
     assert "No server answers" in said and "not reached within" in said and is_sentence(said)
 
 
-def test_a_server_that_never_greets_back_is_given_up() -> None:
+def test_the_tls_handshake_has_a_time_limit() -> None:
     with deaf() as place:
         said = refuses(f"https://{place}", ca_file=str(TLS / "cert.pem"))
     assert "does not speak TLS" in said and is_sentence(said)
 
 
-def test_a_server_that_takes_no_request_is_given_up() -> None:
+def test_sending_a_request_has_a_time_limit() -> None:
     with deaf() as place, pytest.raises(http.ServerError, match="did not answer /v1/completions") as caught:
         endpoint = http.Endpoint(ServerAddress(f"http://{place}"))
         with endpoint.stream("/v1/completions", {"prompt": "x" * (32 << 20)}):
@@ -262,7 +262,7 @@ def test_a_server_that_takes_no_request_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_an_answer_that_never_gets_done_is_given_up(part: str) -> None:
+def test_a_whole_answer_has_a_time_limit(part: str) -> None:
     """Each byte comes in time, and the answer never."""
 
     def trickles(received: Received, connection: Connection) -> None:
@@ -276,7 +276,7 @@ def test_an_answer_that_never_gets_done_is_given_up(part: str) -> None:
         assert "did not answer /health" in refuses(server.url)
 
 
-def test_a_server_that_was_told_to_end_and_keeps_the_connection_is_noticed(
+def test_a_server_that_stops_listening_but_keeps_the_connection_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "ANSWER_S", 60.0)
@@ -294,7 +294,7 @@ def test_a_server_that_was_told_to_end_and_keeps_the_connection_is_noticed(
     assert "broke off" in answer.ended.detail and "What came is kept." in answer.ended.detail
 
 
-def test_something_else_than_http_answers() -> None:
+def test_a_server_that_does_not_speak_http_is_reported() -> None:
     with scripted(
         {"/health": lambda received, connection: connection.send(b"SSH-2.0-OpenSSH\r\n")}
     ) as server:
@@ -308,7 +308,7 @@ def silent(received: Received, connection: Connection) -> None:
     connection.closed(5)
 
 
-def test_a_server_that_says_nothing_is_given_up() -> None:
+def test_a_silent_server_is_given_up() -> None:
     with scripted({"/health": silent}) as server:
         assert "did not answer" in refuses(server.url)
     with scripted(openai(silent)) as server:
@@ -316,7 +316,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     assert ended.finish_reason == "error" and "did not answer" in ended.detail
 
 
-def test_silence_inside_a_reply_ends_it_and_keeps_what_came() -> None:
+def test_silence_within_a_reply_ends_it_and_keeps_its_tokens() -> None:
     def stalls(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
@@ -351,7 +351,7 @@ class _Continued(Connection):
 
 
 @pytest.mark.parametrize("abrupt", [True, False])
-def test_a_server_that_dies_inside_a_reply_loses_nothing_that_came(abrupt: bool) -> None:
+def test_a_server_that_dies_within_a_reply_loses_no_token(abrupt: bool) -> None:
     def dies(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
@@ -370,7 +370,7 @@ def test_a_server_that_dies_inside_a_reply_loses_nothing_that_came(abrupt: bool)
     assert (again.text, again.ended.finish_reason) == ("whole", "stop")
 
 
-def test_a_server_that_is_gone_between_two_replies_is_named() -> None:
+def test_a_server_that_disappears_between_replies_is_named() -> None:
     with scripted(openai(says("a"))) as server:
         opened = connect(server.url)
         ask(opened)
@@ -382,7 +382,7 @@ def test_a_server_that_is_gone_between_two_replies_is_named() -> None:
     [b'data: {"error": {"message": "ran out"}}\n\n', b'{"error": {"message": "ran out"}}'],
     ids=["framed", "bare"],
 )
-def test_an_error_within_a_reply_keeps_what_came(body: bytes) -> None:
+def test_an_error_within_a_reply_keeps_its_tokens(body: bytes) -> None:
     def fails(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
@@ -398,7 +398,7 @@ def test_an_error_within_a_reply_keeps_what_came(body: bytes) -> None:
 # -- more than was asked
 
 
-def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(received: Received, connection: Connection) -> None:
         connection.begin()
         for _ in range(400):
@@ -419,7 +419,7 @@ def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 ESCAPE = "\x1b]0;pwned\x07\x9b31m\u202e"
 
 
-def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
+def test_names_and_errors_of_a_server_cannot_control_the_terminal() -> None:
     refuses_all = answers({"error": {"message": ESCAPE}}, 400)
     with scripted(openai(refuses_all, {"data": [{"id": f"m{ESCAPE}"}]})) as server:
         opened = connect(server.url)
@@ -428,7 +428,7 @@ def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
     assert detail.isprintable()
 
 
-def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() -> None:
+def test_what_llama_server_reports_cannot_control_the_terminal() -> None:
     stream = recorded("eagle3.completion").replace(
         b'"speculative.types":"draft-eagle3"', b'"speculative.types":' + json.dumps(ESCAPE).encode()
     )
@@ -448,7 +448,7 @@ def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() 
 # -- another model, a stop
 
 
-def test_another_model_is_said_as_soon_as_it_answers() -> None:
+def test_a_change_of_the_model_is_reported_with_its_first_reply() -> None:
     def named(model: str) -> Handler:
         def handle(received: Received, connection: Connection) -> None:
             connection.begin()
@@ -484,7 +484,7 @@ def stop(event: Event, control: Control) -> None:
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_stop_closes_the_connection_and_says_whether_the_server_stopped(tells: bool) -> None:
+def test_a_cancel_closes_the_connection_and_reports_whether_the_server_stopped(tells: bool) -> None:
     closed = threading.Event()
 
     def endless(received: Received, connection: Connection) -> None:
@@ -504,14 +504,14 @@ def test_a_stop_closes_the_connection_and_says_whether_the_server_stopped(tells:
     assert ("does not tell whether" in answer.ended.detail) != tells
 
 
-def test_a_server_that_goes_on_after_the_close_is_said_to() -> None:
+def test_a_server_that_keeps_writing_after_a_cancel_is_reported() -> None:
     routes = llama(lambda received, connection: half_of_a_reply(received, connection) and None)
     routes["/slots"] = answers([{"is_processing": True}])
     with scripted(routes) as server:
         assert "still writing" in ask(connect(server.url), hook=stop).ended.detail
 
 
-def test_times_are_the_servers_where_a_proxy_holds_the_stream_back() -> None:
+def test_step_times_are_the_servers_even_if_a_proxy_buffers_the_stream() -> None:
     """All of it arrives at once; the steps took what the server says."""
     with scripted(llama(answers(raw=recorded("eagle3.completion")))) as server:
         answer = ask(connect(server.url))

@@ -147,7 +147,7 @@ def test_many_prompts_are_answered_in_turn(tmp_path: Path) -> None:
     assert prompts == ["one", "two"]
 
 
-def test_a_server_has_a_name_in_the_settings_and_its_key_stays_out_of_everything(tmp_path: Path) -> None:
+def test_a_server_is_named_in_the_settings_and_its_key_is_never_shown(tmp_path: Path) -> None:
     key = tmp_path / "box.key"
     key.write_text("sk-very-secret\n")
     key.chmod(0o600)
@@ -188,7 +188,7 @@ def test_inspect_says_what_a_server_is(capsys: pytest.CaptureFixture[str]) -> No
         (["--server", "box", "-p", "x"], "no server box in [servers]"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_options_that_exclude_each_other_are_refused(
     argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ds4chat.commands.main import main

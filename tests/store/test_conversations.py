@@ -196,7 +196,7 @@ def test_a_path_longer_than_sqlites_recursion_is_read_and_purged(store: Store) -
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_a_damaged_path_that_leads_in_a_circle_ends(store: Store) -> None:
+def test_a_damaged_path_with_a_cycle_ends(store: Store) -> None:
     conversation, first, answer = exchange(store, "one", "1")
     with store.database.write() as connection:
         connection.execute("UPDATE messages SET parent = ? WHERE id = ?", (answer, first))
@@ -231,13 +231,13 @@ def test_the_list_is_filtered_by_the_models_that_answered(store: Store) -> None:
         lambda made: made.show_branch(9),
     ],
 )
-def test_what_does_not_exist_is_said_so(store: Store, act) -> None:
+def test_a_missing_conversation_or_message_is_reported(store: Store, act) -> None:
     with pytest.raises(StoreError, match=r"There is no (conversation|message) 9") as error:
         act(store.conversations)
     assert error.value.kind == "gone"
 
 
-def test_a_message_cannot_hang_under_one_of_another_conversation(store: Store) -> None:
+def test_a_message_cannot_have_a_parent_in_another_conversation(store: Store) -> None:
     _, stranger, _ = exchange(store, "one")
     other = store.conversations.create()
     with pytest.raises(StoreError, match="is not in conversation"):
@@ -245,7 +245,7 @@ def test_a_message_cannot_hang_under_one_of_another_conversation(store: Store) -
     assert store.conversations.messages(other) == []
 
 
-def test_text_that_utf8_has_no_form_for_is_kept_with_marks_in_its_place(store: Store) -> None:
+def test_text_that_cannot_be_encoded_is_stored_with_replacements(store: Store) -> None:
     conversation, *_ = exchange(store, "a\udc80\ud83d\ude42b\0c", "1 MB: " + "x" * 1_000_000)
     assert texts(store, conversation)[0] == "a\ufffd\ufffd\ufffdb\0c"
     assert len(texts(store, conversation)[1]) == 1_000_006
@@ -279,7 +279,7 @@ def test_the_unsent_text_and_the_models_used_are_kept(store: Store) -> None:
     ]
 
 
-def test_versions_stand_in_one_place_whatever_system_prompt_is_between(store: Store) -> None:
+def test_versions_share_a_place_whatever_system_prompt_is_between(store: Store) -> None:
     talk = store.conversations
     key = talk.create()
     asked = talk.add(key, None, "user", "Why?")

@@ -110,7 +110,7 @@ def test_a_reply_that_another_living_process_writes_is_left_alone(tmp_path: Path
         ({4: ""}, STALE_MS, False),
     ],
 )
-def test_a_writer_lives_when_it_can_be_asked_or_wrote_lately(
+def test_a_writer_is_alive_if_its_process_is_or_it_wrote_recently(
     change: dict[int, str], age_ms: int, expected: bool
 ) -> None:
     parts = this_process().split("|")
@@ -120,7 +120,7 @@ def test_a_writer_lives_when_it_can_be_asked_or_wrote_lately(
 
 
 @pytest.mark.parametrize("owner", [None, "", "nonsense", "a|b"])
-def test_a_mark_that_is_none_belongs_to_nobody(owner: str | None) -> None:
+def test_an_invalid_owner_is_not_alive(owner: str | None) -> None:
     assert not lives(owner, 1_000, 1_000)
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_keeps_the_reply_in_memory_and_writes_it_when_there_is_room(
 
 
 @pytest.mark.mounts
-def test_no_room_for_the_database_at_all_is_a_chat_in_memory(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_the_database_means_a_chat_in_memory(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "size=8k") as folder:
         store = open_or_in_memory(folder / "c.db")
         assert store.path is None
@@ -370,7 +370,7 @@ def test_many_processes_make_one_database(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- the file itself
 
 
-def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+def test_the_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "c.db"
     store = open_store(path)
     store.conversations.create("t")
@@ -386,7 +386,7 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_newer_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     open_store(path).close()
     connection = sqlite3.connect(path)
@@ -401,7 +401,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["c.db"]
 
 
-def test_another_programs_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_another_programs_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
@@ -413,7 +413,7 @@ def test_another_programs_database_is_refused_and_left_as_it_is(tmp_path: Path) 
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     path.write_bytes(b"These are the notes of somebody. " * 100)
     before = path.read_bytes()

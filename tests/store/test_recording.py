@@ -39,7 +39,7 @@ class Clock:
         return self.now
 
 
-def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> None:
+def test_the_prompt_is_in_the_file_before_the_first_token(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
     recorder = store.record(Request("Is anybody there?", system="Be kind."))
     # Another connection sees it: it does not depend on this process any more.
@@ -54,7 +54,7 @@ def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> N
     store.close()
 
 
-def test_what_came_is_written_by_a_flush_and_waits_for_it() -> None:
+def test_events_are_written_by_a_flush_and_not_before() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     recorder.append(step(0))
@@ -68,7 +68,7 @@ def test_what_came_is_written_by_a_flush_and_waits_for_it() -> None:
     assert recorder.saved and recorder.over
 
 
-def test_a_reply_of_which_nothing_comes_is_touched_so_that_it_does_not_look_abandoned() -> None:
+def test_a_silent_reply_is_touched_so_that_it_does_not_look_abandoned() -> None:
     clock = Clock()
     store = Store.in_memory(clock)
     recorder = store.recorder(clock=clock)
@@ -84,7 +84,7 @@ def test_a_reply_of_which_nothing_comes_is_touched_so_that_it_does_not_look_aban
     assert touched() == clock.now * 1000 < STALE_MS
 
 
-def test_what_any_thread_appends_is_written_once_and_in_order() -> None:
+def test_events_of_another_thread_are_written_once_and_in_order() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     steps = [step(index) for index in range(2_000)]
@@ -353,7 +353,7 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
     assert found.step_margin.tolist() == [1.0, 1.0, 0.5]
 
 
-def test_a_row_past_the_last_emitted_token_decides_none() -> None:
+def test_a_verdict_after_the_last_emitted_token_has_no_token() -> None:
     cut = dataclasses.replace(step(0), tokens=step(0).tokens[:1])
     store = Store.in_memory()
     recorder = store.record(Request("x"))
@@ -434,9 +434,7 @@ def test_an_abandoned_reply_with_a_damaged_row_keeps_the_text_before_it(tmp_path
 
 
 @pytest.mark.parametrize("limit", ["MOST_ROW_BYTES", "MOST_REPLY_BYTES"])
-def test_a_row_that_would_unpack_to_more_than_there_may_be_is_not_unpacked(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_a_row_that_would_unpack_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     keep(recorder, step(0))
@@ -452,7 +450,7 @@ def test_a_row_that_would_unpack_to_more_than_there_may_be_is_not_unpacked(
         store.steps(recorder.message)
 
 
-def test_a_megabyte_that_stands_for_a_gigabyte_takes_no_more_memory_than_a_row_may() -> None:
+def test_a_zip_bomb_takes_no_more_memory_than_a_row_may() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     keep(recorder, step(0), ended())

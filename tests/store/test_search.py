@@ -114,7 +114,7 @@ def test_accents_written_as_characters_of_their_own_are_marked_with_their_letter
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("run", ["\u0301", " ", "_", "a ", "ab "])
-def test_no_text_makes_marking_take_for_ever(run: str) -> None:
+def test_marking_matches_is_fast_for_any_text(run: str) -> None:
     store = Store.in_memory()
     conversation = store.conversations.create("t")
     store.conversations.add(conversation, None, "user", "ab x ab " + "ab" + run * 300_000 + "y")

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from ds4chat.commands.arguments import Parser, UsageError
 from ds4chat.commands.running import RUN_ERROR, say
@@ -105,7 +106,7 @@ def _list(given: Any, rest: list[str]) -> int:
     finally:
         store.close()
     if given.json:
-        _print_json([asdict(conversation) for conversation in found])
+        _print_json(to_builtins(found))
     elif found:
         for conversation in found:
             print(_line(conversation))
@@ -123,7 +124,7 @@ def _show(given: Any, rest: list[str]) -> int:
     finally:
         store.close()
     if given.json:
-        _print_json({**asdict(facts), "path": [asdict(message) for message in path]})
+        _print_json({**to_builtins(facts), "path": to_builtins(path)})
         return 0
     print(_line(facts))
     for message in path:
@@ -152,7 +153,7 @@ def _search(given: Any, rest: list[str]) -> int:
     finally:
         store.close()
     if given.json:
-        _print_json([asdict(hit) for hit in found])
+        _print_json(to_builtins(found))
     elif not found:
         say("nothing was found.")
     for hit in found if not given.json else ():

@@ -83,7 +83,7 @@ class Text:
     first_ms: list[float] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     plain_ms: list[float] = field(default_factory=list)
-    """Of each step without drafts."""
+    """Of each step without drafts that did not pay for a change of the batch size."""
 
     def document(self) -> ServerText:
         """Its entry in the result."""
@@ -176,7 +176,7 @@ class ServerMeasurement:
         if tokens > 1 and end.decode_ms > 0:
             text.speeds.append((tokens - 1) / end.decode_ms * 1000)
         text.first_ms.append(end.first_token_ms)
-        text.plain_ms += [s.ms.total for s in steps[1:] if s.outcome == "plain" and s.ms.total > 0]
+        text.plain_ms += [step.ms.total for step in steps if step.baseline]
 
 
 def run(settings: Settings, options: BenchOptions) -> int:

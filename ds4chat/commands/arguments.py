@@ -165,7 +165,10 @@ def add_prompt(parser: Parser, group: Any) -> None:
     """Add the options for a prompt and its answer."""
     parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; text from a pipe is appended.")
     parser.put(
-        group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
+        group,
+        "--prompt-file",
+        metavar="FILE",
+        help="A UTF-8 file or pipe with the prompt; - is stdin.",
     )
     parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
     parser.put(group, "--raw", action="store_true", help="Send the prompt as it is, without a chat template.")

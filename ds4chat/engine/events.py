@@ -384,6 +384,8 @@ class Loaded:
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
     server: ServerInfo | None = None
     """Where the models are; None: in the engine's own process."""
+    llama_cpp: str = ""
+    """Version of the llama.cpp that runs them; empty with a server."""
 
     def without_drafter(self, off: SpeculationOff) -> Loaded:
         """The same models once the drafter was given up."""

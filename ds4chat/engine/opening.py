@@ -38,6 +38,7 @@ from ds4chat.engine.llama import (
     build,
     device,
     memory,
+    version,
 )
 from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, named_template
@@ -220,6 +221,7 @@ class _Opening:
             device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
+            llama_cpp=version(),
         )
 
     def _add_rpc_servers(self) -> None:

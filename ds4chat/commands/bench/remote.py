@@ -19,12 +19,20 @@ import msgspec
 from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
-from ds4chat.commands.bench.running import BenchError, ProgressLine, check_length, save, save_path
+from ds4chat.commands.bench.running import (
+    PAYS,
+    BenchError,
+    ProgressLine,
+    check_length,
+    reply_of,
+    save_path,
+    show,
+)
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
+from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Count, Ended, Event, Loaded, LoadError, Notice, Revised, Step, Tells
+from ds4chat.engine.events import Count, Event, Loaded, LoadError, Notice, Tells
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.stats import PositionCount, Stats, rounded
@@ -37,8 +45,6 @@ ROUNDS, QUICK_ROUNDS = 6, 2
 BUDGET_S, QUICK_BUDGET_S = 600.0, 35.0
 FEWEST_PLAIN = 8
 """Fewest steps without drafts whose time is used as a baseline."""
-PAYS = 1.03
-"""Speed over plain decoding from which speculation pays, as in the bench of a local model."""
 
 
 class ServerText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,27 +154,17 @@ class ServerMeasurement:
         self._control = Control(self._tuning)
         if self.stopped:
             return
-        steps: list[Step] = []
-        ended: list[Ended] = []
 
-        def collect(event: Event) -> None:
-            if isinstance(event, Step):
-                steps.append(event)
-            elif isinstance(event, Revised):
-                steps[:] = event.steps
-            elif isinstance(event, Ended):
-                ended.append(event)
-            elif isinstance(event, Loaded):
+        def note(event: Event) -> None:
+            if isinstance(event, Loaded):
                 self.loaded = event
             elif isinstance(event, Notice) and event.message not in self.notices:
                 self.notices.append(event.message)
 
-        self._session.generate(request, self._control, collect)
-        end = ended[-1]
-        if end.finish_reason == "cancelled":
+        replied = reply_of(self._session, request, self._control, note)
+        if replied is None:
             return
-        if end.finish_reason in ("error", "context") or not steps:
-            raise BenchError(end.detail or "The server's answer is empty.")
+        steps, end = replied
         for step in steps:
             text.stats.fold(step)
         text.stats.fold(end)
@@ -192,7 +188,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     if settings.predict >= 0:
         tokens = settings.predict
     try:
-        target = save_path(options.save)
+        path = save_path(options.save)
         session, loaded = open_session(load_of(settings, ("temp",)), _tell, forgiving=False)
         measurement = ServerMeasurement(
             session,
@@ -211,11 +207,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
     for notice in measurement.notices:
         say(notice)
     result = result_of(measurement.loaded or loaded, measurement.texts)
-    print(json_line(result) if options.json else report(result), flush=True)
-    if target:
-        save(result, target)
-        say(f"saved to {target}")
-    return INTERRUPTED if measurement.stopped else 0
+    code = show(result, report(result), options, path)
+    return code or (INTERRUPTED if measurement.stopped else 0)
 
 
 def _tell(event: Event) -> None:
@@ -271,8 +264,7 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     pays = "pays" if ratio >= PAYS else "does not pay"
     return (
         f"Speculation {pays} on this server: {speed:.1f} tokens per second are {ratio:.2f} times what its "
-        "steps "
-        f"without drafts reach.{taken}"
+        f"steps without drafts reach.{taken}"
     )
 
 

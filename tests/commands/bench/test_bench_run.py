@@ -25,7 +25,6 @@ from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.engine.drafters.base import Draft
 from ds4chat.engine.drafters.model import DraftModel
-from ds4chat.engine.events import Tuning
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
 from ds4chat.settings.schema import Settings
@@ -110,7 +109,7 @@ def test_a_stopped_measurement_keeps_what_it_has(tiny_dir: Path) -> None:
 
         measurement = Measurement(
             kit.session,
-            Tuning(),
+            Settings(),
             workloads(),
             replace(QUICK, budget_s=1e6, deadline_s=1e6),
             progress=progress,
@@ -137,7 +136,7 @@ def test_it_goes_deeper_as_long_as_the_deepest_gains(
     monkeypatch.setattr(runs, "VERIFY_ROWS", 4)
     plan = Plan((1, 2), (4, 6), rounds=2, tokens=16, budget_s=1e6, deadline_s=1e6)
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measured = Measurement(kit.session, Tuning(), workloads()[:2], plan).run()
+        measured = Measurement(kit.session, Settings(), workloads()[:2], plan).run()
     tried = {(run.workload, run.prompt, run.depth) for run in measured.runs if run.depth != "auto"}
     assert tried == {(name, at, depth) for name in KINDS[:2] for at in (0, 1) for depth in (0, *depths)}
     assert len(measured.verify_ms) == max(4, depths[-1] + 1)
@@ -155,7 +154,7 @@ def test_a_deeper_depth_that_was_stopped_on_the_way_is_left_out(
 
     plan = Plan((1, 2), (4,), rounds=1, tokens=16, budget_s=1e6, deadline_s=1e6)
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measurement = Measurement(kit.session, Tuning(), workloads()[:2], plan, progress=progress)
+        measurement = Measurement(kit.session, Settings(), workloads()[:2], plan, progress=progress)
         measured = measurement.run()
     assert {run.depth for run in measured.runs} == {0, 1, 2, "auto"}
     assert {run.workload for run in measured.runs} == {"chat", "code"}
@@ -166,7 +165,7 @@ def test_no_reply_profits_from_the_one_before(tiny_dir: Path) -> None:
     seen nothing of it."""
     with opened(load_of(tiny_dir, "llama-draft", lookup=True)) as kit:
         plan = replace(QUICK, depths=(2, 2), rounds=1, budget_s=1e6, deadline_s=1e6)
-        measured = Measurement(kit.session, Tuning(), workloads()[:1], plan).run()
+        measured = Measurement(kit.session, Settings(), workloads()[:1], plan).run()
     first, second = (run for run in measured.runs if run.depth == 2)
     assert first.ids == second.ids
     assert [s.drafted for s in first.steps] == [s.drafted for s in second.steps]
@@ -226,9 +225,9 @@ def test_the_reply_length_is_the_one_asked_for(
         bench.run(Settings(model="x", predict=15), BenchOptions())
     plans: list[Plan] = []
 
-    def noted(session: Session, tuning: Tuning, texts: Any, plan: Plan, **more: Any) -> Measurement:
+    def noted(session: Session, settings: Settings, texts: Any, plan: Plan, **more: Any) -> Measurement:
         plans.append(plan)
-        return Measurement(session, tuning, texts, plan, **more)
+        return Measurement(session, settings, texts, plan, **more)
 
     monkeypatch.setattr(command, "Measurement", noted)
     settings = settings_for(tiny_dir, "llama-draft", mtp="", predict=16)
@@ -253,7 +252,7 @@ def test_json_keeps_every_letter_where_stdout_is_not_utf8(
 def test_a_short_budget_gives_every_kind_of_text_one_short_block(tiny_dir: Path) -> None:
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
         plan = replace(QUICK, depths=(1,), budget_s=0.0, deadline_s=1e6)
-        measured = Measurement(kit.session, Tuning(), workloads(), plan).run()
+        measured = Measurement(kit.session, Settings(), workloads(), plan).run()
     assert [run.workload for run in measured.runs if run.depth == 1] == KINDS
     assert max(len(run.ids) for run in measured.runs) <= FEWEST_TOKENS
 
@@ -270,7 +269,7 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
         plan = replace(QUICK, budget_s=1e6, deadline_s=1e6)
         measured = Measurement(
             kit.session,
-            Tuning(),
+            Settings(),
             workloads(),
             plan,
             progress=progress,

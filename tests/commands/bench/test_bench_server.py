@@ -27,7 +27,6 @@ from ds4chat.commands.bench.runs import QUICK, Measurement
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
-from ds4chat.engine.events import Tuning
 from ds4chat.servers import http
 from ds4chat.settings.schema import Settings
 
@@ -380,7 +379,7 @@ def test_a_server_that_fails_meanwhile_leaves_the_bench_without_it(tiny_dir: Pat
     peer.answers["/completion"] = answer
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
         texts = workloads()
-        measured = Measurement(kit.session, Tuning(), texts, QUICK, server=LlamaServer(peer.url)).run()
+        measured = Measurement(kit.session, Settings(), texts, QUICK, server=LlamaServer(peer.url)).run()
     assert [run.workload for run in measured.server] == [texts[0].name]
     (notice,) = measured.notices
     assert "broke off" in notice and notice.endswith("The bench went on without it.")
@@ -391,7 +390,7 @@ def test_a_server_that_fails_meanwhile_leaves_the_bench_without_it(tiny_dir: Pat
 def test_the_end_of_the_bench_ends_the_wait_for_the_server(tiny_dir: Path, peer: Peer) -> None:
     """Ctrl-C while the server is silent: its own limit is ten minutes."""
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measurement = Measurement(kit.session, Tuning(), workloads(), QUICK, server=LlamaServer(peer.url))
+        measurement = Measurement(kit.session, Settings(), workloads(), QUICK, server=LlamaServer(peer.url))
 
         def stop_and_hold(handler: _Handler) -> None:
             measurement.stop()

@@ -118,7 +118,7 @@ def parser() -> Parser:
         usage="ds4chat check -m FILE [--mtp [FILE]] [-p TEXT] [options]",
         description="Decode a reply with MTP, replay it without, and show the first difference.",
     )
-    add_prompt(made, made.add_argument_group("Prompt"))
+    add_prompt(made.add_argument_group("Prompt"))
     add_hub_model(made)
     add_settings(made)
     return made

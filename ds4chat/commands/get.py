@@ -30,25 +30,22 @@ def parser() -> Parser:
         "the hub's cache, and an interrupted download resumes where it stopped. HF_TOKEN,\n"
         "HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE apply. Prints the file's path.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--search",
         metavar="WORDS",
         help="List repositories with GGUF files, the most downloaded first, and what drafts in them.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--with-support",
         action="store_true",
         help="Also download the repository's support file for the model, without asking.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--list",
         action="store_true",
         help="List the repository's files, even if there is only one.",
     )
-    made.put(made.about, "--json", action="store_true", help="JSON on stdout, one object per line.")
+    made.about.add_argument("--json", action="store_true", help="JSON on stdout, one object per line.")
     return made
 
 

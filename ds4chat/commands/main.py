@@ -155,11 +155,11 @@ def _record(error: Exception) -> str:
     """Write an unexpected error's traceback to the log folder; the sentence for the user."""
     import traceback
 
-    from ds4chat.settings.paths import log_dir
+    from ds4chat.settings.paths import made_folder
 
     said = f"{type(error).__name__}: {error}".rstrip(".")
     try:
-        file = log_dir() / "crash.log"
+        file = made_folder("log") / "crash.log"
         trace = printable("".join(traceback.format_exception(error)))
         file.write_text(trace, encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:

@@ -17,13 +17,15 @@ def parser() -> Parser:
         description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
         "Ctrl-C. It serves one client at a time, without encryption and without a password.",
     )
-    made.put(
-        made.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
+    made.about.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
     )
-    made.put(
-        made.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
+    made.about.add_argument(
+        "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
     )
-    made.put(made.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all].")
+    made.about.add_argument(
+        "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
+    )
     return made
 
 

@@ -110,7 +110,11 @@ def save_path(name: str | None) -> Path | None:
     """Where to save. Raises BenchError if that would fail, before anything is measured, and FolderError."""
     if name is None:
         return None
-    path = Path(name).absolute() if name else paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
+    path = (
+        Path(name).absolute()
+        if name
+        else paths.made_folder("data") / time.strftime("bench-%Y%m%d-%H%M%S.json")
+    )
     if path.is_dir():
         raise BenchError(f"{path} is a folder: --save takes a file.")
     if not path.parent.is_dir():

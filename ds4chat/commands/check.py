@@ -8,6 +8,7 @@ a batch rounds) or a fault.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Annotated
 
@@ -35,7 +36,6 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Loaded,
-    LoadError,
     Mode,
     Notice,
     Replayed,
@@ -47,7 +47,7 @@ from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
-from ds4chat.models.errors import ModelFileError
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
 TOKENS = 256
@@ -107,8 +107,8 @@ class CheckDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replies: list[CheckedReply]
 
 
-class CheckError(Exception):
-    """The check is impossible; the text is a sentence for the user."""
+class CheckError(UserFacingError):
+    """The check is impossible."""
 
 
 def parser() -> Parser:
@@ -152,18 +152,14 @@ def run(settings: Settings, options: OneShotOptions) -> int:
             off = event
             say(f"MTP is off: {event.reason}.")
 
-    try:
-        session, loaded = open_session(load_of(settings), note, forgiving=False)
-    except (LoadError, ModelFileError) as error:
-        say(error)
-        return RUN_ERROR
+    session, loaded = open_session(load_of(settings), note, forgiving=False)
     if loaded.strict_note:
         say(f"strict mode: {loaded.strict_note}.")
     checked: list[CheckedReply] = []
     code = 0
     try:
-        _need_drafter(loaded)
-        with on_ctrl_c(control.cancel):
+        with closing(session), on_ctrl_c(control.cancel):
+            _need_drafter(loaded)
             for number, prompt in enumerate(_prompts(options)):
                 request = request_of(
                     settings,
@@ -184,8 +180,6 @@ def run(settings: Settings, options: OneShotOptions) -> int:
     except CheckError as error:
         say(error)
         code = RUN_ERROR
-    finally:
-        session.close()
     if off is not None:
         loaded = loaded.without_drafter(off)
     if options.json:

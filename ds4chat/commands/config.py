@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
-from ds4chat.commands.running import RUN_ERROR, report, say
+from ds4chat.commands.running import RUN_ERROR, report
 from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
-from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.save import document, save
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import nearest
 from ds4chat.text import one_line
@@ -143,10 +143,6 @@ def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
         raise UsageError(f"{path} exists already: --force rewrites it and keeps its values{lost}")
     # Values from the environment are not saved.
     merged, _, _ = merge(read.values, {}, settings)
-    try:
-        save(merged, path, force=force)
-    except SaveError as error:
-        say(error)
-        return RUN_ERROR
+    save(merged, path, force=force)
     print(path)
     return 0

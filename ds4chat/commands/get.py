@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.commands.fetching import GOES_ON, fetch_shown
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
+from ds4chat.commands.fetching import fetch_shown
+from ds4chat.commands.running import RUN_ERROR
 from ds4chat.models.download import FoundRepository, repository, search, support_in
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
@@ -72,11 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except ModelFileError as error:
         if given.json:
             print(json_text({"error": str(error)}))
-        say(error)
-        return RUN_ERROR
-    except KeyboardInterrupt:
-        say(GOES_ON)
-        return INTERRUPTED
+        raise
 
 
 def _get(reference: Reference, with_support: bool, json: bool) -> int:

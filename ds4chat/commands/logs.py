@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.commands.running import RUN_ERROR, say
+from ds4chat.commands.running import say
 from ds4chat.files import user_path
-from ds4chat.settings.paths import FolderError, folder, made_folder
+from ds4chat.settings.paths import folder, made_folder
 from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
@@ -69,10 +69,10 @@ def main(argv: Sequence[str]) -> int:
     _refuse_others(given, action)
     try:
         return actions[action](given, rest)
-    except (StoreError, FolderError) as error:
-        way = " --force replaces it." if isinstance(error, StoreError) and error.kind == "exists" else ""
-        say(f"{error}{way}")
-        return RUN_ERROR
+    except StoreError as error:
+        if error.kind == "exists":
+            raise StoreError(f"{error} --force replaces it.") from None
+        raise
 
 
 _TAKES = {

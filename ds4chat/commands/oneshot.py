@@ -23,7 +23,6 @@ from ds4chat.engine.events import (
     Generate,
     Load,
     Loaded,
-    LoadError,
     Loading,
     Mode,
     Notice,
@@ -38,7 +37,6 @@ from ds4chat.engine.events import (
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
-from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
 from ds4chat.text import redraw_line, takes_escapes, unguarded
@@ -144,23 +142,23 @@ class Printer:
         """Take one event."""
         self._stats.fold(event)
         if isinstance(event, Step):
-            self._clear_progress()
+            self.clear_progress()
             self._step(event)
         elif isinstance(event, Revised):
             # Replaces the tokens by what is known now; their text is written already.
             self._tokens = [_token_document(token, step) for step in event.steps for token in step.tokens]
         elif isinstance(event, Notice):
-            self.say(event.message)
+            self._say(event.message)
         elif isinstance(event, Loaded):
             self._loaded = event
             self._off_reason = event.off_reason
             if event.off_reason and (self._settings.mtp or self._settings.lookup):
-                self.say(f"MTP is off: {event.off_reason}.")
+                self._say(f"MTP is off: {event.off_reason}.")
         elif isinstance(event, SpeculationOff):
             if self._loaded is not None:
                 self._loaded = self._loaded.without_drafter(event)
             self._off_reason = event.reason
-            self.say(f"MTP is off: {event.reason}.")
+            self._say(f"MTP is off: {event.reason}.")
         elif isinstance(event, Loading):
             self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
         elif isinstance(event, Prefill):
@@ -168,7 +166,7 @@ class Printer:
                 what = "decoding the conversation again" if event.again else "reading the prompt"
                 self._show_progress(f"{what}, {event.done} of {event.total} tokens")
         elif isinstance(event, Ended):
-            self._clear_progress()
+            self.clear_progress()
             self._ended = event
             self._add_tail(event.thinking_tail, thinking=True)
             self._add_tail(event.tail, thinking=False)
@@ -264,9 +262,9 @@ class Printer:
             if self._streams:
                 self._out.write(text)
 
-    def say(self, sentence: object) -> None:
+    def _say(self, sentence: str) -> None:
         """Write a sentence to stderr, on a line of its own."""
-        self._clear_progress()
+        self.clear_progress()
         self._end_thinking()
         say(sentence)
 
@@ -281,7 +279,7 @@ class Printer:
             redraw_line(sys.stderr, text)
             self._progress = True
 
-    def _clear_progress(self) -> None:
+    def clear_progress(self) -> None:
         if self._progress:
             redraw_line(sys.stderr)
             self._progress = False
@@ -295,12 +293,8 @@ def run(settings: Settings, options: OneShotOptions, sources: Mapping[str, str])
     """Answer one prompt, or a file of them; the exit code: 0, 1 for a run error, 130 after Ctrl-C.
     ``sources`` says where each setting comes from."""
     log_to_file(settings)
-    try:
-        settings = with_demo(settings)
-        load = load_of(settings, chosen_sampling(sources))
-    except ModelFileError as error:
-        say(error)
-        return RUN_ERROR
+    settings = with_demo(settings)
+    load = load_of(settings, chosen_sampling(sources))
     if options.prompts is not None and load.server is None:
         return _run_batched(settings, options, options.prompts, load)
     return _run_in_turn(settings, options, load)
@@ -329,9 +323,8 @@ def _run_in_turn(settings: Settings, options: OneShotOptions, load: Load) -> int
     control = Control(tuning_of(settings))
     try:
         session, loaded = open_session(load, printers[0], forgiving=False)
-    except LoadError as error:
-        printers[0].say(error)
-        return RUN_ERROR
+    finally:
+        printers[0].clear_progress()
     code = 0
     with closing(session), on_ctrl_c(control.cancel):
         for prompt, printer in zip(prompts, printers):
@@ -351,11 +344,7 @@ def _run_batched(settings: Settings, options: OneShotOptions, prompts: Sequence[
 
     if settings.mtp or settings.lookup:
         say(f"MTP is off: {OFF_REASON}.")
-    try:
-        session = BatchedSession(load, min(options.parallel, len(prompts)))
-    except (ModelFileError, LlamaError) as error:
-        say(error)
-        return RUN_ERROR
+    session = BatchedSession(load, min(options.parallel, len(prompts)))
     if session.note:
         say(session.note)
     code = 0

@@ -38,16 +38,13 @@ def main(argv: list[str]) -> int:
 
 
 def run(host: str, port: int, threads: int) -> int:
-    """Serve until Ctrl-C; the exit code: 1 if this llama.cpp has no RPC or the port is in use."""
+    """Serve until Ctrl-C; the exit code: 1 if the port is in use. Raises LlamaError if this llama.cpp has no
+    RPC."""
     import ds4chat.engine.llama as llama
     from ds4chat.engine.machine import cores
     from ds4chat.engine.rpc import UNPROTECTED
 
     say(UNPROTECTED)
-    try:
-        llama.serve_rpc(f"{host}:{port}", threads or cores())
-    except llama.LlamaError as error:
-        say(error)
-        return RUN_ERROR
+    llama.serve_rpc(f"{host}:{port}", threads or cores())
     say(f"{host}:{port} cannot be served: the port may be in use. Name another with --port.")
     return RUN_ERROR

@@ -19,6 +19,7 @@ from typing import IO, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ds4chat.errors import UserFacingError
 from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
@@ -594,8 +595,8 @@ Emit = Callable[[Event], None]
 """Takes the events of a session, in order."""
 
 
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
+class LoadError(UserFacingError):
+    """Nothing was loaded."""
 
 
 # ---------------------------------------------------------------------------------------- wire form

@@ -37,6 +37,7 @@ from ds4chat.engine import stack
 from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
+from ds4chat.errors import UserFacingError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -60,8 +61,8 @@ pre-tokenizers are std::regex patterns, and libstdc++ matches a run by recursion
 them, with the optimisation that wheels are built with; the rest is for other compilers."""
 
 
-class LlamaError(Exception):
-    """llama.cpp refused something; the text is a sentence for the user."""
+class LlamaError(UserFacingError):
+    """llama.cpp refused something."""
 
 
 class DecodeError(LlamaError):

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.text import one_line
 
@@ -49,8 +50,8 @@ silent: no answer in time. broken: the connection ended inside an answer. strang
 asked. refused: a status other than 200. stopped: the caller no longer wanted it."""
 
 
-class ServerError(Exception):
-    """Something between here and a server failed; the text is a sentence for the user, without the key."""
+class ServerError(UserFacingError):
+    """Something between here and a server failed. The text does not hold the key."""
 
     def __init__(self, message: str, trouble: Trouble, status: int = 0, kind: str = "") -> None:
         super().__init__(message)

@@ -10,14 +10,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ds4chat.errors import UserFacingError
+
 APP = "ds4chat"
 HOME_VARIABLE = "DS4CHAT_HOME"
 CONFIG_NAME = "config.toml"
 OWNER_ONLY = 0o700
 
 
-class FolderError(Exception):
-    """One of ds4chat's folders cannot be created; the text is a sentence for the user."""
+class FolderError(UserFacingError):
+    """One of ds4chat's folders cannot be created."""
 
 
 def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 import tomlkit
 
+from ds4chat.errors import UserFacingError
 from ds4chat.files import write_whole
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
@@ -38,8 +39,8 @@ _EXAMPLES = {
 }
 
 
-class SaveError(Exception):
-    """The settings were not saved and the file is as it was; the text says why and what to do."""
+class SaveError(UserFacingError):
+    """The settings were not saved, and the file is as it was."""
 
 
 def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:

@@ -28,11 +28,9 @@ from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, on_ctrl_c, say
-from ds4chat.engine.events import Event, Load, Loaded, LoadError, Loading, Notice
+from ds4chat.engine.events import Event, Load, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
-from ds4chat.models.errors import ModelFileError
-from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
 
 
@@ -65,11 +63,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
                     measurement.run()
             except BenchError as error:
                 failure = str(error)
-    except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
+    finally:
         progress.clear()
-        say(error)
-        return RUN_ERROR
-    progress.clear()
     for sentence in filter(None, (failure, *measurement.measured.notices)):
         say(sentence)
     result = result_of(

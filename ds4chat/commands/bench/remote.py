@@ -21,7 +21,6 @@ from msgspec import Meta
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.running import (
     PAYS,
-    BenchError,
     ProgressLine,
     check_length,
     reply_of,
@@ -30,14 +29,12 @@ from ds4chat.commands.bench.running import (
 )
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.commands.options import BenchOptions
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, on_ctrl_c, request_of, say
+from ds4chat.commands.running import INTERRUPTED, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Count, Event, Loaded, LoadError, Notice, Tells
+from ds4chat.engine.events import Count, Event, Loaded, Notice, Tells
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.stats import PositionCount, Stats, rounded
-from ds4chat.models.errors import ModelFileError
-from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
 
 TOKENS, QUICK_TOKENS = 128, 64
@@ -199,11 +196,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
         )
         with on_ctrl_c(measurement.stop):
             measurement.run(progress)
-    except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
+    finally:
         progress.clear()
-        say(error)
-        return RUN_ERROR
-    progress.clear()
     for notice in measurement.notices:
         say(notice)
     result = result_of(measurement.loaded or loaded, measurement.texts)

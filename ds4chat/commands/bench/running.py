@@ -17,6 +17,7 @@ from ds4chat.commands.running import RUN_ERROR, json_line, say
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Revised, Step
 from ds4chat.engine.sessions import AnySession
+from ds4chat.errors import UserFacingError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
 from ds4chat.text import redraw_line, takes_escapes
@@ -29,8 +30,8 @@ BAR = 24
 """Cells of the progress bar."""
 
 
-class BenchError(Exception):
-    """The measurement, or the server of --compare, cannot continue; the text is a sentence for the user."""
+class BenchError(UserFacingError):
+    """The measurement, or the server of --compare, cannot continue."""
 
 
 class ProgressLine:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ds4chat.commands.bench.running import FEWEST_TOKENS, BenchError, reply_of
+from ds4chat.commands.bench.running import FEWEST_TOKENS, reply_of
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.commands.running import request_of
@@ -21,6 +21,7 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.events import Depth, Event, Notice, SpeculationOff, Step
 from ds4chat.engine.from_settings import tuning_of
 from ds4chat.engine.session import Session
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
 VERIFY_ROWS = 9
@@ -318,7 +319,7 @@ class Measurement:
                 tokens,
                 stop=lambda: self.stopped or self._late,
             )
-        except BenchError as error:
+        except UserFacingError as error:
             self.measured.notices.append(f"{error} The bench went on without it.")
             self._server = None
             return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ds4chat.commands.bench.running import BenchError
+from ds4chat.errors import UserFacingError
 from ds4chat.servers import http
 from ds4chat.servers.dialect import refusal
 from ds4chat.servers.http import Address, Endpoint, ServerError
@@ -54,12 +54,11 @@ class ServerReply:
 
 
 class LlamaServer:
-    """A llama-server at ``url``, such as http://127.0.0.1:8080. Making one raises BenchError for a malformed
+    """A llama-server at ``url``, such as http://127.0.0.1:8080. Making one raises ServerError for a malformed
     URL, and if no such server answers with a model."""
 
     def __init__(self, url: str) -> None:
-        with _explained():
-            self._endpoint = Endpoint(Address(url, key_env=KEY_VARIABLE))
+        self._endpoint = Endpoint(Address(url, key_env=KEY_VARIABLE))
         self.url = self._endpoint.url
         props = self._ask("/props")
         if props.get("role") == "router":
@@ -79,7 +78,7 @@ class LlamaServer:
         try:
             meta = self._ask("/v1/models")["data"][0]["meta"]
             vocabulary, size = int(meta["n_vocab"]), int(meta["size"])
-        except (BenchError, LookupError, TypeError, ValueError):
+        except (UserFacingError, LookupError, TypeError, ValueError):
             return
         if vocabulary != n_vocab or abs(size - size_bytes) > SAME_SIZE * size_bytes:
             raise BenchError(
@@ -107,8 +106,8 @@ class LlamaServer:
         }
         try:
             return ServerReply.of(self._ask("/completion", request, http.ANSWER_S, stop))
-        except BenchError:
-            if stop():
+        except ServerError as error:
+            if error.trouble == "stopped":
                 return None
             raise
         except (KeyError, TypeError, ValueError):
@@ -119,8 +118,7 @@ class LlamaServer:
 
     def _check_idle(self) -> None:
         """Raise BenchError if it is answering someone else; some servers do not tell."""
-        with _explained():
-            slots = self._endpoint.ask("/slots").json()
+        slots = self._endpoint.ask("/slots").json()
         if isinstance(slots, list) and any(
             isinstance(slot, dict) and slot.get("is_processing") is True for slot in slots
         ):
@@ -136,21 +134,11 @@ class LlamaServer:
         timeout: float | None = None,
         stop: Callable[[], bool] = http.never,
     ) -> dict[str, Any]:
-        """What the server answers. Raises BenchError, also when ``stop`` said so meanwhile."""
-        with _explained():
-            found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
-            answer = found.json()
-            if found.status != 200:
-                raise refusal(self._endpoint, path, found.status, answer)
+        """What the server answers. Raises BenchError, ServerError."""
+        found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
+        answer = found.json()
+        if found.status != 200:
+            raise refusal(self._endpoint, path, found.status, answer)
         if not isinstance(answer, dict):
             raise BenchError(f"{self.url}{path} did not answer as a llama-server does: --compare needs one.")
         return answer
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Raise BenchError for what goes wrong with the server."""
-    try:
-        yield
-    except ServerError as error:
-        raise BenchError(str(error)) from None

@@ -20,6 +20,7 @@ from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import command, runs
 from ds4chat.commands.bench.command import load_for, plan_for
+from ds4chat.commands.bench.running import BenchError
 from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan, Run
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, OneShotOptions
@@ -27,6 +28,7 @@ from ds4chat.engine.drafters.base import Draft
 from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
 KINDS = ["chat", "code", "list", "rewrite", "story"]
@@ -172,43 +174,40 @@ def test_no_reply_profits_from_the_one_before(tiny_dir: Path) -> None:
     assert [s.drafter for s in first.steps] == [s.drafter for s in second.steps]
 
 
-def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path / "no" / "f.json"))) == 1
-    assert "does not exist" in capsys.readouterr().err
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path))) == 1
-    assert "is a folder" in capsys.readouterr().err
+def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="does not exist"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path / "no" / "f.json")))
+    with pytest.raises(BenchError, match="is a folder"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path)))
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write into")
-def test_a_folder_that_takes_no_file_is_refused_before_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_takes_no_file_is_refused_before_measuring() -> None:
     """The model does not exist: had anything been loaded first, that would be the sentence."""
-    assert bench.run(Settings(model="x"), BenchOptions(save="/proc/bench.json")) == 1
-    assert capsys.readouterr().err == (
-        "ds4chat: /proc/bench.json cannot be written: No such file or directory. Name another file with "
-        "--save FILE.\n"
+    with pytest.raises(BenchError) as refused:
+        bench.run(Settings(model="x"), BenchOptions(save="/proc/bench.json"))
+    assert str(refused.value) == (
+        "/proc/bench.json cannot be written: No such file or directory. Name another file with --save FILE."
     )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes in folders")
-def test_a_pipe_is_refused_before_measuring_and_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_is_refused_before_measuring_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(pipe))) == 1
-    assert capsys.readouterr().err == (
-        f"ds4chat: {pipe} cannot be written: It is no regular file. Name another file with --save FILE.\n"
+    with pytest.raises(BenchError) as refused:
+        bench.run(Settings(model="x"), BenchOptions(save=str(pipe)))
+    assert str(refused.value) == (
+        f"{pipe} cannot be written: It is no regular file. Name another file with --save FILE."
     )
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_trying_a_place_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trying_a_place_leaves_what_is_there(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     file.write_text("kept")
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(file))) == 1
-    assert "cannot be written" not in capsys.readouterr().err
+    with pytest.raises(UserFacingError, match="x does not exist"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(file)))
     assert file.read_text() == "kept" and [path.name for path in tmp_path.iterdir()] == ["before.json"]
 
 

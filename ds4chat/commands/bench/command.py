@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ds4chat.commands.bench.advice import advise
 from ds4chat.commands.bench.figures import figures
+from ds4chat.commands.bench.plan import plan_of
 from ds4chat.commands.bench.report import report
 from ds4chat.commands.bench.result import (
     VERSION,
@@ -22,13 +23,13 @@ from ds4chat.commands.bench.result import (
     machine,
     peak_rss,
 )
-from ds4chat.commands.bench.running import BenchError, ProgressLine, check_length, save_path, show
-from ds4chat.commands.bench.runs import FULL, QUICK, Measured, Measurement, Plan
+from ds4chat.commands.bench.running import BenchError, ProgressLine, save_path, show
+from ds4chat.commands.bench.runs import Measured, Measurement
 from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, on_ctrl_c, say
-from ds4chat.engine.events import Event, Load, Loaded, Loading, Notice
+from ds4chat.engine.events import Event, Loaded, Loading, Notice
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
 from ds4chat.settings.schema import Settings
@@ -37,7 +38,7 @@ from ds4chat.settings.schema import Settings
 def run(settings: Settings, options: BenchOptions) -> int:
     """Measure and report; the exit code: 0, 1 for a run error, 130 after Ctrl-C. What was measured by then is
     printed in each case. Raises UsageError for replies too short to take a speed from."""
-    check_length(settings.predict)
+    plan = plan_of(options, settings.predict)
     begun, load_before = time.monotonic(), load_average()
     progress = ProgressLine(sys.stderr)
 
@@ -52,11 +53,17 @@ def run(settings: Settings, options: BenchOptions) -> int:
     try:
         path = save_path(options.save)
         server = LlamaServer(options.compare) if options.compare else None
-        session, loaded = open_session(load_for(options, settings), loading, forgiving=False)
+        # Deep enough for the deepest draft that is measured.
+        load = replace(load_of(settings), depth=max(plan.depths))
+        session, loaded = open_session(load, loading, forgiving=False)
         with closing(session):
             if server:
                 server.check(loaded.target.name, loaded.target.n_vocab, loaded.target.size_bytes)
-            plan = plan_for(options, loaded, spent_s=time.monotonic() - begun, predict=settings.predict)
+            most = loaded.drafter.max_depth if loaded.drafter else 0
+            plan = replace(plan, depths=tuple(depth for depth in plan.depths if depth <= most))
+            if options.quick:
+                spent_s = time.monotonic() - begun
+                plan = replace(plan, budget_s=plan.budget_s - spent_s, deadline_s=plan.deadline_s - spent_s)
             measurement = Measurement(session, settings, workloads(), plan, server=server, progress=progress)
             try:
                 with on_ctrl_c(measurement.stop):
@@ -127,24 +134,3 @@ def result_of(
         advised=Advised(advice.pays, advice.set),
         notices=measured.notices,
     )
-
-
-def plan_for(options: BenchOptions, loaded: Loaded, *, spent_s: float, predict: int = -1) -> Plan:
-    """What to measure of this model: the depths that its drafter can reach, none without one.
-
-    spent_s: seconds since the command began, which a quick bench deducts from its time. predict: most tokens
-    of a reply; -1 is the plan's own number.
-    """
-    plan = QUICK if options.quick else FULL
-    if predict >= 0:
-        plan = replace(plan, tokens=predict)
-    most = loaded.drafter.max_depth if loaded.drafter else 0
-    if options.quick:
-        plan = replace(plan, budget_s=plan.budget_s - spent_s, deadline_s=plan.deadline_s - spent_s)
-    return replace(plan, depths=tuple(depth for depth in plan.depths if depth <= most))
-
-
-def load_for(options: BenchOptions, settings: Settings) -> Load:
-    """What to load: the settings' pair, for drafts as deep as the deepest that is measured. Raises
-    ModelFileError."""
-    return replace(load_of(settings), depth=max((QUICK if options.quick else FULL).depths))

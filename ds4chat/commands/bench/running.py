@@ -11,7 +11,6 @@ from typing import TextIO
 
 import msgspec
 
-from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import RUN_ERROR, json_line, say
 from ds4chat.engine.control import Control
@@ -24,8 +23,6 @@ from ds4chat.text import redraw_line, takes_escapes
 
 PAYS = 1.03
 """Speed over plain decoding from which speculation pays: less is within what two runs differ by."""
-FEWEST_TOKENS = 16
-"""Shortest reply whose speed means something."""
 BAR = 24
 """Cells of the progress bar."""
 
@@ -56,14 +53,6 @@ class ProgressLine:
         """Remove the line."""
         if self._on:
             redraw_line(self._out)
-
-
-def check_length(predict: int) -> None:
-    """Raise UsageError for replies whose speed would mean nothing."""
-    if 0 <= predict < FEWEST_TOKENS:
-        raise UsageError(
-            f"-n {predict} is too short a reply to take a speed from: bench takes -n {FEWEST_TOKENS} or more."
-        )
 
 
 def reply_of(

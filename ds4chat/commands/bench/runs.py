@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ds4chat.commands.bench.running import FEWEST_TOKENS, reply_of
+from ds4chat.commands.bench.plan import FEWEST_TOKENS, Plan
+from ds4chat.commands.bench.running import reply_of
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import Workload
 from ds4chat.commands.running import request_of
@@ -34,33 +35,6 @@ _IN_A_ROW = 5
 WARM_UP = 8
 RESERVE = 0.85
 """Share of the remaining time that is planned for; blocks differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured, and how long that may take."""
-
-    depths: tuple[int, ...]
-    deeper: tuple[int, ...]
-    """Depths that are tried after them, one by one, as long as the deepest so far gains."""
-    rounds: int
-    """Most prompts of each kind of text."""
-    tokens: int
-    """Most tokens of a reply."""
-    budget_s: float
-    """Replies are shortened to fit into it, and a block that does not fit is not begun, except for the first
-    one of each kind of text."""
-    deadline_s: float
-    """The measurement is broken off after this; may be infinite."""
-
-    @property
-    def settings(self) -> tuple[Depth, ...]:
-        """One block: plain decoding as depth 0, the fixed depths, auto, plain decoding again."""
-        return (0, *self.depths, *(("auto",) if self.depths else ()), 0)
-
-
-FULL = Plan((1, 2, 3, 4, 6, 8), (12, 16), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
-QUICK = Plan((1, 2, 4), (8, 16), rounds=2, tokens=64, budget_s=35, deadline_s=38)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +147,7 @@ class Measurement:
         self.measured.verify_ms, self.measured.switch_ms = cost.ms, cost.switch_ms
         self._guess_pace()
         self._warm_up()
-        blocks = list(self._blocks())
+        blocks = self._plan.blocks(self._workloads)
         for number, (workload, prompt) in enumerate(blocks):
             if self._over:
                 break
@@ -262,12 +236,6 @@ class Measurement:
         self._prompt_ms = max(whole_ms - decode_ms, 0.0) / replies
 
     # -- runs
-
-    def _blocks(self) -> Iterator[tuple[Workload, int]]:
-        for prompt in range(self._plan.rounds):
-            for workload in self._workloads:
-                if prompt < len(workload.prompts):
-                    yield workload, prompt
 
     def _warm_up(self) -> None:
         """Give replies that do not count: they warm up the processor's caches and the thread pools."""

@@ -19,13 +19,14 @@ from kits.json_schema import validate
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import command, runs
-from ds4chat.commands.bench.command import load_for, plan_for
+from ds4chat.commands.bench.plan import FEWEST_TOKENS, QUICK, Plan, plan_of
 from ds4chat.commands.bench.running import BenchError
-from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan, Run
+from ds4chat.commands.bench.runs import Measurement, Run
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.engine.drafters.base import Draft
 from ds4chat.engine.drafters.model import DraftModel
+from ds4chat.engine.events import Depth, Load, LoadError
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
 from ds4chat.errors import UserFacingError
@@ -216,10 +217,9 @@ def test_the_reply_length_is_the_one_asked_for(
 ) -> None:
     """-n N is the most tokens of a reply instead of the plan's 128 or 64; below 16 it is refused, since
     no speed is taken from so few."""
-    with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):
-            assert plan_for(options, kit.loaded, spent_s=0).tokens == tokens
-            assert plan_for(options, kit.loaded, spent_s=0, predict=20).tokens == 20
+    for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):
+        assert plan_of(options).tokens == tokens
+        assert plan_of(options, 20).tokens == 20
     with pytest.raises(UsageError, match=r"-n 15 is too short .* bench takes -n 16 or more"):
         bench.run(Settings(model="x", predict=15), BenchOptions())
     plans: list[Plan] = []
@@ -292,10 +292,21 @@ def test_a_drafter_given_up_on_the_way_is_the_reason_in_the_json_and_the_advice(
     assert not result["advised"]["pays"]
 
 
-def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> None:
+def test_bench_loads_for_the_deepest_draft_that_it_measures(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[Depth] = []
+
+    def noted(load: Load, *args: Any, **more: Any) -> None:
+        depths.append(load.depth)
+        raise LoadError("that is enough")
+
+    monkeypatch.setattr(command, "open_session", noted)
     settings = settings_for(tiny_dir, "qwen35-nextn", mtp_draft=1)
-    assert load_for(BenchOptions(quick=True), settings).depth == 4
-    assert load_for(BenchOptions(), settings).depth == 8
+    for quick in (True, False):
+        with pytest.raises(LoadError):
+            bench.run(settings, BenchOptions(quick=quick))
+    assert depths == [4, 8]
 
 
 # ------------------------------------------------------------------------------------ check

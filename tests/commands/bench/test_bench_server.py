@@ -22,7 +22,8 @@ from kits.engine import load_of, opened
 
 from ds4chat.commands import bench
 from ds4chat.commands.bench import server as module
-from ds4chat.commands.bench.runs import QUICK, Measurement
+from ds4chat.commands.bench.plan import QUICK
+from ds4chat.commands.bench.runs import Measurement
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions

@@ -38,6 +38,7 @@ from ds4chat.engine.llama import (
     build,
     device,
     memory,
+    version,
 )
 from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, named_template
@@ -115,7 +116,7 @@ def _converted(load: Load, emit: Emit) -> str:
     if load.support == EMBEDDED or not kind_of(read_header(load.support)).converts:
         return load.support
     try:
-        out = converted_path(load.model, load.support, paths.cache_dir())
+        out = converted_path(load.model, load.support, paths.made_folder("cache"))
     except paths.FolderError as error:
         raise ModelFileError(str(error)) from None
     if not out.exists():
@@ -220,6 +221,7 @@ class _Opening:
             device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
+            llama_cpp=version(),
         )
 
     def _add_rpc_servers(self) -> None:
@@ -312,7 +314,7 @@ class _Opening:
         """What was measured with the same files, threads and device before. Without a cache folder it is
         measured at every load."""
         try:
-            path = paths.cache_dir() / "costs.json"
+            path = paths.made_folder("cache") / "costs.json"
         except paths.FolderError as error:
             log.warning("%s", error)
             return costs.Tables()
@@ -323,7 +325,7 @@ class _Opening:
         """Where conversations of this load are kept; None without a cache folder, or where that is off:
         then nothing stays there."""
         try:
-            paths.cache_dir()
+            paths.made_folder("cache")
         except paths.FolderError as error:
             log.warning("%s", error)
             return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from gguf.constants import GGUFValueType
 
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import checkpoint_conflict
+from ds4chat.models.fit import checkpoint_conflict, misfit, times
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
 from ds4chat.models.gguf_write import (
     OnProgress,
@@ -118,7 +118,7 @@ def _check(target: Header, source: Header) -> int:
     if not kind.converts:
         raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
     if target.architecture != ARCHITECTURE:
-        _misfit(
+        misfit(
             source,
             target,
             f"the model's architecture is {shortened(target.architecture)}, not {ARCHITECTURE}",
@@ -129,13 +129,13 @@ def _check(target: Header, source: Header) -> int:
         )
     conflict = checkpoint_conflict(target, source)
     if conflict:
-        _misfit(source, target, conflict)
+        misfit(source, target, conflict)
     for key in ("mtp_layer_count", "nextn_predict_layers"):
         if (source.integer(f"{ARCHITECTURE}.{key}") or 1) != 1:
             raise ModelFileError(f"{name} has several MTP blocks, and llama.cpp runs one. Give another file.")
     experts = [h.integer(f"{ARCHITECTURE}.expert_count") for h in (target, source)]
     if experts[1] is not None and experts[0] != experts[1]:
-        _misfit(source, target, f"it routes among {experts[1]} experts, the model among {experts[0]}")
+        misfit(source, target, f"it routes among {experts[1]} experts, the model among {experts[0]}")
     block = _trunk(target)
     _check_tensors(target, source, block)
     return block
@@ -152,8 +152,7 @@ def _trunk(target: Header) -> int:
     if not isinstance(ratios, ArrayInfo) or ratios.length < held:
         missing.append(_RATIOS)
     if missing or held < blocks - (target.own_integer("nextn_predict_layers") or 0):
-        what = missing[0] if missing else f"blk.{held}.attn_norm.weight"
-        raise ModelFileError(f"{one_line(target.path)} is incomplete: it lacks {what}. Download it again.")
+        target.incomplete(f"it lacks {missing[0] if missing else f'blk.{held}.attn_norm.weight'}")
     return held
 
 
@@ -170,21 +169,15 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
     for stem in known:
         tensor = source.tensors.get(_PREFIX + stem)
         if tensor is None:
-            raise ModelFileError(
-                f"{name} is incomplete: it lacks the tensor {_PREFIX}{stem}. Download it again."
-            )
+            source.incomplete(f"it lacks the tensor {_PREFIX}{stem}")
         trunk = target.tensors.get(f"blk.{block - 1}.{stem}")
         expected = shapes.get(stem) or (trunk.dims if trunk else None)
         fits = expected is None or tensor.dims == expected
         if stem == _RESHAPED and trunk:
             fits = tensor.n_elements == trunk.n_elements
         if not fits:
-            _misfit(
-                source,
-                target,
-                f"its tensor {_PREFIX}{stem} is {_times(tensor.dims)}, the model asks for "
-                f"{_times(expected or ())}",
-            )
+            shapes_said = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
+            misfit(source, target, f"its tensor {_PREFIX}{stem} is {shapes_said}")
     unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
     if unknown:
         raise ModelFileError(
@@ -197,13 +190,6 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
             f"{name} stores e_proj in {e_proj.type.name} and h_proj in {h_proj.type.name}; llama.cpp wants "
             "both in one matrix, so they must be alike. Give a file where they are."
         )
-
-
-def _misfit(source: Header, target: Header, what: str) -> None:
-    raise ModelFileError(
-        f"{one_line(source.path)} does not fit {one_line(target.path)}: {what}. "
-        "Give the model and the support file of one checkpoint."
-    )
 
 
 def _refuse_overwriting(out: Path, *inputs: Header) -> None:
@@ -294,7 +280,3 @@ def _fused_rows(source: Header, halves: list[TensorInfo]) -> Iterator[bytes]:
         n = min(step, rows - first)
         e, h = (b"".join(source.tensor_chunks(half, first * row, n * row)) for half in halves)
         yield b"".join(part[i * row : (i + 1) * row] for i in range(n) for part in (e, h))
-
-
-def _times(dims: tuple[int, ...]) -> str:
-    return " x ".join(str(d) for d in dims)

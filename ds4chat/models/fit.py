@@ -30,6 +30,11 @@ def misfit(support: Header, target: Header, what: str) -> NoReturn:
     )
 
 
+def times(dims: tuple[int, ...]) -> str:
+    """A tensor's shape in words: "64 x 32"."""
+    return " x ".join(str(d) for d in dims)
+
+
 def check_vocabulary(target: Header, support: Header) -> None:
     """Check for as many tokens as the target's and, if the support file contains them, the same texts."""
     ours, theirs = tokenizer.vocabulary_size(target), tokenizer.vocabulary_size(support)

@@ -13,9 +13,9 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NoReturn, TypeAlias
 
 from gguf.constants import (
     GGML_QUANT_SIZES,
@@ -28,8 +28,6 @@ from ds4chat.files import NotRegularError, open_regular
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.scan import U32, U64, Scan
 from ds4chat.text import one_line, shortened
-
-__all__ = ["ArrayInfo", "Header", "ModelFileError", "Part", "TensorInfo", "TensorType", "read_header"]
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
@@ -136,18 +134,11 @@ class Header:
     the rest is the first file's."""
 
     path: Path
-    version: int
-    alignment: int
     metadata: dict[str, Scalar | ArrayInfo]
     tensors: dict[str, TensorInfo]
     parts: tuple[Part, ...]
     spans: dict[str, tuple[int, int]] = field(repr=False)
     """The position of each key-value pair in the first file, for copying it unchanged."""
-
-    @property
-    def data_offset(self) -> int:
-        """Offset of the first tensor's data in the first file."""
-        return self.parts[0].data_offset
 
     @property
     def file_size(self) -> int:
@@ -175,14 +166,8 @@ class Header:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "should be a whole number")
+            self.corrupt(f"its metadata key {shortened(key)} should be a whole number")
         return value
-
-    def _wrong(self, key: str, what: str) -> ModelFileError:
-        return ModelFileError(
-            f"{one_line(self.path)} is corrupt: its metadata key {shortened(key)} {what}. "
-            "Download or convert it again."
-        )
 
     def flag(self, key: str) -> bool | None:
         """A boolean of the metadata, None when it is missing or something else."""
@@ -233,7 +218,7 @@ class Header:
             GGUFValueType.FLOAT32,
             GGUFValueType.FLOAT64,
         ):
-            raise self._wrong(key, "should hold whole numbers")
+            self.corrupt(f"its metadata key {shortened(key)} should hold whole numbers")
         values = self.array(key)
         return None if values is None else [int(value) for value in values]
 
@@ -241,13 +226,25 @@ class Header:
         """The raw body of one array, a mebibyte at a time. Raises ModelFileError, see ``array``."""
         info = self.metadata[key]
         if not isinstance(info, ArrayInfo) or info.n_bytes > _MAX_ARRAY_BYTES:
-            raise self._wrong(key, "is no array of a sane size")
+            self.corrupt(f"its metadata key {shortened(key)} is no array of a sane size")
         yield from read_range(self.path, info.offset, info.n_bytes)
 
     def tensor_chunks(self, tensor: TensorInfo, start: int = 0, n: int | None = None) -> Iterator[bytes]:
         """The bytes of a tensor, or ``n`` of them from ``start``, a mebibyte at a time."""
         n = tensor.n_bytes - start if n is None else n
         yield from read_range(self.parts[tensor.part].path, tensor.offset + start, n)
+
+    def corrupt(self, what: str) -> NoReturn:
+        """Raise the ModelFileError for a file that contradicts itself or what llama.cpp asks for."""
+        raise ModelFileError(
+            f"{one_line(self.path)} is corrupt: {what}. Download it again, or convert it again."
+        )
+
+    def incomplete(self, what: str) -> NoReturn:
+        """Raise the ModelFileError for a file that lacks something."""
+        raise ModelFileError(
+            f"{one_line(self.path)} is incomplete: {what}. Download it again, or convert it again."
+        )
 
 
 def read_range(path: Path, offset: int, n: int) -> Iterator[bytes]:
@@ -313,7 +310,7 @@ def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
     """The metadata at the beginning of a file, as far as ``data`` goes: architecture and block counts come
     before the tokenizer. Raises ModelFileError for anything but a GGUF."""
     scan = Scan(io.BytesIO(data), len(data), "The file")
-    _read_version(scan, len(data), Path("The file"))
+    _check_version(scan, len(data), Path("The file"))
     scan.number(U64)
     metadata: dict[str, Scalar | ArrayInfo] = {}
     with suppress(ModelFileError):  # the end of ``data``
@@ -329,7 +326,7 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     Other parts of a split model are not looked for. Raises ModelFileError.
     """
     scan = Scan(file, size, path)
-    version = _read_version(scan, size, path)
+    _check_version(scan, size, path)
     n_tensors, n_keys = scan.number(U64), scan.number(U64)
     # The smallest key takes 13 bytes (a length, a letter, a type), the smallest tensor 25.
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
@@ -342,18 +339,18 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
         scan.corrupt("its alignment is not a power of two")
     tensors = _read_tensors(scan, n_tensors, alignment)
     data_offset = _padded(scan.pos, alignment)
-    located = {t.name: TensorInfo(t.name, t.dims, t.type, data_offset + t.offset) for t in tensors.values()}
+    located = {name: replace(t, offset=data_offset + t.offset) for name, t in tensors.items()}
     end = max((t.offset + t.n_bytes for t in located.values()), default=0)
     if end > size:
         raise ModelFileError(
             f"{one_line(path)} is truncated: its header promises {end:,} bytes, the file has {size:,}. "
             "Download or copy it again."
         )
-    return Header(path, version, alignment, metadata, located, (Part(path, size, data_offset),), spans)
+    return Header(path, metadata, located, (Part(path, size, data_offset),), spans)
 
 
-def _read_version(scan: Scan, size: int, path: Path) -> int:
-    """The version of the format. Raises ModelFileError for anything but a little-endian GGUF."""
+def _check_version(scan: Scan, size: int, path: Path) -> None:
+    """Raises ModelFileError for anything but a little-endian GGUF of a known version."""
     name = one_line(path)
     if size == 0:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
@@ -372,7 +369,6 @@ def _read_version(scan: Scan, size: int, path: Path) -> int:
             f"{name} is a GGUF file of version {version}; versions 2 and 3 can be read. "
             "Convert the model again with a current converter."
         )
-    return version
 
 
 def _read_metadata(
@@ -497,8 +493,6 @@ def _with_other_parts(header: Header, count: int) -> Header:
                     f"{one_line(path)} repeats the tensor {shortened(tensor.name)} of an earlier part. "
                     "Download all parts again."
                 )
-            tensors[tensor.name] = TensorInfo(tensor.name, tensor.dims, tensor.type, tensor.offset, i)
+            tensors[tensor.name] = replace(tensor, part=i)
         parts.append(other.parts[0])
-    return Header(
-        header.path, header.version, header.alignment, header.metadata, tensors, tuple(parts), header.spans
-    )
+    return replace(header, tensors=tensors, parts=tuple(parts))

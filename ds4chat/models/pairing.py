@@ -56,10 +56,7 @@ def check_target(path: str | os.PathLike[str]) -> Header:
         raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_target}")
     for key in ("block_count", "embedding_length", "context_length"):
         if header.own_integer(key) is None:
-            raise ModelFileError(
-                f"{one_line(header.path)} is incomplete: it lacks the metadata key "
-                f"{shortened(header.own(key))}. Download it again, or convert it again."
-            )
+            header.incomplete(f"it lacks the metadata key {shortened(header.own(key))}")
     if not tokenizer.vocabulary_size(header) or not tokenizer.has_tokenizer(header):
         raise ModelFileError(
             f"{one_line(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "

@@ -74,7 +74,8 @@ SUPPORTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "missing": (
         {"tensors": {"mtp.0.attn_kv.weight": None}},
-        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again.",
+        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again, or "
+        "convert it again.",
     ),
     "unknown": (
         changed("surprise.weight", (4,)),

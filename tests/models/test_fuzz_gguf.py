@@ -91,7 +91,7 @@ def test_changed_bytes(model: str, support: str, cases: int, tiny_dir: Path, tmp
     if isinstance(beside, Path):
         files.append((beside, good, None))
     contents = {path: path.read_bytes() for path, _, _ in files}
-    ends = {path: read_header(path).data_offset for path in contents}
+    ends = {path: read_header(path).parts[0].data_offset for path in contents}
     path, taken = tmp_path / "hostile.gguf", 0
     cases = max(1, cases // len(PAIRS))
     for seed in range(SEED, SEED + cases):
@@ -118,7 +118,7 @@ def test_changed_bytes_under_the_conversion(cases: int, tiny_dir: Path, tmp_path
     for seed in range(SEED, SEED + max(1, cases // 20)):
         rng = random.Random(seed)
         source = rng.choice((main, support))
-        path.write_bytes(mutate(source.read_bytes(), read_header(source).data_offset, rng))
+        path.write_bytes(mutate(source.read_bytes(), read_header(source).parts[0].data_offset, rng))
         pair = (path, support) if source is main else (main, path)
         if outcome(lambda pair=pair: convert_mtp(*pair, out)):
             read_header(out)

@@ -161,7 +161,7 @@ def test_blocks_that_llama_cpp_has_no_graph_for(architecture: str, tmp_path: Pat
 
 def test_fewer_blocks_than_declared(tmp_path: Path) -> None:
     target = embedded(tmp_path / "f.gguf", "mimo2", 1, own={"block_count": 5, "nextn_predict_layers": 3})
-    assert "its metadata declares 3 NextN blocks, and it holds 1. Convert it again" in reason(
+    assert "its metadata declares 3 NextN blocks, and it holds 1. Download it again" in reason(
         lambda: check_pair(target, "embedded")
     )
 

@@ -16,16 +16,9 @@ from pathlib import Path
 from gguf.constants import GGUFValueType
 
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import checkpoint_conflict, misfit, times
+from ds4chat.models.fit import check_checkpoint, misfit, times
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
-from ds4chat.models.gguf_write import (
-    OnProgress,
-    OutTensor,
-    array_value,
-    text_value,
-    uint32_value,
-    write_gguf,
-)
+from ds4chat.models.gguf_write import OnProgress, OutTensor, array_value, text_value, uint32_value, write_gguf
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
 from ds4chat.models.summary import nextn_layers
@@ -56,16 +49,14 @@ PROJECTIONS = ("e_proj.weight", "h_proj.weight")
 _RESHAPED = "attn_output_a.weight"
 """llama.cpp accepts this tensor in two or three dimensions."""
 
-_REPLACED = frozenset(
-    f"{ARCHITECTURE}.{key}"
-    for key in ("block_count", "nextn_predict_layers", "embedding_length_out", "mtp_layer_count")
-)
-_DROPPED = frozenset(
-    f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")
+_NOT_COPIED = frozenset(
+    [f"{ARCHITECTURE}.{key}" for key in ("block_count", "nextn_predict_layers", "mtp_layer_count")]
+    + [f"{ARCHITECTURE}.embedding_length_out"]
+    + [f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")]
 )
 """Keys that are rewritten, or apply only to the whole model."""
-_DROPPED_PREFIXES = ("split.", "quantize.")
-_NOT_PER_LAYER = frozenset((f"{ARCHITECTURE}.rope.dimension_sections",))
+_PREFIXES_NOT_COPIED = ("split.", "quantize.")
+_NOT_PER_LAYER = f"{ARCHITECTURE}.rope.dimension_sections"
 _RATIOS = f"{ARCHITECTURE}.attention.compress_ratios"
 
 
@@ -118,18 +109,13 @@ def _check(target: Header, source: Header) -> int:
     if not kind.converts:
         raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
     if target.architecture != ARCHITECTURE:
-        misfit(
-            source,
-            target,
-            f"the model's architecture is {shortened(target.architecture)}, not {ARCHITECTURE}",
-        )
+        theirs = shortened(target.architecture)
+        misfit(source, target, f"the model's architecture is {theirs}, not {ARCHITECTURE}")
     if nextn_layers(target):
         raise ModelFileError(
             f"{one_line(target.path)} has a NextN block inside already. Use --mtp without a file."
         )
-    conflict = checkpoint_conflict(target, source)
-    if conflict:
-        misfit(source, target, conflict)
+    check_checkpoint(target, source)
     for key in ("mtp_layer_count", "nextn_predict_layers"):
         if (source.integer(f"{ARCHITECTURE}.{key}") or 1) != 1:
             raise ModelFileError(f"{name} has several MTP blocks, and llama.cpp runs one. Give another file.")
@@ -208,7 +194,7 @@ def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
     if name:
         pairs.append(text_value("general.name", f"{name} NextN"))
     for key, value in target.metadata.items():
-        if key in _REPLACED or key in _DROPPED or key.startswith(_DROPPED_PREFIXES):
+        if key in _NOT_COPIED or key.startswith(_PREFIXES_NOT_COPIED):
             continue
         if isinstance(value, ArrayInfo) and _is_per_layer(key, value, block):
             pairs.append(array_value(key, value.type, _extended(target, key, block)))
@@ -219,18 +205,18 @@ def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
         if key not in target.metadata and source.text(key):
             pairs.append(text_value(key, source.text(key)))
     width, streams = target.own_integer("embedding_length"), target.own_integer("hyper_connection.count")
-    counts = (block + 1, 1, (width or 0) * (streams or 1))
-    for key, count in zip(
-        ("block_count", "nextn_predict_layers", "embedding_length_out"), counts, strict=True
-    ):
-        pairs.append(uint32_value(f"{ARCHITECTURE}.{key}", count))
-    return pairs
+    counts = {
+        "block_count": block + 1,
+        "nextn_predict_layers": 1,
+        "embedding_length_out": (width or 0) * (streams or 1),
+    }
+    return pairs + [uint32_value(f"{ARCHITECTURE}.{key}", count) for key, count in counts.items()]
 
 
 def _is_per_layer(key: str, value: ArrayInfo, block: int) -> bool:
     return (
         key.startswith(f"{ARCHITECTURE}.")
-        and key not in _NOT_PER_LAYER
+        and key != _NOT_PER_LAYER
         and value.type is not GGUFValueType.STRING
         and value.length >= block
     )

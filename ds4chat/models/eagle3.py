@@ -21,14 +21,14 @@ _MAX_MAP = 1 << 24
 def check(target: Header, support: Header) -> Fit:
     """Raises ModelFileError if the two do not belong together."""
     fit.check_vocabulary(target, support)
-    reason = misfit(target, support)
+    reason = _reason(target, support)
     if reason:
         fit.misfit(support, target, reason)
     return Fit(notes=fit.low_bit_notes(support))
 
 
-def misfit(target: Header, support: Header) -> str:
-    """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
+def _reason(target: Header, support: Header) -> str:
+    """Why the two do not belong together, or ""."""
     if target.architecture not in architectures.EAGLE3_TARGETS:
         return (
             "it reads the inputs of the target's layers, which llama.cpp does not expose for the "

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ds4chat.models import fit
-from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.requirements import size_of
 from ds4chat.models.summary import kv_heads
-from ds4chat.text import one_line, shortened
+from ds4chat.text import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +36,16 @@ def check(target: Header, support: Header) -> Fit:
         fit.misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
-        raise ModelFileError(
-            f"{one_line(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
-            "Convert it again with a current converter."
-        )
-    reason = misfit(target, support)
+        support.incomplete("all blocks of an assistant are NextN blocks")
+    reason = _reason(target, support)
     if reason:
         fit.misfit(support, target, reason)
     fit.check_vocabulary(target, support)
     return Fit(n_heads=1)
 
 
-def misfit(target: Header, support: Header) -> str:
-    """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
+def _reason(target: Header, support: Header) -> str:
+    """Why the two do not belong together, or ""."""
     ours, theirs = target.own_integer("embedding_length"), support.own_integer("embedding_length_out")
     if ours != theirs:
         return f"it was made for hidden rows {theirs} wide, the target's are {ours}"

@@ -47,7 +47,7 @@ _CHUNK = 1 << 20
 
 Scalar: TypeAlias = int | float | bool | str
 
-_SCALARS = {
+SCALARS = {
     GGUFValueType.UINT8: struct.Struct("<B"),
     GGUFValueType.INT8: struct.Struct("<b"),
     GGUFValueType.UINT16: struct.Struct("<H"),
@@ -60,6 +60,7 @@ _SCALARS = {
     GGUFValueType.INT64: struct.Struct("<q"),
     GGUFValueType.FLOAT64: struct.Struct("<d"),
 }
+"""How a number of each type is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ class Header:
             return None
         body = b"".join(self.array_chunks(key))
         if info.type is not GGUFValueType.STRING:
-            return list(struct.unpack(f"<{info.length}{_SCALARS[info.type].format[1:]}", body))
+            return list(struct.unpack(f"<{info.length}{SCALARS[info.type].format[1:]}", body))
         strings, at = [], 0
         for _ in range(info.length):
             (length,) = U64.unpack_from(body, at) if at + 8 <= len(body) else (len(body),)
@@ -310,7 +311,7 @@ def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
     """The metadata at the beginning of a file, as far as ``data`` goes: architecture and block counts come
     before the tokenizer. Raises ModelFileError for anything but a GGUF."""
     scan = Scan(io.BytesIO(data), len(data), "The file")
-    _check_version(scan, len(data), Path("The file"))
+    _check_version(scan)
     scan.number(U64)
     metadata: dict[str, Scalar | ArrayInfo] = {}
     with suppress(ModelFileError):  # the end of ``data``
@@ -326,7 +327,7 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     Other parts of a split model are not looked for. Raises ModelFileError.
     """
     scan = Scan(file, size, path)
-    _check_version(scan, size, path)
+    _check_version(scan)
     n_tensors, n_keys = scan.number(U64), scan.number(U64)
     # The smallest key takes 13 bytes (a length, a letter, a type), the smallest tensor 25.
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
@@ -338,7 +339,7 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 31:
         scan.corrupt("its alignment is not a power of two")
     tensors = _read_tensors(scan, n_tensors, alignment)
-    data_offset = _padded(scan.pos, alignment)
+    data_offset = padded(scan.pos, alignment)
     located = {name: replace(t, offset=data_offset + t.offset) for name, t in tensors.items()}
     end = max((t.offset + t.n_bytes for t in located.values()), default=0)
     if end > size:
@@ -349,20 +350,19 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     return Header(path, metadata, located, (Part(path, size, data_offset),), spans)
 
 
-def _check_version(scan: Scan, size: int, path: Path) -> None:
+def _check_version(scan: Scan) -> None:
     """Raises ModelFileError for anything but a little-endian GGUF of a known version."""
-    name = one_line(path)
-    if size == 0:
+    name = one_line(scan.path)
+    if not scan.left:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
-    magic = scan.read(min(4, size))
-    if magic == U32.pack(GGUF_MAGIC)[::-1]:
-        raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
-    if magic != U32.pack(GGUF_MAGIC):
+    magic = scan.read(min(4, scan.left))
+    reversed_magic = magic == U32.pack(GGUF_MAGIC)[::-1]
+    if magic != U32.pack(GGUF_MAGIC) and not reversed_magic:
         raise ModelFileError(
             f"{name} is not a GGUF file (it starts with {magic!r}). Give the path of a .gguf model."
         )
     version: int = scan.number(U32)
-    if version & 0xFFFF == 0 and version:
+    if reversed_magic or (version and version & 0xFFFF == 0):
         raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
     if version not in (2, 3):
         raise ModelFileError(
@@ -407,7 +407,7 @@ def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
     if kind is GGUFValueType.STRING:
         return scan.string(_MAX_TEXT, f"its metadata key {shortened(key)}").decode("utf-8", "replace")
     if kind is not GGUFValueType.ARRAY:
-        value: Scalar = scan.number(_SCALARS[kind])
+        value: Scalar = scan.number(SCALARS[kind])
         return value
     kind = _value_type(scan, key)
     length = scan.number(U64)
@@ -419,7 +419,7 @@ def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
     if kind is GGUFValueType.STRING:
         scan.skip_strings(length)
     else:
-        scan.skip(length * _SCALARS[kind].size)
+        scan.skip(length * SCALARS[kind].size)
     return ArrayInfo(kind, length, start, scan.pos - start)
 
 
@@ -451,12 +451,13 @@ def _read_tensors(scan: Scan, n_tensors: int, alignment: int) -> dict[str, Tenso
         if offset != expected:
             scan.corrupt(f"its tensor {shortened(name)} does not lie where the one before it ends")
         tensors[name] = TensorInfo(name, dims, kind, offset)
-        expected = _padded(offset + tensors[name].n_bytes, alignment)
+        expected = padded(offset + tensors[name].n_bytes, alignment)
     return tensors
 
 
-def _padded(offset: int, alignment: int) -> int:
-    return (offset + alignment - 1) // alignment * alignment
+def padded(n_bytes: int, alignment: int = GGUF_DEFAULT_ALIGNMENT) -> int:
+    """``n_bytes`` rounded up to a multiple of ``alignment``."""
+    return n_bytes + -n_bytes % alignment
 
 
 def _with_other_parts(header: Header, count: int) -> Header:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ds4chat.models import architectures, tokenizer
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import Fit, check_vocabulary, checkpoint_conflict, low_bit_notes, misfit, times
+from ds4chat.models.fit import Fit, check_checkpoint, check_vocabulary, low_bit_notes, misfit, times
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.requirements import check_nextn
 from ds4chat.models.summary import nextn_layers, trunk_layers
@@ -83,8 +83,6 @@ def check_support(target: Header, support: Header) -> Fit:
             f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
             "the support model too. Convert it again with `convert_hf_to_gguf.py --mtp`."
         )
-    conflict = checkpoint_conflict(target, support)
-    if conflict:
-        misfit(support, target, conflict)
+    check_checkpoint(target, support)
     check_vocabulary(target, support)
     return Fit(n_heads, low_bit_notes(support))

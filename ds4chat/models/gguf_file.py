@@ -199,7 +199,9 @@ class Header:
         info = self.metadata.get(key)
         if not isinstance(info, ArrayInfo):
             return None
-        body = b"".join(self.array_chunks(key))
+        if info.n_bytes > _MAX_ARRAY_BYTES:
+            self.corrupt(f"its metadata key {shortened(key)} is larger than that of any model")
+        body = b"".join(read_range(self.path, info.offset, info.n_bytes))
         if info.type is not GGUFValueType.STRING:
             return list(struct.unpack(f"<{info.length}{SCALARS[info.type].format[1:]}", body))
         strings, at = [], 0
@@ -222,13 +224,6 @@ class Header:
             self.corrupt(f"its metadata key {shortened(key)} should hold whole numbers")
         values = self.array(key)
         return None if values is None else [int(value) for value in values]
-
-    def array_chunks(self, key: str) -> Iterator[bytes]:
-        """The raw body of one array, a mebibyte at a time. Raises ModelFileError, see ``array``."""
-        info = self.metadata[key]
-        if not isinstance(info, ArrayInfo) or info.n_bytes > _MAX_ARRAY_BYTES:
-            self.corrupt(f"its metadata key {shortened(key)} is no array of a sane size")
-        yield from read_range(self.path, info.offset, info.n_bytes)
 
     def tensor_chunks(self, tensor: TensorInfo, start: int = 0, n: int | None = None) -> Iterator[bytes]:
         """The bytes of a tensor, or ``n`` of them from ``start``, a mebibyte at a time."""

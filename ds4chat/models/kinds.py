@@ -183,11 +183,6 @@ def kind_of(header: Header) -> Kind:
     return next((kind for kind in _TABLE if kind.matches(header)), OTHER)
 
 
-def classify(header: Header) -> str:
-    """The name of a file's kind: "nextn-support"."""
-    return kind_of(header).name
-
-
 def describe(header: Header) -> str:
     """The kind of a file in words: "an EAGLE-3 support model"."""
     kind = kind_of(header)

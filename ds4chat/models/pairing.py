@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from ds4chat.models import architectures, tokenizer
-from ds4chat.models.architectures import Rollback
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, OTHER, describe, kind_of
@@ -28,22 +26,15 @@ EMBEDDED = "embedded"
 class Pair:
     """A target's drafter that fits, ``kind`` one of kinds.DRAFTERS.
 
-    ``support`` and ``path`` are None for the embedded block. ``n_heads``: NextN blocks, 0 for kinds without.
+    ``support`` is None for the embedded block. ``n_heads``: NextN blocks, 0 for kinds without.
     ``notes``: warnings, each a sentence. ``off_reason``: why the pair must not be run although it fits, "".
     """
 
     kind: str
     support: Header | None = None
-    path: Path | None = None
     n_heads: int = 0
     notes: tuple[str, ...] = ()
     off_reason: str = ""
-
-
-def rollback_class(header: Header) -> Rollback:
-    """How far the target's cache can drop rejected drafts: "kv" anywhere, "bounded" within the last batch,
-    "none" not at all."""
-    return architectures.rollback_of(header.architecture)
 
 
 def check_target(path: str | os.PathLike[str]) -> Header:
@@ -75,7 +66,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
     """
     off_reason = _off_reason(target)
     if support == EMBEDDED:
-        return Pair(KINDS["nextn-embedded"].inside, None, None, *check_inside(target), off_reason)
+        return Pair(KINDS["nextn-embedded"].inside, None, *check_inside(target), off_reason)
     header = read_header(support)
     check_metadata(header)
     _refuse_target_itself(target, header)
@@ -84,11 +75,11 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
         raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_support}")
     check_vocabulary(header)
     check_tables(header)
-    return Pair(kind.drafts, header, header.path, *kind.check(target, header), off_reason)
+    return Pair(kind.drafts, header, *kind.check(target, header), off_reason)
 
 
 def _off_reason(target: Header) -> str:
-    if rollback_class(target) != "none":
+    if architectures.rollback_of(target.architecture) != "none":
         return ""
     return (
         f"{target.architecture} models keep a recurrent state that llama.cpp cannot roll back: each rejected "

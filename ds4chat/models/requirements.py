@@ -291,7 +291,8 @@ _MAY_BE_LOW_RANK = ("deepseek2", "mistral4")
 _MANY = 1 << 16
 
 RANGES = (
-    Range(("deepseek4",), "attention.head_count_kv", 1, 1),
+    # A missing one would default to the number of query heads.
+    Range(("deepseek4",), "attention.head_count_kv", 1, 1, default=0),
     Range(("deepseek4",), "attention.output_group_count", 1, MAX_LAYERS),
     Range(("deepseek4", "glm5-next"), "hyper_connection.count", 4, 4),
     # Steps a layer: the published models take 20; billions would be a hang.
@@ -372,6 +373,10 @@ def check_values(header: Header) -> None:
     for relation in RELATIONS:
         if header.architecture in relation.architectures:
             _check_relation(header, relation)
+    if header.architecture == "gemma4":
+        shared = header.own_integer("attention.shared_kv_layers")
+        if shared is not None and not 0 <= shared <= (_blocks(header) or 2) - 2:
+            header.corrupt(f"its attention.shared_kv_layers is {shared:,}")
     _check_heads(header)
     _check_layers(header)
     _check_windows(header)

@@ -37,7 +37,7 @@ def check_metadata(header: Header) -> None:
     _check_experts(header)
     _check_numbers(header)
     _check_sections(header)
-    _check_own(header)
+    check_values(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
         header.corrupt(f"its rope scaling is of the unknown type {shortened(scaling)}")
@@ -104,17 +104,6 @@ def _check_numbers(header: Header) -> None:
     wide = next((t.dims for name, t in header.tensors.items() if name.endswith(".ssm_out.weight")), None)
     if inner is not None and wide and inner != wide[0]:
         header.corrupt(f"its recurrent state is {inner:,} wide, and its tensors ask for {wide[0]:,}")
-
-
-def _check_own(header: Header) -> None:
-    """Values that single architectures assert."""
-    shared = header.own_integer("attention.shared_kv_layers") if header.architecture == "gemma4" else None
-    if shared is not None and not 0 <= shared <= (header.own_integer("block_count") or 2) - 2:
-        header.corrupt(f"its attention.shared_kv_layers is {shared:,}")
-    # It would default to the number of query heads.
-    if header.architecture == "deepseek4" and header.own("attention.head_count_kv") not in header.metadata:
-        header.corrupt("it does not say how many key-value heads it has")
-    check_values(header)
 
 
 def _check_experts(header: Header) -> None:

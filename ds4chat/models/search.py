@@ -17,7 +17,7 @@ from pathlib import Path
 from ds4chat.files import read_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.kinds import KINDS, classify, kind_of
+from ds4chat.models.kinds import KINDS, kind_of
 from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.models.summary import quantisation
@@ -215,7 +215,7 @@ def describe_file(path: Path, name: str = "") -> FoundModel:
         return FoundModel(
             path,
             header.file_size,
-            classify(header),
+            kind_of(header).name,
             header.architecture,
             quantisation(header),
             title=display_name(str(path), header.text("general.name")),

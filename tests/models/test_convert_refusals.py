@@ -20,7 +20,7 @@ from ds4chat.commands import convert as command
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
-from ds4chat.models.kinds import classify
+from ds4chat.models.kinds import kind_of
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_existing_file_is_kept_unless_forced(pair: tuple[Path, Path, Path]) -> N
     )
     assert out.read_bytes() == b"precious"
     convert_mtp(main, support, out, force=True)
-    assert classify(read_header(out)) == "nextn-support"
+    assert kind_of(read_header(out)).name == "nextn-support"
 
 
 def test_inputs_are_never_overwritten(pair: tuple[Path, Path, Path]) -> None:

@@ -24,8 +24,8 @@ from ds4chat.commands.inspect import as_json, inspect_files, render
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
-from ds4chat.models.kinds import classify, describe
-from ds4chat.models.pairing import check_pair, check_target, rollback_class
+from ds4chat.models.kinds import describe
+from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.models.summary import quantisation
 from ds4chat.text import one_line
 
@@ -65,10 +65,8 @@ def use(path: Path, target: Path | None, support: Path | str | None) -> bool:
 
     def look() -> None:
         header = read_header(path)
-        classify(header)
         describe(header)
         quantisation(header)
-        rollback_class(header)
         as_json(inspect_files(path))
         assert all(one_line(line) == line for line in render(inspect_files(path)).split("\n"))
 

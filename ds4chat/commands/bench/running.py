@@ -13,7 +13,7 @@ import msgspec
 from ds4chat.commands.arguments import UsageError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.text import redraw_line, takes_escapes
+from ds4chat.text import redraw_line, supports_escapes
 
 FEWEST_TOKENS = 16
 """Shortest reply that a speed is taken from."""
@@ -30,7 +30,7 @@ class ProgressLine:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._on = takes_escapes(out)
+        self._on = supports_escapes(out)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:

@@ -53,9 +53,7 @@ class WhatIfPanel(Vertical):
         self._base = Recorded(1, 1.0, 0.0, None, None, None, None)
         self._handles: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
         self._controls = {
-            handle.name: Control(
-                f"whatif-{handle.name}", handle.name, handle.option.help, editable=True, slides=True
-            )
+            handle.name: Control(f"whatif-{handle.name}", handle.name, handle.option.help, editable=True)
             for handle in HANDLES
         }
         self._title = LinesView(id="whatif-title")

@@ -9,7 +9,7 @@ from typing import Any
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
 from ds4chat.commands.running import RUN_ERROR, report, say, settings_of
 from ds4chat.models import tokenizer
-from ds4chat.models.architectures import rollback_of
+from ds4chat.models.architectures import abilities
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import Header, read_header
@@ -165,7 +165,7 @@ def _file(header: Header) -> FileReport:
         vocabulary=tokenizer.vocabulary_size(header),
         tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), _pre(header)))),
         chat_template=bool(header.text("tokenizer.chat_template")),
-        rollback=rollback_of(header.architecture),
+        rollback=abilities(header.architecture).rollback,
         problem=_problem(header),
     )
 

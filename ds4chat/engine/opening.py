@@ -50,7 +50,7 @@ from ds4chat.engine.strict import (
     prepare_strict,
     strict_batches_are_exact,
 )
-from ds4chat.models.architectures import rollback_of
+from ds4chat.models.architectures import abilities
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
@@ -139,7 +139,7 @@ class _Opening:
         self._header = header
         self._template = named_template(load.chat_template)
         self._emit = emit
-        self._rollback = rollback_of(header.architecture)
+        self._rollback = abilities(header.architecture).rollback
         self._threads = load.threads or cores()
         self._max_depth = MAX_DEPTH
         self._windowed = False

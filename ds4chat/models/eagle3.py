@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ds4chat.models import architectures, fit, tokenizer
+from ds4chat.models import fit, tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo
 from ds4chat.models.requirements import size_of
@@ -29,7 +30,7 @@ def check(target: Header, support: Header) -> Fit:
 
 def _reason(target: Header, support: Header) -> str:
     """Why the two do not belong together, or ""."""
-    if target.architecture not in architectures.EAGLE3_TARGETS:
+    if not abilities(target.architecture).eagle3:
         return (
             "it reads the inputs of the target's layers, which llama.cpp does not expose for the "
             f"architecture {shortened(target.architecture)}"
@@ -47,7 +48,7 @@ def _layers(target: Header, support: Header) -> str:
         return f"its metadata does not name the {N_FEATURES} layers of the target that it reads"
     layers = support.integers(support.own("target_layers")) or []
     n_layer = trunk_layers(target) * (target.own_integer("num_loops") or 1)
-    end = n_layer + (target.architecture in architectures.EAGLE3_LAST_OUTPUT)
+    end = n_layer + (abilities(target.architecture).eagle3 == "inputs and output")
     if not all(0 <= layer < end for layer in layers):
         named = ", ".join(str(layer) for layer in layers)
         return f"it reads the inputs of the target's layers {named}, and the target has {n_layer} layers"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ds4chat.models import architectures, tokenizer
+from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit, check_checkpoint, check_vocabulary, low_bit_notes, misfit, times
 from ds4chat.models.gguf_file import Header
@@ -24,7 +25,7 @@ def check_inside(target: Header) -> Fit:
 def _check_blocks(header: Header) -> int:
     """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
     name, architecture = one_line(header.path), header.architecture
-    if architecture not in architectures.NEXTN:
+    if not abilities(architecture).nextn:
         raise ModelFileError(
             f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
             f"{name} cannot be used. Give a draft model with --mtp FILE, or use --lookup."
@@ -32,7 +33,7 @@ def _check_blocks(header: Header) -> int:
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if not declared or held != declared:
         header.incomplete(f"its metadata declares {declared} NextN blocks, and it holds {held}")
-    if declared > 1 and architecture not in architectures.NEXTN_CHAINED:
+    if declared > 1 and abilities(architecture).nextn != "chained":
         raise ModelFileError(
             f"{name} has {declared} NextN blocks, and llama.cpp runs only one for the architecture "
             f"{architecture}. Convert the model with one NextN block, or use --lookup."

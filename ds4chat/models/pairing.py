@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ds4chat.models import architectures, tokenizer
+from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, OTHER, describe, kind_of
@@ -79,7 +80,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
 
 
 def _off_reason(target: Header) -> str:
-    if architectures.rollback_of(target.architecture) != "none":
+    if abilities(target.architecture).rollback != "none":
         return ""
     return (
         f"{target.architecture} models keep a recurrent state that llama.cpp cannot roll back: each rejected "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ds4chat.models import architectures
+from ds4chat.models.architectures import ABILITIES
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
 from ds4chat.models.summary import kv_heads, nextn_layers, trunk_layers
@@ -77,7 +77,7 @@ TRUNK = (
 """Every block before those of NextN."""
 
 NEXTN = (
-    Needs(architectures.NEXTN, ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")),
+    Needs(ABILITIES, ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")),
     *_ANY_BLOCK,
     Needs(("nemotron_h_moe",), ("nextn.shared_head_norm.weight",)),
     Needs(("bailingmoe3",), ("layer_output_norm.weight",)),

@@ -133,7 +133,7 @@ def _model_digests(manifest: Path) -> Iterator[str]:
             yield match[1]
 
 
-def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
+def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
     """Each file's name in a list: files that share a name are told apart by their folders: "a.gguf ·
     user/repo"."""
     counts = Counter(model.label for model in models)

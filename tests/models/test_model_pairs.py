@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from kits import gguf as kit
 from kits.refusals import misfit, reason
 
-from ds4chat.models.architectures import rollback_of
+from ds4chat.models.architectures import abilities
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.pairing import Pair, check_pair, check_target
 
@@ -100,7 +100,7 @@ def test_target_without_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_rollback(architecture: str, expected: str) -> None:
-    assert rollback_of(architecture) == expected
+    assert abilities(architecture).rollback == expected
 
 
 def test_a_target_that_cannot_roll_back_pairs_but_stays_off(tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def test_every_kind_has_its_words() -> None:
     assert all(kind.description.startswith(("a ", "an ", "no ")) for kind in KINDS.values())
 
 
-def test_every_kind_drafts_or_says_what_to_do_with_it() -> None:
+def test_every_kind_that_drafts_has_its_check_and_only_whole_models_are_draft_models() -> None:
     for kind in KINDS.values():
-        assert bool(kind.drafts) == (kind.check is not None) == (not kind.as_support), kind.name
-        assert kind.as_target or kind.drafts == "draft-model", kind.name
+        assert bool(kind.drafts) == (kind.check is not None), kind.name
+        assert kind.whole == (kind.drafts == "draft-model"), kind.name
 
 
 def test_nextn_blocks_are_those_after_the_trunk(tmp_path: Path) -> None:

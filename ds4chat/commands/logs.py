@@ -20,7 +20,7 @@ from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarded
+from ds4chat.text import json_text, one_line, printable, supports_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
@@ -234,7 +234,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, with its matches bold on a terminal."""
-    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
+    if not supports_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:

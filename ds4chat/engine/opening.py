@@ -51,12 +51,13 @@ from ds4chat.engine.strict import (
     prepare_strict,
     strict_batches_are_exact,
 )
+from ds4chat.models.architectures import abilities
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.naming import display_name
-from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target
 from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
@@ -139,7 +140,7 @@ class _Opening:
         self._header = header
         self._template = named_template(load.chat_template)
         self._emit = emit
-        self._rollback = rollback_class(header)
+        self._rollback = abilities(header.architecture).rollback
         self._threads = load.threads or cores()
         self._max_depth = MAX_DEPTH
         self._windowed = False
@@ -157,7 +158,7 @@ class _Opening:
             prepare_strict()
         if load.rpc:
             self._add_rpc_servers()
-        model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
+        model = self._model(load.model, "target", mtp=pair is not None and pair.support is None)
         prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
@@ -295,8 +296,12 @@ class _Opening:
         """The drafter of a checked pair. Raises LlamaError."""
         options: dict[str, Any] = {"max_depth": self._max_depth, "threads": self._threads}
         opener = OPENERS[pair.kind]
-        inside = pair.path is None
-        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
+        inside = pair.support is None
+        model = (
+            target.model
+            if pair.support is None
+            else self._model(str(pair.support.path), "support", mtp=opener.mtp)
+        )
         try:
             try:
                 return opener.open(target, model, cache=self._cache, **options)

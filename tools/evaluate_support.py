@@ -35,9 +35,10 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.drafters import eagle3, hidden
 from ds4chat.engine.events import Ended, Event, Generate, Load, Message, Step, Tuning
 from ds4chat.engine.llama import LlamaError
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
+from ds4chat.errors import UserFacingError
 from ds4chat.models.demo import demo_model, demo_support
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7}
@@ -452,7 +453,7 @@ def main() -> int:
             print_what_if(args)
         else:
             print_speed(args)
-    except (LoadError, LlamaError, OSError) as error:
+    except (UserFacingError, OSError) as error:
         print(f"evaluate_support: {error}", file=sys.stderr)
         return 1
     return 0

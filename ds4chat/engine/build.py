@@ -52,7 +52,7 @@ def tell_of_idle_card(backends: Collection[str], emit: Emit) -> None:
     if not backends or set(backends) - WITHOUT_GPU or not has_nvidia_card():
         return
     try:
-        (paths.cache_dir() / TOLD).touch(exist_ok=False)
+        (paths.made_folder("cache") / TOLD).touch(exist_ok=False)
     except FileExistsError:
         return
     except (OSError, paths.FolderError) as error:

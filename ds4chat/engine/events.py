@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from ds4chat.errors import UserFacingError
 from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
@@ -372,6 +373,8 @@ class Loaded:
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
     server: ServerInfo | None = None
     """Where the models are; None: in the engine's own process."""
+    llama_cpp: str = ""
+    """Version of the llama.cpp that runs them; empty with a server."""
 
     def without_drafter(self, off: SpeculationOff) -> Loaded:
         """The same models after the drafter was given up."""
@@ -580,5 +583,5 @@ Emit = Callable[[Event], None]
 """Takes the events of a session, in order."""
 
 
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
+class LoadError(UserFacingError):
+    """Nothing was loaded."""

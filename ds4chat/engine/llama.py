@@ -37,6 +37,7 @@ from ds4chat.engine import stack
 from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
+from ds4chat.errors import UserFacingError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -52,8 +53,6 @@ _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _RECURRENT_ONLY = 1  # a flag of llama_state_seq_get_size_ext
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
-VERSION: str = llama_cpp.__version__
-"""Of llama-cpp-python, which contains llama.cpp."""
 PENALTY_WINDOW = 64
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 STACK_PER_CHARACTER = 1024
@@ -62,8 +61,8 @@ std::regex patterns, and libstdc++ matches a run of characters by recursion. 326
 optimisation that wheels are built with; the rest is for other compilers."""
 
 
-class LlamaError(Exception):
-    """llama.cpp refused something; the text is a sentence for the user."""
+class LlamaError(UserFacingError):
+    """llama.cpp refused something."""
 
 
 class DecodeError(LlamaError):
@@ -141,6 +140,8 @@ _registry_by_name = _symbol("ggml_backend_reg_by_name", _pointer, ctypes.c_char_
 _registry_function = _symbol("ggml_backend_reg_get_proc_address", _pointer, _pointer, ctypes.c_char_p)
 _register = _symbol("ggml_backend_register", None, _pointer)
 _load_backend = _symbol("ggml_backend_load", _pointer, ctypes.c_char_p)
+_version = _symbol("llama_version", ctypes.c_char_p)
+_commit = _symbol("ggml_commit", ctypes.c_char_p)
 
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -324,9 +325,15 @@ def memory() -> int:
     return 0
 
 
+def version() -> str:
+    """llama.cpp's version and commit, and those of the llama-cpp-python that contains it:
+    "0.5.0 (0c1e570) of llama-cpp-python 0.3.36"."""
+    return f"{_text(_version())} ({_text(_commit())}) of llama-cpp-python {llama_cpp.__version__}"
+
+
 def build() -> str:
-    """The version of this llama.cpp and the instructions that it uses."""
-    return f"{VERSION} {C.llama_print_system_info().decode('utf-8', 'replace')}"
+    """What this llama.cpp is and which instructions it uses."""
+    return f"{version()} {C.llama_print_system_info().decode('utf-8', 'replace')}"
 
 
 def backends() -> list[tuple[str, tuple[str, ...]]]:

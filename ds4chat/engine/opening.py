@@ -39,6 +39,7 @@ from ds4chat.engine.llama import (
     build,
     device,
     memory,
+    version,
 )
 from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, named_template
@@ -50,12 +51,13 @@ from ds4chat.engine.strict import (
     prepare_strict,
     strict_batches_are_exact,
 )
+from ds4chat.models.architectures import abilities
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.naming import display_name
-from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target
 from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
@@ -115,7 +117,7 @@ def _converted(load: Load, emit: Emit) -> str:
     if load.support == EMBEDDED or not kind_of(read_header(load.support)).converts:
         return load.support
     try:
-        out = converted_path(load.model, load.support, paths.cache_dir())
+        out = converted_path(load.model, load.support, paths.made_folder("cache"))
     except paths.FolderError as error:
         raise ModelFileError(str(error)) from None
     if not out.exists():
@@ -141,7 +143,7 @@ class _Opening:
         self._header = header
         self._template = named_template(load.chat_template)
         self._emit = emit
-        self._rollback = rollback_class(header)
+        self._rollback = abilities(header.architecture).rollback
         self._threads = load.threads or cores()
         self._max_depth = MAX_DEPTH
         self._windowed = False
@@ -159,7 +161,7 @@ class _Opening:
             prepare_strict()
         if load.rpc:
             self._add_rpc_servers()
-        model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
+        model = self._model(load.model, "target", mtp=pair is not None and pair.support is None)
         prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
@@ -216,6 +218,7 @@ class _Opening:
             device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
+            llama_cpp=version(),
         )
 
     def _add_rpc_servers(self) -> None:
@@ -294,8 +297,12 @@ class _Opening:
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
         opener = OPENERS[pair.kind]
-        inside = pair.path is None
-        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
+        inside = pair.support is None
+        model = (
+            target.model
+            if pair.support is None
+            else self._model(str(pair.support.path), "support", mtp=opener.mtp)
+        )
         try:
             # Another cache than strict's changes how a drafter rounds, and so no token of the reply.
             return self._with_cache(
@@ -310,7 +317,7 @@ class _Opening:
         """The costs that were measured with the same files, threads and device before; none without a cache
         folder, and then each load measures them."""
         try:
-            path = paths.cache_dir() / "costs.json"
+            path = paths.made_folder("cache") / "costs.json"
         except paths.FolderError as error:
             log.warning("%s", error)
             return costs.Tables()
@@ -322,7 +329,7 @@ class _Opening:
         off, which deletes those there."""
         load = self._load
         try:
-            paths.cache_dir()
+            paths.made_folder("cache")
         except paths.FolderError as error:
             log.warning("%s", error)
             return None

@@ -12,7 +12,7 @@ from kits.engine import END_NOW, load_of, opened
 from ds4chat.engine import opening
 from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Depth, Event, Load, Loading, Notice
-from ds4chat.engine.llama import LlamaError, _context_advice, memory
+from ds4chat.engine.llama import LlamaError, _context_advice, memory, version
 from ds4chat.engine.opening import LoadError, depth_of_copies, open_session
 
 
@@ -50,6 +50,11 @@ def test_a_conversion_on_load_drafts_as_the_file_made_for_llama_cpp(
     assert (got.ids, got.counts, got.by_position) == (wanted.ids, wanted.counts, wanted.by_position)
     drafts = [[row.draft for row in s.judged] for s in got.steps]
     assert drafts == [[row.draft for row in s.judged] for s in wanted.steps]
+
+
+def test_the_llama_cpp_that_runs_it_is_named(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.loaded.llama_cpp == version()
 
 
 @pytest.mark.parametrize("mode", ["row", "tensor"])

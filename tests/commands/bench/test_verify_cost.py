@@ -48,7 +48,8 @@ class Machine:
         return True
 
     def session(self) -> Session:
-        made = SimpleNamespace(target=self, rollback="kv", n_ctx=512, reset=lambda: None)
+        caches = SimpleNamespace(target=self, rollback="kv")
+        made = SimpleNamespace(caches=caches, n_ctx=512, reset=lambda: None)
         return cast(Session, made)
 
 

@@ -58,13 +58,12 @@ def compare(
             )
         last, pos = own, pos + 1
         progress(i + 1)
-    settled = len(wanted) - SETTLING
+    n, emitted = len(wanted), len(finished.ids)
+    settled = n - SETTLING
     pass_ms = (time.perf_counter() - settled_at) * 1000 / settled if settled > 0 else 0.0
-    n = len(finished.ids)
-    end = "and the end of the reply " if len(wanted) > n else ""
-    same = f"All {n} tokens {end}are those of plain decoding."
-    plain_ms = pass_ms * len(wanted)
-    return Replayed(reply.request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, plain_ms)
+    end = "and the end of the reply " if n > emitted else ""
+    same = f"All {emitted} tokens {end}are those of plain decoding."
+    return Replayed(reply.request.reply, True, n, detail=same, plain_ms=pass_ms * n)
 
 
 def _explain(finished: Generation, gap: float, index: int) -> str:

@@ -123,7 +123,8 @@ class Generation:
         self._loop = LoopDetector() if request.end_loops else None
         self._tuning = tuning
         self._sampler = self._make_sampler(tuning, self.seed, prompt.tokens)
-        self._last_end: float | None = None
+        self.step_ended = 0.0
+        """When the last step's own work ended."""
 
     # -- limits
 
@@ -174,16 +175,6 @@ class Generation:
         """Free the sampler chain."""
         if self._sampler:
             self._sampler.close()
-
-    # -- time
-
-    def between_ms(self, start: float) -> float:
-        """Milliseconds between the end of the step before and this one's start."""
-        return 0.0 if self._last_end is None else (start - self._last_end) * 1000
-
-    def step_ended(self, now: float) -> None:
-        """Note when a step's own work ended."""
-        self._last_end = now
 
     # -- acceptance
 

@@ -305,12 +305,13 @@ class Session:
         if not tuning.probe:
             accepted = sum(row.accepted for row in judged)
             self._watch(reply, draft.source, len(judged), accepted)
-        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
+        between_ms = (t0 - reply.step_ended) * 1000 if index else 0.0
+        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, between_ms, drafted=depth > 0)
         cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(emitted))
         controller.observe(cost)
         wrong = failed or not rolled_back
         baseline = self._plain.add(0 if wrong else len(used) + 1, len(emitted), ms.total, ms.total - ms.draft)
-        reply.step_ended(time.perf_counter())
+        reply.step_ended = time.perf_counter()
         return Step(
             reply=reply.request.reply,
             index=index,

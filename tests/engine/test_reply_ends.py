@@ -7,16 +7,15 @@ emitted but the token that it ended on, and further turns run on top of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tiny
-from kits.engine import END_NOW, PAIRS, Answer, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Answer, Bench, cancel_at, load_of, opened
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Load, Step
+from ds4chat.engine.events import Load
 from ds4chat.engine.llama import Context, DecodeError
 
 KINDS = [*PAIRS, "lookup", "lookup before llama-draft", "lookup before qwen35-nextn"]
@@ -61,12 +60,6 @@ def verified(bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with monkeypatch.context() as patch:
         patch.setattr(Context, "decode", decode)
         yield
-
-
-def cancel_at(step: int) -> Callable[[Event, Control], None]:
-    return lambda event, control: (
-        control.cancel() if isinstance(event, Step) and event.index == step else None
-    )
 
 
 def ends(bench: Bench, lead: str, depth: int, tuning: dict[str, object]) -> Iterator[tuple[str, str, Answer]]:

@@ -90,6 +90,13 @@ class Answer:
         return [(p.judged, p.accepted) for p in self.stats.by_position]
 
 
+def cancel_at(step: int) -> Callable[[Event, Control], None]:
+    """A hook that cancels after this step."""
+    return lambda event, control: (
+        control.cancel() if isinstance(event, Step) and event.index == step else None
+    )
+
+
 class Bench:
     """A session and the questions put to it."""
 
@@ -120,13 +127,16 @@ class Bench:
         self.session.generate(request, control, emit)
         return answer
 
-    def cancelled_in(self, nth: int, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Answer:
-        """An answer that is cancelled during the target's ``nth`` decode of a step."""
+    def cancelled_in(
+        self, nth: int, monkeypatch: pytest.MonkeyPatch, *, drafting: bool = False, **more: Any
+    ) -> Answer:
+        """An answer that is cancelled during the target's, or the drafter's, ``nth`` decode for rows."""
         real, controls, left = Context.decode, [], nth
 
         def decode(context: Context, tokens: Any, pos: int, **how: Any) -> None:
             nonlocal left
-            if context is self.session.caches.target and how.get("outputs", "all") == "all":
+            is_target = context is self.session.caches.target
+            if is_target is not drafting and how.get("outputs") != "none":
                 left -= 1
                 if left == 0:
                     controls[0].cancel()

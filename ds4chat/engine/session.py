@@ -31,8 +31,8 @@ from itertools import pairwise
 from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
-from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import Tables
+from ds4chat.engine.auto.controller import AutoDepth
+from ds4chat.engine.auto.costs import StepCost, Tables
 from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
@@ -111,7 +111,7 @@ class Session:
         self._windowed = windowed
         self._restored = 0
         """Tokens that came from disk without what lies before the window of the last of them."""
-        self._auto = AutoDepth(None, drafter.max_depth if drafter else 0)
+        self._auto = AutoDepth()
         self._auto_ran = False
         self._costs = costs or Tables()
         self._states = states
@@ -364,11 +364,11 @@ class Session:
         t0 = time.perf_counter()
         tuning = control.tuning
         reply.retune(tuning, self.tokens)
-        controller = self._controller(tuning)
-        depth, stands_for = self._choose_depth(reply, tuning, controller)
+        auto = self._auto if tuning.depth == "auto" and not tuning.probe else None
+        depth, stands_for = self._choose_depth(reply, tuning)
         draft, failed = Draft(), False
         if depth > 0:
-            draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
+            draft, failed = self._draft(reply, depth, tuning, auto, control, emit)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
@@ -393,8 +393,9 @@ class Session:
             self._watch(draft.source, len(judged), sum(row.accepted for row in judged), emit)
         ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
-        cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(tokens))
-        controller.observe(cost)
+        if auto:
+            self._auto_ran = True
+            auto.observe(StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.total, len(tokens)))
         wrong = failed or not rolled_back
         baseline = self._plain.took(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())
@@ -413,9 +414,7 @@ class Session:
             baseline=baseline,
         )
 
-    def _choose_depth(
-        self, reply: Generation, tuning: Tuning, controller: DepthController
-    ) -> tuple[int, int]:
+    def _choose_depth(self, reply: Generation, tuning: Tuning) -> tuple[int, int]:
         """Drafts to ask for in the next step, and those that the step is recorded with: a fixed depth, too,
         where the step is plain for the baseline's sake."""
         n = len(self.tokens)
@@ -427,21 +426,18 @@ class Session:
             return 1, 1
         if reply.request.baseline and self._plain.due():
             return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
-        depth = controller.choose(limit, self.drafter.behind(n))
-        return depth, depth
-
-    def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
-            self._auto_ran = True
-            return self._auto
-        return FixedDepth(tuning.depth)
+            depth = self._auto.choose(limit, self.drafter.behind(n))
+        else:
+            depth = min(tuning.depth, limit)
+        return depth, depth
 
     def _draft(
         self,
         reply: Generation,
         depth: int,
         tuning: Tuning,
-        controller: DepthController,
+        auto: AutoDepth | None,
         control: Control,
         emit: Emit,
     ) -> tuple[Draft, bool]:
@@ -452,7 +448,7 @@ class Session:
             gate=tuning.gate,
             ends=lambda token: model.is_control(token) or model.is_eog(token),
             keep_drafting=lambda position, prob: (
-                not control.cancelled and controller.keep_drafting(position, prob)
+                not control.cancelled and (auto is None or auto.keep_drafting(position, prob))
             ),
             given=reply.given,
         )

@@ -145,7 +145,7 @@ class AutoDepth:
         return self._usual_prob is not None and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
 
     def _rest(self) -> None:
-        if self._steps > self.TRY:
+        if self._steps > 2 * self.TRY:  # it paid, or it would have ended before
             self._failed = 0
         self._wake = self._ledger.tokens + min(self.REST << self._failed, self.LONGEST_REST)
         self._failed += self._steps > 0

@@ -44,7 +44,7 @@ class Machine:
         return CostTable(
             verify=[self.verify[0] + plain, *(ms + drafting for ms in self.verify[1:])],
             draft=[0.0, *self.draft],
-            change=self.change,
+            change=list(self.change),
             catch_up=self.catch_up,
         )
 

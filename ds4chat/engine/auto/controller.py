@@ -55,8 +55,8 @@ class AutoDepth:
         """Tokens since the last verified draft, those of earlier replies included."""
         self._rows = self._same = 0
         """Rows of the last batch, and the number of batches of this size in a row."""
-        self._usual_prob: float | None = None
-        """Mean of the drafter's probabilities; None until it gives one."""
+        self._usual_prob = 0.0
+        """Mean of the drafter's probabilities; 0 until it gives one."""
         # The current step:
         self._depth = self._behind = self._passes = 0
         self._chance = 1.0
@@ -84,10 +84,10 @@ class AutoDepth:
         table = self.table
         if table is None or (limit := min(limit, table.depth)) <= 0:
             return 0
-        if self._never_rests(table):
-            self._depth, self._speed = limit, 1 / table.plain_ms
-        elif self._undrafted >= self.RECHECK:
-            self._depth = 1
+        if self._undrafted >= self.RECHECK:
+            self._running, self._steps, self._depth = True, 0, 1
+        elif self._never_rests(table):
+            self._running, self._depth, self._speed = False, limit, 1 / table.plain_ms
         elif self._running or self._ledger.tokens >= self._wake:
             self._steps = self._steps if self._running else 0
             self._depth = self._best(table, limit)
@@ -103,16 +103,13 @@ class AutoDepth:
         table = self.table
         if table is None or draft_prob is None:
             return True
-        if self._usual_prob is None:
-            self._usual_prob = draft_prob
-        if self._never_rests(table):
-            rate = draft_prob
-        else:  # how far a drafter's probabilities can be relied on differs, so acceptance sets their level
-            usual = max(self._usual_prob, 0.01)
-            rate = min(self._acceptance.rates()[position - 1] * draft_prob / usual, 0.99)
+        self._usual_prob = self._usual_prob or max(draft_prob, 0.01)
+        rate = draft_prob
+        if not self._never_rests(table):
+            # Drafters are more or less sure of themselves than they should be: acceptance sets the level.
+            rate = min(self._acceptance.rates()[position - 1] * draft_prob / self._usual_prob, 0.99)
         trying = self._running and self._steps < self.TRY
-        checking = position == 1 and self._undrafted >= self.RECHECK
-        if not (trying or checking or self._pays(table, position, rate)):
+        if not (trying or self._pays(table, position, rate)):
             return False
         self._chance *= rate
         self._usual_prob += (draft_prob - self._usual_prob) / 16
@@ -142,7 +139,7 @@ class AutoDepth:
             self._acceptance.add(step.judged, step.accepted)
 
     def _never_rests(self, table: CostTable) -> bool:
-        return self._usual_prob is not None and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
+        return self._usual_prob > 0 and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
 
     def _rest(self) -> None:
         if self._steps > 2 * self.TRY:  # it paid, or it would have ended before
@@ -158,8 +155,8 @@ class AutoDepth:
         for depth, rate in enumerate(self._acceptance.rates()[:limit], 1):
             chance *= rate
             tokens += chance
-            change_ms = tokens / self.SPREAD * table.change_ms() if depth + 1 != self._rows else 0.0
-            speeds[depth] = tokens / (table.step_ms(depth) + change_ms)
+            change_ms = self._change_ms(table, depth) / self.SPREAD
+            speeds[depth] = tokens / (table.step_ms(depth) + tokens * change_ms)
         for steps in (self.TRY, 1):
             for depth in sorted(speeds, key=speeds.__getitem__, reverse=True):
                 if speeds[depth] * table.plain_ms > 1 and self._affordable(table, depth, steps):

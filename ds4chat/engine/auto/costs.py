@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +49,7 @@ class CostTable(msgspec.Struct, forbid_unknown_fields=True):
     """Verifying so many drafts, in a batch of the same size as the two before, and all that follows."""
     draft: Annotated[list[_Time], Meta(min_length=1, max_length=MAX_DEPTH + 1)]
     """So many drafter passes."""
-    change: tuple[_Time, _Time] = (0.0, 0.0)
+    change: Annotated[list[_Time], Meta(min_length=2, max_length=2)]
     """What the first and the second batch of another size take longer: llama.cpp reuses its graph for a batch
     of the same size, and a GPU records the graph only when that batch comes a second time."""
     catch_up: _Time = 0.0
@@ -78,15 +79,13 @@ class CostTable(msgspec.Struct, forbid_unknown_fields=True):
         ``behind``: tokens that the drafter had to catch up with."""
         verify_ms = step.total_ms - step.draft_ms
         if not self.change_ms(same):
-            self.verify = _learned(self.verify, step.drafted, verify_ms)
+            self.verify[step.drafted] = _mean(self.verify[step.drafted], verify_ms)
         elif not step.drafted:
-            first, second = self.change
-            excess = max(0.0, verify_ms - self.plain_ms)
-            self.change = (first, _mean(second, excess)) if same else (_mean(first, excess), second)
+            self.change[same] = _mean(self.change[same], max(0.0, verify_ms - self.plain_ms))
         if passes and behind:
             self.catch_up = _mean(self.catch_up, max(0.0, step.draft_ms - self.draft[passes]) / behind)
         elif passes:
-            self.draft = _learned(self.draft, passes, step.draft_ms)
+            self.draft[passes] = _mean(self.draft[passes], step.draft_ms)
 
 
 def by_drafts(measured: Mapping[int, float]) -> list[float]:
@@ -96,15 +95,9 @@ def by_drafts(measured: Mapping[int, float]) -> list[float]:
 
 
 def _mean(old: float, new: float) -> float:
-    """A running mean. A stalled step counts as no more than twice the usual; a time that is far shorter is
-    believed sooner, since nothing takes less time than it needs."""
-    return old + (min(new, 2 * old + 0.01) - old) / (2 if new < 0.7 * old else 8)
-
-
-def _learned(costs: list[float], drafts: int, ms: float) -> list[float]:
-    """The costs after another measurement of one. What slows one down slows the others down as well."""
-    drift = _mean(costs[drafts], ms) / costs[drafts] - 1 if costs[drafts] else 0.0
-    return [cost * (1 + (drift if k == drafts else drift / 8)) for k, cost in enumerate(costs)]
+    """A running mean. A stalled step counts as no more than half as long again as usual; a far shorter time
+    is believed sooner, since nothing takes less time than it needs."""
+    return old + (min(new, 1.5 * old + 0.01) - old) / (2 if new < 0.7 * old else 8)
 
 
 class Tables:
@@ -124,7 +117,7 @@ class Tables:
         size = _size(context)
         if size not in self._tables and self._tables:
             nearest = min(self._tables, key=lambda known: abs(known - size))
-            self._tables[size] = msgspec.structs.replace(self._tables[nearest])
+            self._tables[size] = deepcopy(self._tables[nearest])
         return self._tables.get(size)
 
     def put(self, context: int, table: CostTable) -> None:
@@ -154,17 +147,6 @@ def _size(context: int) -> int:
     return (context // 1024).bit_length()
 
 
-def key(model: Path | str, drafter: str, threads: int, device: str) -> str:
-    """What a table was measured on: model file (path, size, modification time), drafter, threads, device.
-
-    ``drafter`` is its kind, with the support file's path where there is one. Reads no more of the model than
-    its directory entry; a file that does not exist counts by its path alone.
-    """
-    path = Path(model)
-    try:
-        status = path.stat()
-        identity = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
-    except OSError:
-        identity = str(path)
-    text = f"{identity}\n{drafter}\n{threads}\n{device}"
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def key(*parts: object) -> str:
+    """The name of a load in the file. ``parts``: everything that its costs depend on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

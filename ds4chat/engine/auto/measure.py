@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -15,19 +14,16 @@ from ds4chat.engine.judge import choose
 from ds4chat.engine.llama import Context
 
 DEPTHS = (0, 1, 2, 4, 8, 3, 16, 6, 5, 7)
-"""In the order in which they are measured: if time runs out, auto does without the last ones."""
+"""In the order in which they are measured, until time runs out."""
 STEPS = 4
-"""Of each depth: two for the change of the batch size and for what a GPU loads when it sees that size for the
-first time, and two of which the faster one counts."""
+"""Of each depth. The first two pay for the change of size, and for what a GPU loads when it sees the size for
+the first time; of the others the fastest counts."""
 CHANGES = 6
-"""Changes of the batch size that are timed once every size has been seen, two steps each."""
+"""Changes of size that are timed, by two steps each, once every size has been seen."""
 NOTICEABLE = 0.05
 """Share of a plain step below which a change counts as free, since the steps' times scatter as much."""
 BEHIND = 2
 """Batches of the largest size that the drafter has to catch up with when that is measured."""
-BUDGET = 150
-"""Plain steps whose time measuring takes at most, if that is more than BUDGET_S."""
-BUDGET_S = 1.0
 ROOM = STEPS * len(DEPTHS) + 2 * CHANGES + 2 * (BEHIND * MAX_DEPTH + 1) + MAX_DEPTH + 2
 """Tokens of context that measuring takes."""
 
@@ -78,9 +74,9 @@ def measure_costs(
     verify: dict[int, float] = {}
     draft = {0: 0.0}
     try:
-        for depth in (depth for depth in DEPTHS if depth <= drafter.max_depth):
-            allowed_s = min(budget_s, max(BUDGET_S, BUDGET * verify.get(0, math.inf) / 1000))
-            if depth > 1 and time.perf_counter() - began > allowed_s:
+        for depth in DEPTHS:
+            late = depth > 1 and time.perf_counter() - began > budget_s
+            if late or depth > drafter.max_depth:
                 continue
             drafting, verifying = zip(*(step(depth) for _ in range(STEPS)))
             draft[depth], verify[depth] = min(drafting), min(verifying[2:])
@@ -99,6 +95,6 @@ def measure_costs(
     return CostTable(
         by_drafts(verify),
         by_drafts(draft),
-        (first if first > noise else 0.0, second if second > noise else 0.0),
+        [first if first > noise else 0.0, second if second > noise else 0.0],
         catch_up,
     )

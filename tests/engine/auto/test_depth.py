@@ -158,7 +158,7 @@ def measured_table(verify: Verify, drafter: float, change: float = 0.0, most: in
     return CostTable(
         by_drafts({depth: PLAIN_MS * verify(depth) for depth in (0, *depths)}),
         by_drafts({depth: PLAIN_MS * drafter * depth for depth in (0, *depths)}),
-        (PLAIN_MS * change, 0.0),
+        [PLAIN_MS * change, 0.0],
     )
 
 

@@ -34,7 +34,7 @@ def table(costs: tuple[float, ...], change: float = 0.0) -> CostTable:
     return CostTable(
         [PLAIN_MS * verify(costs, k) + 0.15 for k in range(17)],
         [0.0] + [0.06] * 16,
-        (PLAIN_MS * change, PLAIN_MS * change),
+        [PLAIN_MS * change, PLAIN_MS * change],
     )
 
 
@@ -196,7 +196,7 @@ def asked_run(tokens: int, changed: float) -> list[int]:
     another size is free, but the table says that its first two steps take ``changed`` plain steps longer.
     The tokens before each draft."""
     verify = [PLAIN_MS * (1 + k / 5) for k in range(9)]
-    known = CostTable(verify, [0.0] + [0.01] * 8, (PLAIN_MS * changed, PLAIN_MS * changed))
+    known = CostTable(verify, [0.0] + [0.01] * 8, [PLAIN_MS * changed] * 2)
     auto, drafted = AutoDepth(known), []
     at = 0
     while at < tokens:
@@ -223,7 +223,7 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
     with or without drafts: short replies without a draft leave all of the room there was."""
-    auto = AutoDepth(CostTable([PLAIN_MS], [0.0], (PLAIN_MS, PLAIN_MS)))
+    auto = AutoDepth(CostTable([PLAIN_MS], [0.0], [PLAIN_MS, PLAIN_MS]))
     for _ in range(12):
         auto.begin()
         for step in range(20):

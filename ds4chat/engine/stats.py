@@ -43,7 +43,7 @@ class PositionCount:
 
 
 class LoopingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of the counts where the text only repeats itself."""
+    """The counts where the text only repeats itself."""
 
     tokens: Count
     judged: Count

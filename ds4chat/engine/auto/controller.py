@@ -107,7 +107,7 @@ class AutoDepth:
         rate = draft_prob
         if not self._never_rests(table):
             # Drafters are more or less sure of themselves than they should be: acceptance sets the level.
-            rate = min(self._acceptance.rates()[position - 1] * draft_prob / self._usual_prob, 0.99)
+            rate = min(self._acceptance.rates[position - 1] * draft_prob / self._usual_prob, 0.99)
         trying = self._running and self._steps < self.TRY
         if not (trying or self._pays(table, position, rate)):
             return False
@@ -152,7 +152,7 @@ class AutoDepth:
         """The depth that pays best, if possible one of which TRY steps are affordable; 0 if none pays."""
         speeds: dict[int, float] = {}
         chance = tokens = 1.0
-        for depth, rate in enumerate(self._acceptance.rates()[:limit], 1):
+        for depth, rate in enumerate(self._acceptance.rates[:limit], 1):
             chance *= rate
             tokens += chance
             change_ms = self._change_ms(table, depth) / self.SPREAD

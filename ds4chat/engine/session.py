@@ -32,7 +32,7 @@ from typing import Literal
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import StepCost, Tables
+from ds4chat.engine.auto.costs import Tables
 from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.control import Control
@@ -395,7 +395,7 @@ class Session:
         accepted = 0 if tuning.probe else sum(row.accepted for row in judged)
         if auto:
             self._auto_ran = True
-            auto.observe(StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.total, len(tokens)))
+            auto.observe(len(used), len(judged), accepted, ms.draft, ms.total, len(tokens))
         wrong = failed or not rolled_back
         baseline = self._plain.took(0 if wrong else len(used) + 1, len(tokens), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())

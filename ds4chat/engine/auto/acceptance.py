@@ -24,7 +24,7 @@ class Acceptance:
     """Outcomes that the mean of all positions counts for at each of them."""
     DECAY = 1 - 1 / 24
     """Weight that a step leaves to the outcomes before it."""
-    KEPT = 8.0
+    KEPT = 16.0
     """Outcomes that those of an earlier text count for in all."""
 
     def __init__(self) -> None:

@@ -20,7 +20,8 @@ class AutoDepth:
     REST = 24
     LONGEST_REST = 1024
     TRY = 3
-    """Steps at the beginning of a run that are drafted to their end."""
+    """Steps at the beginning of a run that are drafted to their end. If possible, a depth is chosen of which
+    so many may fail."""
     SPREAD = 32
     """Tokens over which the cost of a change of the batch size is spread."""
     RECHECK = 1024
@@ -148,7 +149,7 @@ class AutoDepth:
         self._acceptance = Acceptance()
 
     def _best(self, table: CostTable, limit: int) -> int:
-        """The depth that pays best, if possible one of which TRY steps are affordable; 0 if none pays."""
+        """The depth that pays best, of those with TRY affordable steps, or else with one; 0 if none pays."""
         speeds: dict[int, float] = {}
         chance = tokens = 1.0
         for depth, rate in enumerate(self._acceptance.rates[:limit], 1):

@@ -220,7 +220,8 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
-    with or without drafts: short replies without a draft leave all of the room there was."""
+    with or without drafts: short replies without a draft leave all of the room there was, and the cost of a plain
+    step as it was."""
     auto = AutoDepth(CostTable([PLAIN_MS], [0.0], [PLAIN_MS, PLAIN_MS]))
     for _ in range(12):
         auto.begin()
@@ -229,3 +230,4 @@ def test_what_follows_a_prompt_is_no_loss() -> None:
             assert auto.choose(0) == 0
             auto.observe(0, 0, 0, 0.0, ms, 1)
     assert auto._ledger.room == pytest.approx(Ledger.BOUND)
+    assert auto.table is not None and auto.table.plain_ms == pytest.approx(PLAIN_MS)

@@ -19,7 +19,7 @@ class AutoDepth:
 
     REST = 24
     LONGEST_REST = 1024
-    TRY = 3
+    TRY = 2
     """Steps at the beginning of a run that are drafted to their end. If possible, a depth is chosen of which
     so many may fail."""
     SPREAD = 32
@@ -142,7 +142,7 @@ class AutoDepth:
         return self._usual_prob > 0 and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
 
     def _rest(self) -> None:
-        if self._steps > 2 * self.TRY:  # it paid, or it would have ended before
+        if self._steps > 3 * self.TRY:  # it paid, or it would have ended before
             self._failed = 0
         self._wake = self._ledger.tokens + min(self.REST << self._failed, self.LONGEST_REST)
         self._failed += self._steps > 0

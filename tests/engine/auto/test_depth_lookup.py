@@ -220,8 +220,8 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
-    with or without drafts: short replies without a draft leave all of the room there was, and the cost of a plain
-    step as it was."""
+    with or without drafts: short replies without a draft leave all of the room there was, and plain
+    steps cost what they did."""
     auto = AutoDepth(CostTable([PLAIN_MS], [0.0], [PLAIN_MS, PLAIN_MS]))
     for _ in range(12):
         auto.begin()

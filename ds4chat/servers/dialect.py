@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
-from ds4chat.engine.thinking import ReplyFormat, ReplyText
+from ds4chat.engine.reply_text import ReplyFormat, ReplyText
 from ds4chat.servers.http import Endpoint, ServerError, error_of
 
 

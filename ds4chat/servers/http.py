@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ds4chat.engine.events import ServerAddress
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.text import one_line
 
@@ -50,8 +51,8 @@ answer in time. broken: the connection ended within an answer. strange: an answe
 a status other than 200. stopped: the caller no longer wanted the answer."""
 
 
-class ServerError(Exception):
-    """A request to a server failed. The text is a sentence for the user, without the key."""
+class ServerError(UserFacingError):
+    """A request to a server failed. The text does not hold the key."""
 
     def __init__(self, message: str, trouble: Trouble, kind: str = "") -> None:
         super().__init__(message)

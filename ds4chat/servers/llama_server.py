@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
-from ds4chat.engine.thinking import ReplyText
+from ds4chat.engine.reply_text import ReplyText
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     SAMPLING,

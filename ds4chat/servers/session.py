@@ -125,7 +125,6 @@ class RemoteSession:
                 n_layer=0,
                 n_embd=0,
                 n_vocab=about.vocabulary,
-                has_template=about.template,
             ),
             drafter=DrafterInfo(kind, "", 0) if about.speculates else None,
             off_reason="" if about.speculates else _off(about, dialect),

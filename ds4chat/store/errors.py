@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Literal
 
+from ds4chat.errors import UserFacingError
 from ds4chat.text import one_line
 
 Trouble = Literal[
@@ -21,9 +22,8 @@ _ROOM = 64 << 10
 """Bytes that the smallest write may need, including log and index files."""
 
 
-class StoreError(Exception):
-    """Something could not be stored, found, read or written. The text is a sentence for the user: what
-    happened and what to do."""
+class StoreError(UserFacingError):
+    """Something could not be stored, found, read or written."""
 
     def __init__(self, sentence: str, kind: Trouble = "other") -> None:
         super().__init__(sentence)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ds4chat.engine.events import MAX_FRAME, Step
+from ds4chat.engine.events import Step
+from ds4chat.engine.wire import MAX_FRAME
 from ds4chat.store.errors import StoreError
 from ds4chat.store.rows import insert, typed, update
 from ds4chat.text import shortened

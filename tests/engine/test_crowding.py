@@ -10,7 +10,8 @@ from kits.chat import loaded, served, steps_of
 
 from ds4chat.engine.child import Engine
 from ds4chat.engine.crowding import Crowding
-from ds4chat.engine.events import Loaded, Notice, Step, decode_event, read_frame
+from ds4chat.engine.events import Loaded, Notice, Step
+from ds4chat.engine.wire import decode_event, read_frame
 
 
 def steps(count: int) -> list[Step]:

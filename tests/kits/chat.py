@@ -39,7 +39,6 @@ MODEL = ModelInfo(
     n_layer=30,
     n_embd=576,
     n_vocab=49152,
-    has_template=True,
 )
 
 

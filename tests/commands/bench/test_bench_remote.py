@@ -16,6 +16,7 @@ from servers.scripted import answers, llama, openai, says, scripted
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import run
 from ds4chat.commands.bench.remote import Text, verdict
+from ds4chat.commands.bench.running import BenchError
 from ds4chat.commands.options import BenchOptions
 from ds4chat.settings.schema import Settings
 
@@ -67,10 +68,10 @@ def test_a_server_that_tells_nothing_is_measured_by_the_clock_here(
     assert "unknown" in text[1]
 
 
-def test_a_server_that_fails_ends_the_bench_with_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with scripted(openai(answers({}, 500))) as server:
-        assert run(Settings(server=server.url), BenchOptions(quick=True)) == 1
-    assert "failed (HTTP 500)" in capsys.readouterr().err
+def test_a_server_that_fails_ends_the_bench_with_its_sentence() -> None:
+    failing = openai(answers({}, 500))
+    with scripted(failing) as server, pytest.raises(BenchError, match=r"failed \(HTTP 500\)"):
+        run(Settings(server=server.url), BenchOptions(quick=True))
 
 
 def test_two_servers_are_one_too_many() -> None:

@@ -97,6 +97,8 @@ def test_versions_and_the_machine_are_named() -> None:
     told = facts(report(Settings(), loaded(), None, Stats(), "ready"))
     assert told["ds4chat"] == __version__
     assert told["llama.cpp"] == "the one in llama-cpp-python 0.3.36"
+    known = dataclasses.replace(loaded(), llama_cpp="0.5.0 (0c1e570) of llama-cpp-python 0.3.36")
+    assert facts(report(Settings(), known, None, Stats(), "ready"))["llama.cpp"] == known.llama_cpp
     assert told["processor"].startswith(f"{machine.processor()}, {machine.cores()} core")
     assert told["device"] == "CPU, 2 threads"
     assert told["engine"] == "ready"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from ds4chat.store.database import Database
@@ -327,7 +326,7 @@ class Conversations:
             f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
         ):
             conversation, name, path = typed(found, tuple[int, str, str])
-            shown = name or Path(path).stem
+            shown = ModelIdentity(path, name).title
             if shown not in models.setdefault(conversation, []):
                 models[conversation].append(shown)
         return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import TypeVar
@@ -406,7 +406,7 @@ def read_conversation(
 def read_reply(store: Store, message: Message, number: int) -> Reply:
     """A stored reply with its steps and figures, as far as they can be read."""
     model = message.model
-    name = one_line(model.name or PurePath(model.path).stem) if model else ""
+    name = one_line(model.title) if model else ""
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import events, on, work
@@ -378,7 +377,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
 def _listed(store: Store, model: str, limit: int) -> tuple[list[Conversation], list[str]]:
     """The first conversations of a model, or of all if it is empty, and the names of all models."""
-    names = [found.name or Path(found.path).stem for found in store.conversations.models()]
+    names = [found.title for found in store.conversations.models()]
     return store.conversations.listed(model=model, limit=limit), list(dict.fromkeys(names))
 
 

@@ -53,12 +53,11 @@ class Ollama:
 
     def request(self, query: Query) -> Request:
         generate = query.generate
-        options: dict[str, Any] = query.sampling(self.sampling)
-        if generate.max_tokens >= 0:
-            options["num_predict"] = generate.max_tokens
-        if generate.stop:
-            options["stop"] = list(generate.stop)
-        body: dict[str, Any] = {"model": query.about.model, "stream": True, "options": options}
+        body: dict[str, Any] = {
+            "model": query.about.model,
+            "stream": True,
+            "options": query.settings(self.sampling, "num_predict"),
+        }
         if not query.think:
             body["think"] = False
         if generate.prompt is not None:

@@ -69,12 +69,8 @@ class OpenAI:
             "model": query.about.model,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **query.sampling(self.sampling),
+            **query.settings(self.sampling, "max_tokens"),
         }
-        if generate.max_tokens >= 0:
-            body["max_tokens"] = generate.max_tokens
-        if generate.stop:
-            body["stop"] = list(generate.stop)
         if generate.prompt is not None:
             return Request("/v1/completions", body | {"prompt": generate.prompt}, OpenAIReader())
         if query.begun:

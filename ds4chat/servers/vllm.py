@@ -72,7 +72,7 @@ class Vllm(OpenAI):
             body["ignore_eos"] = True
         if query.generate.prompt is None:
             # A chunk has the text of each token only beside its log probability.
-            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": query.think}}
+            body |= {"logprobs": True, **query.template_options}
         else:
             body["logprobs"] = 0
         return Request(request.path, body, VllmReader(speculates=query.about.speculates))

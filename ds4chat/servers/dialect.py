@@ -166,7 +166,7 @@ class Dialect(Protocol):
     """Fields of a Tuning that each request can set, and the server's names for them."""
     fixed: Mapping[str, str]
     """Fields of a Tuning that no request can change, and where to change them."""
-    goes_on: bool
+    goes_on: bool = False
     """Its interface can leave the assistant's turn open."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
@@ -178,6 +178,7 @@ class Dialect(Protocol):
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         """After a cancel: whether the server has stopped; None where it does not tell. Raises ServerError."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

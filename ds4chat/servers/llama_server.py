@@ -26,6 +26,7 @@ from ds4chat.servers.dialect import (
     SAMPLING,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     PromptProgress,
@@ -52,7 +53,7 @@ only chat separates such thinking."""
 _RANDOM_SEED = 4294967295
 
 
-class LlamaServer:
+class LlamaServer(Dialect):
     """llama-server: the native completion, or chat if its template cannot be used."""
 
     kind = "llama-server"

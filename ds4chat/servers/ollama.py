@@ -11,6 +11,7 @@ from ds4chat.servers.dialect import (
     SAMPLING,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     Query,
@@ -27,7 +28,7 @@ from ds4chat.servers.http import ANSWER_S, Endpoint
 from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
 
 
-class Ollama:
+class Ollama(Dialect):
     """Ollama's server."""
 
     kind = "Ollama"
@@ -77,9 +78,6 @@ class Ollama:
             raise query.endpoint.refusal(answer)
         prompt = object_of(object_of(answer.json()).get("_debug_info")).get("rendered_template")
         query.check_open(text_of(prompt), ASK_IN_WORDS)
-
-    def stopped(self, endpoint: Endpoint) -> bool | None:
-        return None
 
 
 class OllamaReader:

@@ -10,6 +10,7 @@ from ds4chat.servers.dialect import (
     OPEN_TURN,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     Query,
@@ -30,7 +31,7 @@ REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length
 ASK_IN_WORDS = "Ask for the rest in a prompt."
 
 
-class OpenAI:
+class OpenAI(Dialect):
     """The interface that most servers have; the dialects of those that tell more build on it."""
 
     kind = "OpenAI-compatible server"
@@ -40,7 +41,6 @@ class OpenAI:
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
     )
-    goes_on = False
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
@@ -78,9 +78,6 @@ class OpenAI:
                 raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_WORDS)
             body |= OPEN_TURN
         return Request("/v1/chat/completions", body | {"messages": query.messages()}, OpenAIReader())
-
-    def stopped(self, endpoint: Endpoint) -> bool | None:
-        return None
 
 
 class OpenAIReader:

@@ -1,4 +1,4 @@
-"""What every dialect consists of: how a server is asked, and what its answers say in common terms.
+"""What every dialect consists of: how it makes requests, and what the answers say in common terms.
 
 A dialect is a table of facts (what it tells, which settings it takes) and a function that turns a Generate
 into a path, a JSON body, and the reader of the answer. A reader turns the payloads of the answer into

@@ -25,7 +25,7 @@ from ds4chat.servers.dialect import (
     text_of,
 )
 from ds4chat.servers.http import ANSWER_S, Endpoint
-from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
+from ds4chat.servers.openai import ASK_IN_A_PROMPT, REASONS
 
 
 class Ollama(Dialect):
@@ -77,7 +77,7 @@ class Ollama(Dialect):
         if answer.status != 200:
             raise query.endpoint.refusal(answer)
         prompt = object_of(object_of(answer.json()).get("_debug_info")).get("rendered_template")
-        query.check_open(text_of(prompt), ASK_IN_WORDS)
+        query.check_open(text_of(prompt), ASK_IN_A_PROMPT)
 
 
 class OllamaReader:

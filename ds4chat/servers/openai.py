@@ -28,7 +28,7 @@ from ds4chat.servers.http import Endpoint
 
 REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 """Reasons to end a reply, by the names that servers have for them; any other means that the model stopped."""
-ASK_IN_WORDS = "Ask for the rest in a prompt."
+ASK_IN_A_PROMPT = "Ask for the rest in a prompt."
 
 
 class OpenAI(Dialect):
@@ -75,7 +75,7 @@ class OpenAI(Dialect):
             return Request("/v1/completions", body | {"prompt": generate.prompt}, OpenAIReader())
         if query.begun:
             if not self.goes_on:
-                raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_WORDS)
+                raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_A_PROMPT)
             body |= OPEN_TURN
         return Request("/v1/chat/completions", body | {"messages": query.messages()}, OpenAIReader())
 

@@ -1,4 +1,4 @@
-"""Conversations and their messages, as a tree of which one path is shown.
+"""Conversations and their messages, as a tree, one path of which is shown.
 
 Every message has a parent. Answering a prompt again or editing it creates a sibling; the conversation's
 ``active_leaf`` says which path is shown, and the others are kept.
@@ -53,7 +53,7 @@ class Conversations:
             return self._conversations(connection, rows)
 
     def latest(self) -> int | None:
-        """The most recently written conversation; None if there is none that is not deleted."""
+        """The most recently written conversation that is not deleted; None without one."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT id FROM conversations WHERE deleted_ms IS NULL "

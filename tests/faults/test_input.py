@@ -201,7 +201,8 @@ def test_a_screen_that_is_very_small_still_chats(victim: Callable[..., Victim], 
     chat = victim(home, columns=24, rows=8)
     chat.until("ready")
     chat.type(f"{SHORT}\r")
-    chat.until("all done")
+    # Before the end of the reply, Ctrl+C would stop it.
+    chat.until(lambda screen: "all done" in screen and "ready" in screen)
     chat.type("\x03")
     chat.until("again")
     chat.type("\x03\x03")  # where the machine is busy, the first may come too late for the one before

@@ -155,7 +155,7 @@ def test_over_a_server_its_kind_is_told_and_not_its_address() -> None:
     )
     text = report(Settings(server="http://llama.example.org:8080"), there, None, Stats(), "ready")
     told = facts(text)
-    assert "server           llama-server b7000, on another machine; it tells by step\n" in text
+    assert "server           llama-server b7000, on another machine; it reports by step\n" in text
     assert (told["model"], told["drafter"]) == ("Big", "nextn")
     assert "example" not in text and "device" not in told
     local = dataclasses.replace(SERVER, url="http://127.0.0.1:8080", name="127.0.0.1:8080")

@@ -8,7 +8,7 @@ from rich.style import Style
 
 from ds4chat.store import Hit, Node
 from ds4chat.store.entities import Role
-from ds4chat.tui.history.rows import Looks, amount, branch_row, branches, hit_rows, when
+from ds4chat.tui.history.rows import Looks, branch_row, branches, hit_rows, when
 
 LOOKS = Looks(Style(dim=True), Style(bold=True), Style(color="blue"))
 
@@ -86,15 +86,6 @@ def test_a_system_prompt_that_everything_stands_under_has_its_row() -> None:
         "● System: Be brief.",
         "● You: why?",
         "● Model: so",
-    ]
-
-
-def test_amounts_have_the_number_of_the_noun() -> None:
-    assert [amount(n, "message") for n in (0, 1, 2, 2000)] == [
-        "0 messages",
-        "1 message",
-        "2 messages",
-        "2,000 messages",
     ]
 
 

@@ -37,7 +37,7 @@ def run_of(
 
 
 def chances(rows: JudgedRows, gate: float | None = None) -> MissingDrafts:
-    passes = ~(rows.draft_gap < (rows.gate if gate is None else gate))
+    passes = ~(rows.draft_gap < (0.0 if gate is None else gate))
     return MissingDrafts(rows, rows.accepted, passes)
 
 

@@ -22,8 +22,8 @@ _ENOUGH = 20
 class MissingDrafts:
     """Probabilities of missing drafts, estimated from the judged ones of the same record.
 
-    ``verdicts``: for each row, whether it is accepted; ``passes``: whether the new gate lets it pass. That gate
-    is not lower than a recorded one that refused a draft, so it refuses that draft again.
+    ``verdicts``: for each row, whether it is accepted; ``passes``: whether the new gate lets it pass. That
+    gate is not lower than a recorded one that refused a draft, so it refuses that draft again.
     """
 
     def __init__(self, rows: JudgedRows, verdicts: Bools, passes: Bools) -> None:

@@ -9,8 +9,8 @@ Instead, the recorded reply is walked again, token by token, under the new setti
 draft was judged against, the record has the verdict. A walked step drafts along these verdicts until one
 fails, or until the depth or the gate ends it; the next token is the target's own, and the next step begins
 after it. Where no draft was judged (the target's token after a fully accepted draft, a draft that the
-recorded gate refused, plain steps), the verdict is a probability estimated from the record (analysis.missing);
-the walk then splits, and the figures are expectations.
+recorded gate refused, plain steps), the verdict is a probability estimated from the record
+(analysis.missing); the walk then splits, and the figures are expectations.
 
 The result is exact (``estimate`` is False) if every walked step begins where a recorded step began and uses
 only what was recorded for that step: with the same settings; at a lower depth that no step's accepted drafts

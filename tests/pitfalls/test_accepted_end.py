@@ -36,7 +36,7 @@ def answered(request: pytest.FixtureRequest, tiny_dir: Path) -> Iterator[tuple[A
     prompt = "hi stop" if words else "hi stop all done"
     begin = len(tiny.encode(prompt))
     with opened(load_of(tiny_dir, "llama-draft")) as bench:
-        bench.session.drafter = Scripted(8, lambda n, room: drafts[n + 1 - begin :][:room])
+        bench.session.caches.drafter = Scripted(8, lambda n, room: drafts[n + 1 - begin :][:room])
         yield bench.ask(prompt, depth=6), words
 
 

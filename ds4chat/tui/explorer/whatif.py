@@ -52,7 +52,7 @@ class WhatIfPanel(Vertical):
         self._times = StepTimes(self._rows)
         self._base = recorded(self._rows, self._times)
         self._controls = [
-            Control(f"whatif-{name}", name, handle.option.help, editable=True, slides=True)
+            Control(f"whatif-{name}", name, handle.option.help, editable=True)
             for name, handle in HANDLES.items()
         ]
         self._title = LinesView(id="whatif-title")

@@ -23,11 +23,11 @@ from ds4chat.models.search import (
     FoundModel,
     SupportChoice,
     describe_file,
+    distinct_names,
     gguf_files,
     ollama_models,
     search_folders,
     support_choices,
-    told_apart,
 )
 from ds4chat.text import one_line
 from ds4chat.tui.kit.row_list import sided_row
@@ -130,7 +130,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         options = self.query_one(OptionList)
         at = options.highlighted
         width = max(30, options.scrollable_content_region.width)
-        names = told_apart(self._found)
+        names = distinct_names(self._found)
         options.set_options([Option(self._target_row(m, names[m.path], width)) for m in self._shown])
         if self._shown:
             options.highlighted = at if at is not None and at < len(self._shown) else 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ds4chat.analysis.log_parser import parse_log
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.times import StepTimes
+from ds4chat.errors import UserFacingError
 from ds4chat.files import is_regular, open_regular, user_path
 from ds4chat.settings.schema import TUNING, Option
 from ds4chat.store import Store, StoreError
@@ -28,8 +29,8 @@ LOG_OPTIONS = tuple(option for option in TUNING if option.tuning in ("margin", "
 """The settings that a log has. Its depth is what was asked for in each step, not the setting."""
 
 
-class SourceError(Exception):
-    """There are no rows to show; the text is a sentence for the user."""
+class SourceError(UserFacingError):
+    """There are no rows to show."""
 
 
 @dataclass(frozen=True, slots=True)

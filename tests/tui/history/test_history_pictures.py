@@ -29,7 +29,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Thirty conversations, two days apart, one of them pinned, one with branches."""
     days = iter(range(-60, 10_000))
     at = {"now": NOON}
-    store = open_store(tmp_path / "conversations.db", wall=lambda: at["now"])
+    store = open_store(tmp_path / "conversations.db")
+    monkeypatch.setattr(store.database, "_wall", lambda: at["now"])
     monkeypatch.setattr(history.time, "time", lambda: NOON)
     for i in range(30):
         at["now"] = NOON + 2 * next(days) * 43_200

@@ -28,9 +28,10 @@ from ds4chat.tui.recorder import StoreRecorder, read_conversation
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     ticks = iter(range(1_700_000_000, 1_800_000_000))
-    store = open_store(tmp_path / "conversations.db", wall=lambda: float(next(ticks)))
+    store = open_store(tmp_path / "conversations.db")
+    monkeypatch.setattr(store.database, "_wall", lambda: float(next(ticks)))
     yield store
     store.close()
 

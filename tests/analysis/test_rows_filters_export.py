@@ -60,7 +60,7 @@ def test_columns_lead_from_a_row_to_its_step() -> None:
 
 
 def test_strict_mode_has_no_margin() -> None:
-    """The setting stands at 0.5, but 1 is in force."""
+    """The setting is 0.5, but 1 is in force."""
     rows = rows_from_steps([step(0, draft("+"), tuning=Tuning(depth=1, margin=0.5, strict=True))])
     assert rows.step_margin.tolist() == [1.0]
 

@@ -97,7 +97,7 @@ def _with_name(found: Filter, word: str) -> Filter:
         raise QueryError("pos takes a comparison, as in pos=2.")
     if word in RANGES:
         raise QueryError(f"{word} takes a comparison, as in {RANGES[word].example}.")
-    hint = _nearest(word, (*VERDICTS, *OUTCOMES, *RANGES, "pos")) or f'A text stands in quotes: "{word}".'
+    hint = _nearest(word, (*VERDICTS, *OUTCOMES, *RANGES, "pos")) or f'Put a text in quotes: "{word}".'
     raise QueryError(f"There is no filter {word}. {hint}")
 
 

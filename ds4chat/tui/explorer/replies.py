@@ -31,7 +31,7 @@ class StepPoint(NamedTuple):
     """The figures of a step in the curves."""
 
     ms: float
-    """NaN if a log does not tell."""
+    """NaN if a log does not have it."""
     tokens: int
     accepted: int
     judged: int

@@ -106,7 +106,7 @@ def stored_source(store: Store, conversation: int) -> Source:
     if not any(step.judged for reply in replies for step in reply.steps):
         why = next((reply.trouble for reply in replies if not reply.steps and reply.trouble), "")
         raise SourceError(
-            why or f"The stored conversation {conversation} has no judged drafts, or there is none."
+            why or f"The stored conversation {conversation} does not exist, or has no judged drafts."
         )
     return Source.of(f"conversation {conversation}", replies, note=_unread(replies))
 

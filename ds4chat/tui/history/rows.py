@@ -173,7 +173,7 @@ def branch_row(branch: Branch, width: int, looks: Looks) -> Text:
         system.truncate(SYSTEM_CELLS, overflow="ellipsis")
         text.append(f" (system: {system.plain or 'none'})", looks.muted)
     text.append(": ", name_style)
-    text.append(one_line(node.preview).strip() or "(nothing came)")
+    text.append(one_line(node.preview).strip() or "(empty)")
     if state := STATES.get(node.state, node.state):
         text.append(f" ({state})", looks.muted)
     text.truncate(width, overflow="ellipsis")

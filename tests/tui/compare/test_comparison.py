@@ -1,4 +1,4 @@
-"""One prompt under two settings: who is asked what, the figures of both, and where the texts part."""
+"""One prompt under two settings: the requests, the figures of both, and where the texts differ."""
 
 from __future__ import annotations
 

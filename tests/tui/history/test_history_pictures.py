@@ -1,4 +1,4 @@
-"""Pictures of the history at 80x24 and 140x45, with no chance in them."""
+"""Pictures of the history at 80x24 and 140x45, without anything random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ds4chat.store import Store, open_store
 from ds4chat.tui.history import screen as history
 from ds4chat.tui.history.screen import HistoryScreen
 
-# Pictures of whole screens; what they show is tested without them, too.
+# Pictures of whole screens; their contents are also tested without pictures.
 pytestmark = pytest.mark.slow
 
 SIZES = ((80, 24), (140, 45))

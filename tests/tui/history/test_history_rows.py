@@ -91,8 +91,8 @@ def test_a_system_prompt_that_everything_stands_under_has_its_row() -> None:
 
 def test_a_long_row_is_cut_and_an_empty_message_says_so() -> None:
     (branch,) = branches([Node(1, None, "assistant", "crashed", 0, "")], 1)
-    assert branch_row(branch, 60, LOOKS).plain == "● Model: (nothing came) (crashed)"
-    assert branch_row(branch, 12, LOOKS).plain == "● Model: (n…"
+    assert branch_row(branch, 60, LOOKS).plain == "● Model: (empty) (crashed)"
+    assert branch_row(branch, 12, LOOKS).plain == "● Model: (e…"
 
 
 def test_matches_are_marked_where_escapes_made_the_text_longer() -> None:

@@ -140,7 +140,7 @@ def test_settings_that_do_not_fit_end_in_dots() -> None:
 
 def test_the_sparkline_covers_all_steps_in_its_room() -> None:
     (row,) = reply_rows([reply_of(steps_from(("++",) * 40 + ("-",) * 40))])
-    assert sparkline(row.points, 10) == "█████▁▁▁▁▁"
+    assert sparkline(row.curve, 10) == "█████▁▁▁▁▁"
 
 
 def test_the_strip_has_ms_a_token_the_changes_and_whose_steps_they_are() -> None:

@@ -49,15 +49,13 @@ async def chat_rows() -> list[Row]:
     """The keys of the app, the chat and every widget in it, by place, in the order of the help screen."""
     from ds4chat.settings.schema import Settings
     from ds4chat.tui.app import ChatApp
-    from ds4chat.tui.help.screen import bound_keys
+    from ds4chat.tui.help.screen import collect_keys
 
     app = ChatApp(Settings())
     async with app.run_test(size=(140, 45)) as pilot:
         await pilot.pause()
-        found = bound_keys(app)
-    return [
-        Row(group, _joined(keys), binding.description, binding.id or "") for group, keys, binding in found
-    ]
+        found = collect_keys(app)
+    return [Row(row.group, _joined(row.keys), row.binding.description, row.binding.id or "") for row in found]
 
 
 def screen_rows() -> list[Row]:

@@ -208,6 +208,7 @@ def test_log_with_a_search(same, size, theme, tmp_path) -> None:
 
 @looks
 def test_about(same, size, theme, monkeypatch) -> None:
+    monkeypatch.setattr(about, "dependencies", lambda: ["textual", "numpy", "llama-cpp-python"])
     monkeypatch.setattr(about, "package_licence", lambda name: ("1.2.3", "MIT"))
     monkeypatch.setattr(about, "__version__", "1.0.0")
     built = ["llama.cpp of llama-cpp-python 1.2.3", "  CUDA     NVIDIA H200", "  CPU      Intel Xeon"]

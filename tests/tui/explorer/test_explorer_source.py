@@ -1,4 +1,4 @@
-"""Where rows come from: the chat, a log file, the store; and what is said where there are none."""
+"""Where rows come from: the chat, a log file, the store; and the sentence if there are none."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     assert found.listing.rows.accepted.tolist() == [True, True, False] * 3
     assert found.listing.rows.draft_text[:3] == ("d1", "d2", "d3")
     with pytest.raises(
-        SourceError, match="The stored conversation 99 has no judged drafts, or there is none"
+        SourceError, match="The stored conversation 99 does not exist, or has no judged drafts"
     ):
         stored_source(store, 99)
 

@@ -39,7 +39,7 @@ def keys_page() -> str:
 
 @pytest.mark.parametrize("name", TOOL.PAGES)
 def test_a_generated_page_is_what_the_tool_writes(name: str) -> None:
-    """Make it anew with ``python tools/reference_pages.py``."""
+    """Regenerate it with ``python tools/reference_pages.py``."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == TOOL.PAGES[name]()
 
 
@@ -74,7 +74,7 @@ def test_a_key_is_spelled_as_people_write_it(key: str, text: str) -> None:
 
 
 def test_the_example_of_a_key_in_the_settings_file_names_an_action(keys_page: str) -> None:
-    """Commented out there: the line with its mark taken away must do what it says."""
+    """The example is commented out: without the mark, it must work."""
     lines = document(Settings()).splitlines()
     example = [line[2:] for line in lines[lines.index("# [keys]") :][:2]]
     keys = parse("\n".join(example).encode(), Path("/")).values["keys"]

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +31,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path, usable_log
-from ds4chat.settings.model_sampling import apply_model_sampling, for_file
-from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.schema import Settings
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
@@ -57,6 +56,7 @@ from ds4chat.tui.messages import (
 )
 from ds4chat.tui.panels.tuning import TuningPanel
 from ds4chat.tui.recorder import NullRecorder, StoreRecorder
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ChatApp(App[int]):
         self._settings = settings
         self._asked_with: dict[Load, Settings] = {}
         """The settings of each requested load."""
-        self.config_path = config_path or paths.config_file()
+        self.settings_file = SettingsFile(config_path or paths.config_file(), settings, sources or {})
         self.log_path = log_path(settings)
         self.first_conversation: int | None = None
         """The store's number of the conversation to open; None: a new one."""
@@ -119,8 +119,6 @@ class ChatApp(App[int]):
         self._left = False
         """The conversation is stored and the screen closed."""
         self._problems = list(problems)
-        self._sources = dict(sources or {})
-        self._from_sources = settings
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
         if engine is None:
             from ds4chat.engine.client import EngineClient
@@ -280,7 +278,7 @@ class ChatApp(App[int]):
         """Load models with these fields of the settings changed."""
         settings = replace(self.settings, **changes)
         try:
-            command = load_of(settings, chosen_sampling(self._sources))
+            command = load_of(settings, chosen_sampling(self.settings_file.sources))
         except ModelFileError as error:
             self.chat_screen.say_error(str(error))
             return
@@ -297,16 +295,14 @@ class ChatApp(App[int]):
 
     def action_load_demo(self) -> None:
         """Load the demo, with its own depth if none is set."""
-        unset = self._sources.get("mtp-draft", "default") == "default"
+        unset = self.settings_file.sources.get("mtp-draft", "default") == "default"
         if unset and self.settings.mtp_draft == Settings().mtp_draft:
             self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
         self.load(demo=True, model="", mtp="", server="")
 
     def _take_sampling(self, model: ModelInfo) -> None:
         """Use the model's own sampling where nothing else is set."""
-        self._settings, self._from_sources, self._sources = apply_model_sampling(
-            self.settings, self._from_sources, self._sources, dict(model.sampling)
-        )
+        self._settings = self.settings_file.use_model_sampling(self.settings, dict(model.sampling))
         self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
 
     def action_save(self) -> None:
@@ -314,27 +310,19 @@ class ChatApp(App[int]):
         self.call_later(self._save)
 
     def _save(self) -> None:
-        from ds4chat.settings.save import SaveError, save
+        self._write(self.settings_file.save(self.settings), f"Saved to {self.settings_file.path}.")
+
+    @work
+    async def _write(self, saving: Awaitable[None], saved: str) -> None:
+        """Wait for the settings file to be written, and report how it went."""
+        from ds4chat.settings.save import SaveError
 
         try:
-            save(for_file(self.settings, self._from_sources, self._sources), self.config_path)
-        except (SaveError, paths.FolderError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._now_in_file()
-        self.notify(f"Saved to {self.config_path}.", markup=False)
-
-    def _now_in_file(self) -> None:
-        """The settings were written: what was set in the chat comes from the file now, except where a source
-        above the file will win over it at the next start."""
-        for option in OPTIONS:
-            value = getattr(self.settings, option.attribute)
-            if value != getattr(self._from_sources, option.attribute) and self._sources.get(
-                option.key, "default"
-            ) in ("default", "model", "file"):
-                self._sources[option.key] = "file" if value != option.default else "default"
-                changed: dict[str, Any] = {option.attribute: value}
-                self._from_sources = replace(self._from_sources, **changed)
+            await saving
+        except SaveError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.notify(saved)
 
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
@@ -352,23 +340,16 @@ class ChatApp(App[int]):
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:
             self.theme = event.settings.theme
-        self._now_in_file()
-        self.notify(f"Saved to {event.path}.", markup=False)
+        self.notify(f"Saved to {self.settings_file.path}.")
 
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
         """Save a named preset at once, and no other settings."""
-        from ds4chat.settings.save import SaveError, save_preset
-
         presets = {**self._settings.presets, event.name: event.values}
         self._settings = replace(self._settings, presets=presets)
-        try:
-            save_preset(event.name, event.values, self.config_path)
-        except (SaveError, paths.FolderError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._from_sources = replace(self._from_sources, presets=presets)
-        self._sources["presets"] = "file"
-        self.notify(f"Saved the preset {event.name} to {self.config_path}.", markup=False)
+        self._write(
+            self.settings_file.save_preset(event.name, event.values),
+            f"Saved the preset {event.name} to {self.settings_file.path}.",
+        )
 
     def on_model_chosen(self, event: ModelChosen) -> None:
         """The picker's choice: load it."""
@@ -457,11 +438,7 @@ class ChatApp(App[int]):
         """All settings, or those that mention something."""
         from ds4chat.tui.settings.screen import SettingsScreen
 
-        self.push_screen(
-            SettingsScreen(
-                self.settings, self.config_path, self._sources, wanted, from_sources=self._from_sources
-            )
-        )
+        self.push_screen(SettingsScreen(self.settings, self.settings_file, wanted))
 
     @property
     def theme_names(self) -> list[str]:
@@ -526,7 +503,11 @@ class ChatApp(App[int]):
         """Versions, the machine, the model, places, licences."""
         from ds4chat.tui.help.about import AboutScreen
 
-        places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
+        places = (
+            ("Settings", self.settings_file.path),
+            ("Data", paths.folder("data")),
+            ("Log", self.log_path),
+        )
         self.push_screen(AboutScreen(places, self.chat.loaded))
 
     # -- leaving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from textual.message import Message
@@ -72,9 +71,7 @@ class SettingsSaved(Message):
     """Settings were changed and written to the settings file."""
 
     settings: Settings
-    """All of them, as they now are."""
-    path: Path
-    """The file that holds them."""
+    """All of them, as they are now."""
 
 
 @dataclass

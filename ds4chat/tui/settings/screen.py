@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -17,13 +16,13 @@ from textual.containers import Horizontal
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option as ListOption
 
-from ds4chat.settings.model_sampling import for_file
-from ds4chat.settings.save import SaveError, save
+from ds4chat.settings.save import SaveError
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import SettingsSaved
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import unknown_theme
 
 LIST_HINT = (
@@ -47,8 +46,8 @@ def shown_value(value: Any) -> str:
     return one_line(value) or "–"
 
 
-def takes(option: Option) -> str:
-    """What an option takes, in words: its range, choices or kind."""
+def accepted_values(option: Option) -> str:
+    """The values of an option in words: its range, choices or kind."""
     if option.kind == "table":
         return "edited in the settings file"
     if option.kind == "path":
@@ -67,7 +66,7 @@ def next_value(option: Option, value: Any, by: int = 1) -> Any:
 
 
 class SettingsScreen(Sheet[Settings | None]):
-    """Dismisses with the saved settings, which SettingsSaved also brings to the app, or with None."""
+    """Posts SettingsSaved to the app, and dismisses with the saved settings or with None."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Settings"
@@ -83,26 +82,13 @@ class SettingsScreen(Sheet[Settings | None]):
         Binding("S", "save_over", "Save over a file with problems", show=False, id="settings.save_over"),
     ]
 
-    def __init__(
-        self,
-        settings: Settings,
-        path: Path,
-        sources: Mapping[str, str] | None = None,
-        wanted: str = "",
-        *,
-        from_sources: Settings | None = None,
-    ) -> None:
-        """``path`` is the file that saving writes. ``sources`` says where a value came from, by option key
-        ("file", "environment", "command line"); what it lacks has its default. ``from_sources`` are the
-        settings as the sources gave them: a value that differs was set in the chat. ``wanted`` stands in the
-        filter."""
+    def __init__(self, settings: Settings, file: SettingsFile, wanted: str = "") -> None:
+        """``wanted``: words to filter by."""
         super().__init__()
         self._wanted = wanted
-        self._from_sources = from_sources
+        self._file = file
         self._saved = settings
         self._draft = settings
-        self._path = path
-        self._sources = dict(sources or {})
         self._keys: list[str] = []
         self._editing = ""
         self._asked_to_leave = False
@@ -119,7 +105,7 @@ class SettingsScreen(Sheet[Settings | None]):
         yield Static(id="settings-message", markup=False)
 
     def on_mount(self) -> None:
-        self.retitle(f"Settings  {self._path}")
+        self.retitle(f"Settings  {self._file.path}")
         self.query_one("#settings-filter").display = bool(self._wanted)
         self.query_one("#settings-edit").display = False
         self._show_rows()
@@ -174,29 +160,19 @@ class SettingsScreen(Sheet[Settings | None]):
         value = getattr(self._draft, option.attribute)
         if value != getattr(self._saved, option.attribute):
             return "not saved"
-        known = self._sources.get(option.key, "default")
-        given = option.default if known == "default" else value
-        if self._from_sources is not None:
-            given = getattr(self._from_sources, option.attribute)
-            if known == "default" and given != option.default and self._from_sources.demo:
-                known = "demo"  # the demo brings its own where nothing else is said
-        return known if value == given else "set in chat"
+        return self._file.source(option, value)
 
     def _what_wins(self, option: Option) -> str:
-        """A sentence about a source that stands above the file; empty where none does."""
-        source = self._sources.get(option.key)
+        """A sentence about a source that wins over the file; empty without one."""
+        source = self._file.sources.get(option.key)
         if source == "environment":
             over = "the command line and the file" if option.env_wins else "the file"
-            return (
-                f"{option.env} is set in the environment and wins over {over}: what you save here holds from "
-                "the first start without it.\n"
-            )
-        if source == "command line":
-            return (
-                "Given on the command line, which wins over the file: what you save here holds from the "
-                "first start without it.\n"
-            )
-        return ""
+            where = f"{option.env} is set in the environment and wins over {over}"
+        elif source == "command line":
+            where = "Given on the command line, which wins over the file"
+        else:
+            return ""
+        return f"{where}: what you save here holds from the first start without it.\n"
 
     def _current_key(self) -> str:
         at = self.query_one(OptionList).highlighted
@@ -209,7 +185,7 @@ class SettingsScreen(Sheet[Settings | None]):
             return
         env = f" · {option.env}" + (" wins over all" if option.env_wins else "") if option.env else ""
         live = " · holds at once" if option.live else ""
-        head = f"{takes(option)} · default {shown_value(option.default)}{env}{live}"
+        head = f"{accepted_values(option)} · default {shown_value(option.default)}{env}{live}"
         self.query_one("#settings-help", Static).update(f"{head}\n{self._what_wins(option)}{option.help}")
 
     def _say(self, message: str, error: bool = False) -> None:
@@ -235,10 +211,13 @@ class SettingsScreen(Sheet[Settings | None]):
         changes: dict[str, Any] = {option.attribute: value}
         self._draft = dataclasses.replace(self._draft, **changes)
         self._asked_to_leave = False
-        unsaved = len(self._changed())
-        self._say(f"{unsaved} not saved yet: s saves." if unsaved else "")
+        self._say_unsaved()
         self._show_rows()
         return True
+
+    def _say_unsaved(self) -> None:
+        unsaved = len(self._changed())
+        self._say(f"{unsaved} not saved yet: s saves." if unsaved else "")
 
     def _changed(self) -> list[str]:
         return [
@@ -259,7 +238,7 @@ class SettingsScreen(Sheet[Settings | None]):
         if option is None:
             return
         if option.kind == "table":
-            self._say(f"[{option.key}] is edited in {self._path}.")
+            self._say(f"[{option.key}] is edited in {self._file.path}.")
         elif next_value(option, getattr(self._draft, option.attribute)) is not None:
             self.action_cycle(1)
         else:
@@ -343,15 +322,27 @@ class SettingsScreen(Sheet[Settings | None]):
             self._save(force=True)
 
     def _save(self, force: bool) -> None:
+        self._say("Saving…")
+        # The app's worker: it goes on if this screen is closed while the disk is slow.
+        self.app.run_worker(self._write(self._draft, force))
+
+    async def _write(self, settings: Settings, force: bool) -> None:
         try:
-            given = self._from_sources or self._saved
-            save(for_file(self._draft, given, self._sources), self._path, force=force)
+            await self._file.save(settings, force=force)
         except SaveError as error:
-            self._refused = self._path.is_file() and not force
-            self._say(f"{error} S writes over it." if self._refused else str(error), error=True)
+            self._refused = self._file.path.is_file() and not force
+            if self.is_current:
+                self._say(f"{error} S writes over it." if self._refused else str(error), error=True)
+            else:
+                self.notify(str(error), severity="error")
             return
-        self.app.post_message(SettingsSaved(self._draft, self._path))
-        self.dismiss(self._draft)
+        self.app.post_message(SettingsSaved(settings))
+        self._saved = settings
+        if self.is_current and not self._changed():
+            self.dismiss(settings)
+        elif self.is_current:
+            self._say_unsaved()
+            self._show_rows()
 
     def action_close(self) -> None:
         """Leave the field or the filter; else the screen, after asking once if something is not saved."""

@@ -181,8 +181,8 @@ async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> Non
         await chat.press("f8", "ctrl+t")
         chat.screen.action_toggle_view()
         chat.app.action_save()
-        await chat.settle()
-        saved = load({}, chat.app.config_path, {}).settings
+        await chat.searched()
+        saved = load({}, chat.app.settings_file.path, {}).settings
         assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")
         assert chat.app.chat.tuning.depth == 0
 
@@ -524,6 +524,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
         await pilot.pause()
+        await app.workers.wait_for_complete()
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"
@@ -537,4 +538,4 @@ async def test_the_command_line_hands_its_sources_to_the_chat(tmp_path, monkeypa
     monkeypatch.setattr(ChatApp, "run", lambda self: seen.append(self) or 0)
     given = load({"temp": "0.7"}, None, {})
     assert run(given.settings, given, NullRecorder()) == 0
-    assert seen[0]._sources["temp"] == "command line"
+    assert seen[0].settings_file.sources["temp"] == "command line"

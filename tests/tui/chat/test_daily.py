@@ -27,8 +27,10 @@ async def command(chat: Chat, line: str) -> None:
 async def test_saving_a_preset_leaves_the_sessions_options_out_of_the_file(opened: Open) -> None:
     async with opened(mtp_margin=0.5, temp=0.25, notices=True) as chat:
         chat.app.post_message(TuningPanel.PresetSaved("mine", {"mtp-draft": 3}))
-        await chat.settle()
-        assert tomllib.loads(chat.app.config_path.read_text()) == {"presets": {"mine": {"mtp-draft": 3}}}
+        await chat.searched()
+        assert tomllib.loads(chat.app.settings_file.path.read_text()) == {
+            "presets": {"mine": {"mtp-draft": 3}}
+        }
         await command(chat, "/preset mine")
         assert chat.app.chat.tuning.depth == 3
         await command(chat, "/preset yours")

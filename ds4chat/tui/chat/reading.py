@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import monotonic
 from typing import ClassVar
 
@@ -20,9 +20,8 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.transcript import Transcript
-from ds4chat.tui.transcript.find import Finder
-from ds4chat.tui.transcript.focus import bring_turn, focus_piece, turns_in_sight
-from ds4chat.tui.transcript.pieces import Piece, pieces
+from ds4chat.tui.transcript.focus import bring_turn, turns_in_sight
+from ds4chat.tui.transcript.pieces import Piece
 
 QUIT_SECONDS = 2.0
 BUSY: dict[str, str] = {
@@ -61,12 +60,6 @@ class ReadingScreen(Screen[None]):
     _quit_asked_at = float("-inf")
     _context_told = False
     """The user was told that the context is nearly full, and it still is."""
-    _finder: Finder | None = None
-    _place = 0
-    """Index of the match shown."""
-    _pieces: Sequence[Piece] = ()
-    _picked = 0
-    """Index of the piece that is picked."""
 
     class VersionsCounted(Message):
         """The store's answer: which turns have other versions."""
@@ -292,107 +285,39 @@ class ReadingScreen(Screen[None]):
             return True
         return False
 
-    # -- pieces
+    # -- copying and finding
 
     def action_pick(self) -> None:
         """Pick the newest piece of the conversation and step from there."""
-        self._pieces = pieces(self.chat.conversation.turns)
-        if not self._pieces:
+        if not self.piece_bar.open(self.chat.conversation.turns):
             self.notify("There is nothing to copy yet.")
-            return
-        self._picked = len(self._pieces) - 1
-        self.piece_bar.display = True
-        self.piece_bar.focus()
-        self._show_piece()
-
-    def _show_piece(self) -> None:
-        piece = self._pieces[self._picked]
-        prompt, versions = isinstance(piece.turn, UserTurn), bool(piece.turn.versions)
-        self.piece_bar.show(piece.what, prompt=prompt, versions=versions)
-        focus_piece(self.transcript, piece)
-
-    @on(PieceBar.Stepped)
-    def piece_stepped(self, event: PieceBar.Stepped) -> None:
-        """Pick another piece."""
-        event.stop()
-        self._picked = min(max(0, self._picked + event.by), len(self._pieces) - 1)
-        self._show_piece()
-
-    @on(PieceBar.Exchanged)
-    def piece_exchanged(self, event: PieceBar.Exchanged) -> None:
-        """Show another version of the picked piece."""
-        event.stop()
-        self.show_version(self._pieces[self._picked].turn, event.by)
 
     @on(PieceBar.Copied)
     def piece_copied(self, event: PieceBar.Copied) -> None:
         """Copy the picked piece."""
         event.stop()
-        self.copy_piece(self._pieces[self._picked])
+        self.copy_piece(event.piece)
         self.leave_reading()
 
     @on(PieceBar.Edited)
     def piece_edited(self, event: PieceBar.Edited) -> None:
         """Edit the picked prompt."""
         event.stop()
-        turn = self._pieces[self._picked].turn
-        if not isinstance(turn, UserTurn):
+        if not isinstance(event.turn, UserTurn):
             self.notify("Only prompts can be edited.")
         elif busy := self.busy_with():
             self.notify(busy)
         else:
-            self.edit(turn)
-
-    @on(PieceBar.Left)
-    def piece_left(self, event: PieceBar.Left) -> None:
-        """End picking."""
-        event.stop()
-        self.piece_bar.display = False
-        self.clear_selection()
+            self.edit(event.turn)
 
     def copy_piece(self, piece: Piece) -> None:
         """Copy a piece as it was written."""
         self.app.copy_to_clipboard(piece.text)
-        self.notify(f"Copied {piece.what}.", markup=False)
-
-    # -- finding
+        self.notify(f"Copied {piece.what}.")
 
     def action_find(self) -> None:
         """Find words in the conversation."""
-        self.find_bar.display = True
-        self.find_bar.field.focus()
-        self.find_bar.field.select_all()
-        self._find(self.find_bar.field.value)
-
-    @on(FindBar.Wanted)
-    def find_wanted(self, event: FindBar.Wanted) -> None:
-        """Go to the nearest match."""
-        event.stop()
-        if self.find_bar.display:
-            self._find(event.words)
-
-    def _find(self, words: str) -> None:
-        self._finder = Finder(self.transcript, words)
-        self._place = self._finder.nearest()
-        self._show_place()
-
-    @on(FindBar.Moved)
-    def find_moved(self, event: FindBar.Moved) -> None:
-        """Go to the previous or next match, wrapping around, in the conversation as it is now."""
-        event.stop()
-        self._finder = Finder(self.transcript, self.find_bar.field.value)
-        if self._finder.places:
-            self._place = (self._place + event.by) % len(self._finder.places)
-        self._show_place()
-
-    def _show_place(self) -> None:
-        finder = self._finder
-        if finder is None or not finder.places:
-            self.clear_selection()
-            self.find_bar.say("not found" if self.find_bar.field.value.strip() else "")
-            return
-        finder.show(self._place)
-        self.find_bar.say(f"{self._place + 1} of {len(finder.places)} · ↑ ↓ move · Esc closes")
+        self.find_bar.open()
 
     # -- leaving
 
@@ -401,7 +326,6 @@ class ReadingScreen(Screen[None]):
         if self.find_bar.display or self.piece_bar.display:
             # The match stays selected, so that it can be copied.
             self.find_bar.display = self.piece_bar.display = False
-            self._finder = None
             self.prompt.text_field.focus()
             return True
         if self._editing is None:

@@ -115,9 +115,8 @@ class ChatScreen(ReadingScreen):
         self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
-        self.find_bar = FindBar(id="find")
-        self.piece_bar = PieceBar(id="piece")
-        self.piece_bar.display = False
+        self.find_bar = FindBar(self.transcript, id="find")
+        self.piece_bar = PieceBar(self.transcript, id="piece")
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")

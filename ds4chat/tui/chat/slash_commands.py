@@ -167,8 +167,7 @@ class ChatCommands:
         self._screen.copy_piece(piece)
 
     def do_find(self, argument: str) -> None:
-        self._screen.find_bar.field.value = argument
-        self._screen.action_find()
+        self._screen.find_bar.open(argument)
 
     def do_unqueue(self, argument: str) -> None:
         self._screen.chat.queue.clear()

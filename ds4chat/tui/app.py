@@ -32,12 +32,12 @@ from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
 from ds4chat.settings.logfile import log_path, usable_log
 from ds4chat.settings.schema import Settings
+from ds4chat.store import FILE_NAME, Store, StoreError, open_or_in_memory
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
 from ds4chat.tui.controller import Chat, Engine, last_request
-from ds4chat.tui.conversation import Recorder
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.keyboard import use_own_parser
@@ -55,7 +55,7 @@ from ds4chat.tui.messages import (
     TuningChanged,
 )
 from ds4chat.tui.panels.tuning import TuningPanel
-from ds4chat.tui.recorder import NullRecorder, StoreRecorder
+from ds4chat.tui.recorder import Recorder
 from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
@@ -91,7 +91,7 @@ class ChatApp(App[int]):
         self,
         settings: Settings,
         engine: Engine | None = None,
-        store: Recorder | None = None,
+        recorder: Recorder | None = None,
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
@@ -128,7 +128,7 @@ class ChatApp(App[int]):
             engine = EngineClient(log)
         self.chat = Chat(
             engine,
-            store or NullRecorder(),
+            recorder or Recorder(Store.in_memory()),
             tuning_of(settings),
             system=settings.system_prompt,
             think=settings.think,
@@ -388,20 +388,18 @@ class ChatApp(App[int]):
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
-        recent = self.chat.recorder.recent_models()
+        recent = self.chat.recorder.recent_models
         self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
         """Stored conversations."""
         from ds4chat.tui.history.screen import HistoryScreen
 
-        recorder = self.chat.recorder
-        if not isinstance(recorder, StoreRecorder):
-            self.notify("This chat keeps no conversations.")
-        elif not isinstance(self.screen, HistoryScreen):
+        if not isinstance(self.screen, HistoryScreen):
             current = self.chat.conversation.key
             writing = (current or 0) if self.chat.reply else None
-            self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
+            screen = HistoryScreen(self.chat.recorder.store, current, writing)
+            self.push_screen(screen, self._history_closed)
 
     def _history_closed(self, chosen: Chosen | None) -> None:
         if chosen is None:
@@ -412,15 +410,10 @@ class ChatApp(App[int]):
     @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
     def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
         """Read a conversation, or with None the current one after changes in the history."""
-        from ds4chat.store import StoreError
-
-        recorder = self.chat.recorder
-        if not isinstance(recorder, StoreRecorder):
-            return
         found = None
         try:
             if self.chat.reply is None:
-                found = recorder.after_history(self.chat.conversation, key, self.chat.next_number)
+                found = self.chat.recorder.after_history(self.chat.conversation, key, self.chat.next_number)
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
@@ -533,34 +526,24 @@ class ChatApp(App[int]):
         self._leave_in_time(self.return_code or 0)
 
 
-def run(
-    settings: Settings,
-    loaded: LoadedSettings | None = None,
-    store: Recorder | None = None,
-    *,
-    go_on: bool = False,
-) -> int:
-    """Open the chat; the exit code. ``loaded``: the settings with their problems. ``go_on``: open the most
-    recent conversation."""
-    from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
-    from ds4chat.tui.recorder import StoreRecorder
-
-    problems: list[str] = []
-    config_path: Path | None = None
-    sources: Mapping[str, Origin] = {}
-    if loaded is not None:
-        problems = [*map(str, loaded.problems), *loaded.warnings]
-        config_path, sources = loaded.config_path, loaded.sources
-    if store is None:
-        store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+def run(loaded: LoadedSettings, *, go_on: bool = False) -> int:
+    """Open the chat; the exit code. ``go_on``: open the most recent conversation."""
+    recorder = Recorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    problems = [*map(str, loaded.problems), *loaded.warnings]
     latest: int | None = None
-    if go_on and isinstance(store, StoreRecorder):
+    if go_on:
         try:
-            latest = store.store.conversations.latest()
+            latest = recorder.store.conversations.latest()
             problems += [] if latest else ["There is no conversation to continue, so this is a new one."]
         except StoreError as error:
             problems.append(str(error))
-    app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)
+    app = ChatApp(
+        loaded.settings,
+        recorder=recorder,
+        config_path=loaded.config_path,
+        problems=problems,
+        sources=loaded.sources,
+    )
     app.first_conversation = latest
     try:
         code = app.run()

@@ -46,7 +46,8 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.aside import Aside, Check
-from ds4chat.tui.conversation import Conversation, Recorder, Reply, UserTurn
+from ds4chat.tui.conversation import Conversation, Reply, UserTurn
+from ds4chat.tui.recorder import Recorder
 from ds4chat.tui.watchdog import Watchdog
 
 P = ParamSpec("P")
@@ -435,7 +436,7 @@ class Chat:
     def _ask_when_kept(self) -> None:
         """Ask the engine for the reply, unless its prompt is neither on disk nor known to be in trouble."""
         reply, messages = self.reply, self._unasked
-        if reply is None or messages is None or not self.recorder.kept(reply):
+        if reply is None or messages is None or not self.recorder.kept:
             return
         self._unasked = None
         self._changed = True

@@ -1,26 +1,20 @@
 """The conversation as the chat holds it: prompts and replies, the replies with their tokens and steps.
 
-Nothing here draws or stores. What is kept on disk is the Recorder's business: it is told what happens, in
-the order in which it happens.
+Nothing here draws or stores.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ds4chat.engine.events import (
     Ended,
     EngineDied,
     FinishReason,
     Judged,
-    Load,
-    Loaded,
     Message,
-    Notice,
     Prefill,
     Revised,
     Step,
@@ -289,69 +283,3 @@ class Conversation:
     def cut_before(self, turn: Turn) -> None:
         """Remove this turn and all after it, if it is here."""
         del self.turns[next((i for i, t in enumerate(self.turns) if t is turn), len(self.turns)) :]
-
-
-class Recorder(Protocol):
-    """Stores conversations while they happen. Only ``versions``, ``switched`` and ``export`` raise, and only
-    these and ``close`` wait for a disk: ``news`` reports a failing store."""
-
-    def started(self, conversation: Conversation, reply: Reply) -> None:
-        """A reply is requested; the turn before it may be new. The engine gets the request only once
-        ``kept``."""
-
-    def kept(self, reply: Reply) -> bool:
-        """The prompt of the reply started last is on disk, or ``news`` says why it is not."""
-
-    def number_on_disk(self, conversation: Conversation) -> int:
-        """The number of the conversation on disk; 0 if it is not there."""
-
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Events of the reply since the last call, in order; at most once per frame."""
-
-    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """The reply is over."""
-
-    def checked(self, reply: Reply) -> None:
-        """A check measured plain decoding of the finished reply."""
-
-    def went_back(self, conversation: Conversation) -> None:
-        """Turns were removed from the end of the path shown, and stay in the tree; or the next prompt has
-        another system prompt."""
-
-    def prompts(self) -> list[str]:
-        """Prompts of earlier sessions, oldest first."""
-
-    def prompted(self, text: str) -> None:
-        """A prompt was sent."""
-
-    def draft(self) -> str:
-        """The unsent text of the last session."""
-
-    def keep_draft(self, text: str) -> None:
-        """Store the unsent text for the next session; empty: none."""
-
-    def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Models were loaded, and answer from now on."""
-
-    def recent_models(self) -> list[str]:
-        """Paths of recently loaded targets, the latest first."""
-
-    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """For each message of the conversation's tree that has siblings, all messages in its place, oldest
-        first. May wait. Raises StoreError."""
-
-    def switched(
-        self, conversation: Conversation, message: int, number: Callable[[], int]
-    ) -> Conversation | None:
-        """The conversation on the path through this message; None if it is not stored. ``number`` gives the
-        next reply's number. May wait. Raises StoreError."""
-
-    def export(self, conversation: Conversation, path: Path) -> None:
-        """Write the conversation to a new file, in the form of its ending. May wait. Raises StoreError, which
-        says why the file cannot be written."""
-
-    def news(self) -> list[Notice]:
-        """Notices about the store since the last call."""
-
-    def close(self) -> str:
-        """Write what is left; a sentence if something is lost, else empty."""

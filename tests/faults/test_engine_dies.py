@@ -19,7 +19,7 @@ from ds4chat.store import Store, open_store
 from ds4chat.tui import controller
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 # Whole programs that are killed, locked out or left without a disk, one process or more each.
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def chat(store: Store, tmp_path: Path) -> Iterator[Chat]:
     """The chat without its screen: the real engine process and the real store."""
     client = EngineClient(tmp_path / "engine.log")
-    yield Chat(client, StoreRecorder(store), Tuning(depth=3))
+    yield Chat(client, Recorder(store), Tuning(depth=3))
     client.close()
 
 
@@ -89,7 +89,6 @@ def test_a_death_costs_at_most_the_reply_in_flight(
         assert running.state == "crashed"
         assert running is turns[-1]
         assert chat.conversation.key is not None
-        assert isinstance(chat.recorder, StoreRecorder)
         assert chat.recorder.settle(PATIENCE)
         on_disk = store.conversations.path(chat.conversation.key)[-1]
         assert (on_disk.state, on_disk.text) == ("crashed", running.text)

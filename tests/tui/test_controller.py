@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, ended, loaded, steps_of
 
 from ds4chat.engine.events import (
     Cancel,
@@ -20,13 +20,13 @@ from ds4chat.engine.events import (
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
-from ds4chat.tui.recorder import NullRecorder
 
 
-class Book(NullRecorder):
+class Book(SettledRecorder):
     """Writes down in what order it was told things."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[str] = []
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
@@ -91,7 +91,7 @@ def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
 
 def test_a_reply_that_could_not_be_gone_on_with_is_gone_on_with_by_a_retry() -> None:
     chat, engine, _ = ready(answer=False)
-    chat.recorder = NullRecorder()
+    chat.recorder = SettledRecorder()
     chat.submit("hi")
     engine.push(*steps_of(1, PIECES), ended(1, reason="length"))
     chat.frame()
@@ -125,7 +125,7 @@ def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
 
 def test_a_prompt_sent_while_the_model_loads_goes_when_it_is_ready() -> None:
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, NullRecorder(), Tuning())
+    chat = Chat(engine, SettledRecorder(), Tuning())
     chat.load(Load("/models/tiny.gguf"))
     assert not chat.submit("early")
     assert engine.generates == []
@@ -197,7 +197,7 @@ def test_a_turn_at_which_the_engine_died_is_asked_again_by_a_retry_alone() -> No
 
 def test_a_failed_load_says_why_and_prompts_wait() -> None:
     engine = ReplayEngine(load=LoadFailed("x.gguf is no GGUF file."))
-    chat = Chat(engine, NullRecorder(), Tuning())
+    chat = Chat(engine, SettledRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     chat.frame()
     assert (chat.state, chat.trouble) == ("failed", "x.gguf is no GGUF file.")
@@ -238,7 +238,7 @@ def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
         def start(self) -> None:
             raise OSError("no more processes")
 
-    chat = Chat(Unstartable(), NullRecorder(), Tuning())
+    chat = Chat(Unstartable(), SettledRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     assert chat.state == "failed"
     assert "no more processes" in chat.trouble
@@ -348,7 +348,7 @@ def loading(*, before: bool) -> tuple[Chat, ReplayEngine]:
     chat, engine, _ = ready()
     if not before:
         engine = ReplayEngine()
-        chat = Chat(engine, NullRecorder(), Tuning())
+        chat = Chat(engine, SettledRecorder(), Tuning())
     engine.on_load(Loading("reading tensors", 0.4))
     chat.load(Load("/models/big.gguf"))
     chat.frame()

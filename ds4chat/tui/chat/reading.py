@@ -34,7 +34,6 @@ BUSY: dict[str, str] = {
 }
 NEARLY_FULL = 0.8
 """Share of the context from which a notice warns that it fills up."""
-NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
 
 
 class ReadingScreen(Screen[None]):
@@ -209,9 +208,6 @@ class ReadingScreen(Screen[None]):
                 found = self.chat.recorder.switched(conversation, wanted, self.chat.next_number)
             except StoreError as error:
                 self.notify(str(error), severity="error")
-                return
-            if found is None:
-                self.notify(NOT_KEPT)
             else:
                 self.post_message(self.VersionRead(found, wanted))
 

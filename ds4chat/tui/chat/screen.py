@@ -114,7 +114,7 @@ class ChatScreen(ReadingScreen):
         self.dock_view.show_presets(settings.presets)
         self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
-        self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
+        self.prompt = PromptArea(chat.recorder.prompts, id="prompt-area")
         self.find_bar = FindBar(self.transcript, id="find")
         self.piece_bar = PieceBar(self.transcript, id="piece")
         self._status = StatusLine(id="status")
@@ -146,7 +146,7 @@ class ChatScreen(ReadingScreen):
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
-        if draft := self.chat.recorder.draft():
+        if draft := self.chat.recorder.draft:
             self.prompt.put_back([draft])
         self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)

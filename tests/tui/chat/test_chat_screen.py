@@ -16,7 +16,6 @@ from ds4chat.tui.app import ChatApp, run
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.recorder import NullRecorder
 from ds4chat.tui.transcript import Transcript
 
 # -- prompt to reply
@@ -537,5 +536,5 @@ async def test_the_command_line_hands_its_sources_to_the_chat(tmp_path, monkeypa
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
     monkeypatch.setattr(ChatApp, "run", lambda self: seen.append(self) or 0)
     given = load({"temp": "0.7"}, None, {})
-    assert run(given.settings, given, NullRecorder()) == 0
+    assert run(given) == 0
     assert seen[0].settings_file.sources["temp"] == "command line"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kits.chat import PIECES, ReplayEngine, ended, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, ended, steps_of
 from kits.chat_stage import Open
 
 from ds4chat.engine.events import (
@@ -19,7 +19,6 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.recorder import NullRecorder
 
 EQUAL = Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, "")
 STOPPED = uncompared(1, "The check was stopped.")
@@ -39,7 +38,7 @@ class Engine(ReplayEngine):
 def checking(clock=None) -> tuple[Chat, Engine]:  # type: ignore[no-untyped-def]
     """A finished reply that is being checked."""
     engine = Engine()
-    chat = Chat(engine, NullRecorder(), Tuning(depth=2), **({"clock": clock} if clock else {}))
+    chat = Chat(engine, SettledRecorder(), Tuning(depth=2), **({"clock": clock} if clock else {}))
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     chat.submit("one")
@@ -147,7 +146,7 @@ async def test_the_conversation_decoded_again_shows_in_the_status_line(opened: O
 def test_only_what_is_read_first_is_recorded() -> None:
     took: list[Event] = []
 
-    class Book(NullRecorder):
+    class Book(SettledRecorder):
         def took(self, reply, events) -> None:  # type: ignore[no-untyped-def]
             took.extend(events)
 
@@ -165,7 +164,7 @@ def test_only_what_is_read_first_is_recorded() -> None:
 def test_a_drafter_that_was_given_up_is_no_longer_loaded_for_anybody() -> None:
     told: list[Loaded] = []
 
-    class Book(NullRecorder):
+    class Book(SettledRecorder):
         def loaded(self, command: Load, loaded: Loaded) -> None:
             told.append(loaded)
 

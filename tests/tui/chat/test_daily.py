@@ -15,7 +15,7 @@ from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.chat.editor import EditorError, edited
 from ds4chat.tui.panels.tuning import TuningPanel
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 
 async def command(chat: Chat, line: str) -> None:
@@ -46,7 +46,7 @@ async def test_the_last_conversation_is_opened_at_the_start(
     key = talk.create()
     asked = talk.add(key, None, "user", "An earlier prompt")
     talk.add(key, asked, "assistant", "An imported answer")
-    app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine(), StoreRecorder(store))
+    app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine(), Recorder(store))
     app.first_conversation = talk.latest()
     async with app.run_test(size=(80, 24)) as pilot:
         await app.workers.wait_for_complete()

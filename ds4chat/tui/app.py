@@ -26,7 +26,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from ds4chat.engine.events import Load, ModelInfo, Tuning
-from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_tuning
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
 from ds4chat.settings.load import DEMO_DEPTH, Origin
@@ -37,7 +37,7 @@ from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
-from ds4chat.tui.controller import Chat, Engine, last_request
+from ds4chat.tui.controller import Chat, Engine
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.keyboard import use_own_parser
@@ -130,15 +130,11 @@ class ChatApp(App[int]):
             engine,
             recorder or Recorder(Store.in_memory()),
             tuning_of(settings),
-            system=settings.system_prompt,
-            think=settings.think,
-            max_tokens=settings.predict,
-            keep_accepted=settings.mtp_keep_accepted,
-            end_loops=lambda: ends_loops(self.settings),
+            lambda: self._settings,
+            model_loaded=self._use_model_sampling,
         )
-        self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
-        self._commands = ChatCommands(self.chat_screen, self.load, lambda: self.settings)
+        self._commands = ChatCommands(self.chat_screen, self)
 
     def on_key(self, event: events.Key) -> None:
         """Send a letter typed right after the key that opened a field to the field. It was sent to the widget
@@ -270,9 +266,13 @@ class ChatApp(App[int]):
         """All settings as they are now; the live ones are those of the chat."""
         return with_tuning(self._settings, self.chat_screen.dock_view.tuning.unpaused(self.chat.tuning))
 
+    def change(self, **changes: Any) -> None:
+        """Change these fields of the settings, until the user saves them."""
+        self._settings = replace(self._settings, **changes)
+
     def on_settings_changed(self, event: SettingsChanged) -> None:
-        """Keep a change; it is written when the user saves."""
-        self._settings = replace(self._settings, **event.changes)
+        """A screen changed settings."""
+        self.change(**event.changes)
 
     def load(self, **changes: Any) -> None:
         """Load models with these fields of the settings changed."""
@@ -300,7 +300,7 @@ class ChatApp(App[int]):
             self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
         self.load(demo=True, model="", mtp="", server="")
 
-    def _take_sampling(self, model: ModelInfo) -> None:
+    def _use_model_sampling(self, model: ModelInfo) -> None:
         """Use the model's own sampling where nothing else is set."""
         self._settings = self.settings_file.use_model_sampling(self.settings, dict(model.sampling))
         self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
@@ -333,9 +333,6 @@ class ChatApp(App[int]):
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: apply what may change while the chat runs."""
         self._settings = event.settings
-        self.chat.think = event.settings.think
-        self.chat.max_tokens = event.settings.predict
-        self.chat.keep_accepted = event.settings.mtp_keep_accepted
         self.chat_screen.retune(tuning_of(event.settings))
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:
@@ -464,7 +461,7 @@ class ChatApp(App[int]):
         from ds4chat.tui.compare.screen import CompareScreen
         from ds4chat.tui.compare.sides import sides_of
 
-        request, loaded = last_request(self.chat), self.chat.loaded
+        request, loaded = self.chat.last_request(), self.chat.loaded
         if request is None or loaded is None or self.chat.state != "ready":
             raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
         sides = sides_of(argument, self.chat.tuning, self.settings.presets, loaded)

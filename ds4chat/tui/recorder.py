@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from time import monotonic
 from types import MappingProxyType
@@ -119,10 +119,10 @@ class Recorder:
         """The number of a conversation in a store on disk; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Queue writing these events of the reply, which happens within a second."""
+    def add(self, reply: Reply, event: Step | Prefill | Revised) -> None:
+        """Have an event of the reply written, within a second."""
         if self._reply is reply:
-            self._recorder.append(*events)
+            self._recorder.append(event)
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
         """The reply is over: queue writing the end, with all earlier events."""

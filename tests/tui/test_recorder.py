@@ -16,6 +16,7 @@ from kits.faults import PATIENCE, frames_until, until
 from kits.stored import TEXT
 
 from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Replayed, Tuning
+from ds4chat.settings.schema import Settings
 from ds4chat.store import Store, open_store
 from ds4chat.store.export import export
 from ds4chat.store.importing import import_file
@@ -57,7 +58,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def chat_on(store: Store, path: Path, *, system: str = "") -> Chat:
-    chat = Chat(Probe(path), Recorder(store), Tuning(depth=2), system=system)
+    chat = Chat(Probe(path), Recorder(store), Tuning(depth=2), lambda: Settings(system_prompt=system))
     chat.load(Load("/models/tiny.gguf", "/models/eagle3.gguf"))
     chat.frame()
     return chat
@@ -291,17 +292,18 @@ def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
     assert isinstance(engine, Probe)
     engine.push(*steps_of(1, PIECES))
     waits: list[bool] = []
-    took = recorder.took
+    add = recorder.add
 
-    def slow(*taken: Any) -> None:
-        forced.start()
-        forced.join(0.2)
-        waits.append(forced.is_alive())
-        took(*taken)
+    def slow(*added: Any) -> None:
+        if not waits:
+            forced.start()
+            forced.join(0.2)
+            waits.append(forced.is_alive())
+        add(*added)
 
     forced = threading.Thread(target=chat.abandon)
     monkeypatch.setattr("ds4chat.tui.controller.LOCK_SECONDS", PATIENCE)
-    monkeypatch.setattr(recorder, "took", slow)
+    monkeypatch.setattr(recorder, "add", slow)
     chat.frame()
     forced.join(PATIENCE)
     assert waits == [True]

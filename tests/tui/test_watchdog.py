@@ -6,8 +6,8 @@ import pytest
 from kits.chat import PIECES, ReplayEngine, SettledRecorder, steps_of
 
 from ds4chat.engine.events import Cancel, EngineDied, Load, Loading, Prefill, Tuning
-from ds4chat.tui.controller import ENDED_BY_USER, KILL_AFTER, Chat
-from ds4chat.tui.watchdog import Watchdog
+from ds4chat.tui.controller import ENDED_BY_USER, Chat
+from ds4chat.tui.watchdog import KILL_AFTER, Watchdog
 
 
 class Clock:

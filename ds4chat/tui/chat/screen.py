@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -34,7 +34,7 @@ from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
-from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
+from ds4chat.tui.messages import PromptSubmitted, TokenPicked, TuningChanged
 from ds4chat.tui.panels import PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.panels.panel import PanelTitle
@@ -57,8 +57,8 @@ ENDS: dict[tuple[str, int], str] = {
 
 
 class Host(Protocol):
-    """What the chat screen calls on the app synchronously, because keys typed ahead depend on the result.
-    Changes of settings are posted as messages."""
+    """What the chat screen and its commands call on the app, instead of posting a message, because keys typed
+    ahead depend on the result."""
 
     @property
     def settings(self) -> Settings:
@@ -67,6 +67,12 @@ class Host(Protocol):
     @property
     def theme_names(self) -> list[str]:
         """Names of the themes."""
+
+    def change(self, **changes: Any) -> None:
+        """Change these fields of the settings, until the user saves them."""
+
+    def load(self, **changes: Any) -> None:
+        """Load models with these fields of the settings changed."""
 
     def run_command(self, text: str) -> bool:
         """Run a slash command; False if it failed, which was then reported."""
@@ -440,7 +446,7 @@ class ChatScreen(ReadingScreen):
         """Finished replies as tokens or as Markdown."""
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
-        self.app.post_message(SettingsChanged(view=view))
+        self._host.change(view=view)
         self.show_legend()
 
     def action_toggle_colours(self) -> None:

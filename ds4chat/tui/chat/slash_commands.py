@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from ds4chat.engine import events
 from ds4chat.engine.from_settings import changed
@@ -14,25 +14,18 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.pairing import check_pair, check_target
-from ds4chat.settings.schema import BY_KEY, Settings
+from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
 from ds4chat.store.entities import title_of
-from ds4chat.tui.chat.screen import ChatScreen
+from ds4chat.tui.chat.screen import ChatScreen, Host
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
 from ds4chat.tui.conversation import Conversation, UserTurn
-from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.transcript.pieces import from_last
 
 T = TypeVar("T")
-
-
-class Load(Protocol):
-    """Load models with these fields of the settings changed."""
-
-    def __call__(self, **changes: Any) -> None: ...
 
 
 class ChatCommands:
@@ -42,11 +35,9 @@ class ChatCommands:
     ``action_NAME``, given what follows if anything does.
     """
 
-    def __init__(self, screen: ChatScreen, load: Load, settings: Callable[[], Settings]) -> None:
-        """``settings``: all of them, as they are now."""
+    def __init__(self, screen: ChatScreen, host: Host) -> None:
         self._screen = screen
-        self._load = load
-        self._settings = settings
+        self._host = host
 
     def run(self, text: str) -> bool:
         """Run the line; False if it failed, which was then reported."""
@@ -138,8 +129,7 @@ class ChatCommands:
 
     def _set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""
-        self._screen.chat.think = on
-        self._screen.app.post_message(SettingsChanged(think=on))
+        self._host.change(think=on)
         self._screen.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
     def do_read(self, argument: str) -> None:
@@ -147,11 +137,10 @@ class ChatCommands:
             lines = text.rstrip().count("\n") + 1
             self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
 
-        self._aside(f"/read {argument}", lambda: read_text(argument), insert)
+        self._in_thread(f"/read {argument}", lambda: read_text(argument), insert)
 
     def do_check(self, argument: str) -> None:
-        reply = self._screen.chat.replay()
-        if reply is None:
+        if not self._screen.chat.replay():
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
@@ -183,7 +172,7 @@ class ChatCommands:
             screen.prompt.text_field.focus()
             return
         path = user_path(argument)
-        self._aside(
+        self._in_thread(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
             lambda _: screen.notify(f"Written to {path.absolute()}.", markup=False),
@@ -209,7 +198,7 @@ class ChatCommands:
         )
 
     def do_preset(self, argument: str) -> None:
-        presets = self._settings().presets
+        presets = self._host.settings.presets
         if not presets:
             raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
         if not argument:
@@ -220,7 +209,7 @@ class ChatCommands:
         self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
         self._say_tuning()
 
-    def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
+    def _in_thread(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Run ``work``, which may wait for a disk or a network, in a thread, and pass its result on. If it
         fails, that is reported, and the line is put back into the prompt."""
         screen = self._screen
@@ -245,10 +234,10 @@ class ChatCommands:
             self._app_action("load_demo")
             return
         path = user_path(argument)
-        self._aside(
+        self._in_thread(
             f"/model {argument}",
             lambda: _check_model(path, argument),
-            lambda _: self._load(model=str(path), mtp="", demo=False, server=""),
+            lambda _: self._host.load(model=str(path), mtp="", demo=False, server=""),
         )
 
     def do_get(self, argument: str) -> None:
@@ -261,21 +250,21 @@ class ChatCommands:
                 self._screen.action_step("pause", 1)
             return
         if argument == "lookup":
-            self._load(lookup=True)
+            self._host.load(lookup=True)
         elif argument == "none":
-            self._load(**self._loaded(), mtp="", lookup=False, demo=False)
+            self._host.load(**self._loaded(), mtp="", lookup=False, demo=False)
         elif argument == "embedded":
-            self._load(**self._loaded(), mtp="embedded", demo=False)
+            self._host.load(**self._loaded(), mtp="embedded", demo=False)
         else:
             path, command = user_path(argument), self._screen.chat.load_command
-            self._aside(
+            self._in_thread(
                 f"/mtp {argument}",
                 lambda: _check_support(command, path, argument),
-                lambda _: self._load(**self._loaded(), mtp=str(path), demo=False),
+                lambda _: self._host.load(**self._loaded(), mtp=str(path), demo=False),
             )
 
     def do_reload(self, argument: str) -> None:
-        self._load(**self._loaded())
+        self._host.load(**self._loaded())
 
     def _loaded(self) -> dict[str, str]:
         """The setting that names the model in use; empty before a load, and for the demo."""
@@ -322,7 +311,7 @@ class ChatCommands:
             room = chat.loaded.n_ctx if chat.loaded else 0
             self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
             return
-        self._load(ctx_size=check(BY_KEY["ctx-size"], argument))
+        self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument))
 
     # -- the screen
 
@@ -340,7 +329,7 @@ class ChatCommands:
 
         chat, app = self._screen.chat, self._screen.app
         last = chat.conversation.last_reply
-        settings, state = self._settings(), chat.state
+        settings, state = self._host.settings, chat.state
 
         def copy(text: str) -> None:
             app.copy_to_clipboard(text)
@@ -348,7 +337,7 @@ class ChatCommands:
                 "Copied a report: paste it into the issue. It holds no text of a conversation."
             )
 
-        self._aside(
+        self._in_thread(
             "/report",
             lambda: report(settings, chat.loaded, last.stats if last else None, chat.session, state),
             copy,

@@ -70,9 +70,9 @@ def compare(
                 settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
-            own = reply.own_choice(row)
+            best, own = reply.choices(row)
             if own != expected:
-                gap = judge.top_gap(row, judge.choose(row))
+                gap = judge.top_gap(row, best)
                 return Replayed(
                     reply=request.reply,
                     equal=False,

@@ -185,15 +185,15 @@ class Generation:
 
     # -- acceptance
 
-    def own_choice(self, logits: Floats) -> int:
-        """The target's own token in a row, (n_vocab,).
+    def choices(self, logits: Floats) -> tuple[int, int]:
+        """The likeliest token of a row, (n_vocab,), and the target's own: that one, or what it sampled.
 
         Raises BadRowError for a row that decides nothing.
         """
         best = judge.choose(logits)
         if not judge.decides(logits, best):
             raise BadRowError
-        return self._sampler.sample(logits) if self._sampler else best
+        return best, self._sampler.sample(logits) if self._sampler else best
 
     def accept(
         self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
@@ -207,14 +207,14 @@ class Generation:
             logits = rows.row(i)
             if logits is None:
                 break  # ``last`` is the draft accepted before: the next step decodes it
-            own = self.own_choice(logits)
+            best, own = self.choices(logits)
             if tuning.probe and draft.tokens:
-                judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
+                judged.append(self._judged(logits, draft, 0, best, own, 1.0, tuning))
             if i == len(used):
                 self._emit(own, "bonus" if used else "plain", tokens)
                 self.last = own
                 break
-            row = self._judged(logits, draft, i, own, margin, tuning)
+            row = self._judged(logits, draft, i, best, own, margin, tuning)
             judged.append(row)
             if not row.accepted:
                 self._emit(own, "corrected", tokens)
@@ -234,15 +234,15 @@ class Generation:
         A list of that one token, empty where it ends the reply.
         """
         tokens: list[Token] = []
-        self.last = self.own_choice(logits)
+        _, self.last = self.choices(logits)
         self._emit(self.last, "plain", tokens)
         return tokens
 
     def _judged(
-        self, logits: Floats, draft: Draft, i: int, own: int, margin: float, tuning: Tuning
+        self, logits: Floats, draft: Draft, i: int, best: int, own: int, margin: float, tuning: Tuning
     ) -> Judged:
         token = draft.tokens[i]
-        verdict = judge.judge(logits, token, own, margin)
+        verdict = judge.judge(logits, token, best, own, margin)
         full = self._full(logits, token, own) if tuning.full_logits else None
         return Judged(
             position=i + 1,

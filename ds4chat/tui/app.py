@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import gc
-import os
-import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,10 +36,8 @@ from ds4chat.tui.controller import Chat, Engine
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.keyboard import use_own_parser
-from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
-    CommandChosen,
     CommandRequested,
     ConversationRead,
     DemoChosen,
@@ -55,6 +48,7 @@ from ds4chat.tui.messages import (
     TuningChanged,
 )
 from ds4chat.tui.panels.tuning import TuningPanel
+from ds4chat.tui.process_exit import ProcessExit
 from ds4chat.tui.recorder import Recorder
 from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
@@ -67,8 +61,6 @@ MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
 """Fields of Settings that a load from the chat may change."""
 MOST_PROBLEMS = 5
 """Most problems shown at the start; more would cover the screen."""
-LEAVE_SECONDS = 3.0
-"""Seconds that leaving may take after a signal."""
 
 
 class ChatApp(App[int]):
@@ -114,10 +106,8 @@ class ChatApp(App[int]):
         """The store's number of the conversation to open; None: a new one."""
         self.parting = ""
         """Printed after the screen is closed: a sentence about what could not be stored."""
-        self._owns_process = False
-        self._by_force: threading.Timer | None = None
-        self._left = False
-        """The conversation is stored and the screen closed."""
+        self._process_exit: ProcessExit | None = None
+        """None while another program runs this app."""
         self._problems = list(problems)
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
         if engine is None:
@@ -178,65 +168,20 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        if self._owns_process:
-            self._catch_signals()
-            drain_after_the_terminal(self._driver)
+        if self._process_exit is not None:
+            self._process_exit.watch()
         if self.first_conversation is not None:
             self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.load)
 
-    def _catch_signals(self) -> None:
-        """Shut down regularly when the terminal closes or the process gets a signal.
-
-        The handlers are Python's own, not the event loop's: the loop may be waiting for a terminal that is
-        gone, and then only a handler of this kind still runs.
-        """
-        loop = asyncio.get_running_loop()
-
-        def leave(number: int, _frame: object) -> None:
-            code = 128 + number
-            loop.call_soon_threadsafe(self.exit, code)
-            self._leave_in_time(code)
-
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            try:
-                signal.signal(number, leave)
-            except ValueError:  # not in the main thread: another program runs this app
-                return
-
     def run(self, *args: Any, **options: Any) -> int | None:
         """Run the chat as this process's only work: no thread that hangs keeps it from leaving."""
-        self._owns_process = True
+        self._process_exit = ProcessExit(self, self._store_rest)
         code = super().run(*args, **options)
-        if self._by_force is not None:
-            self._by_force.cancel()
+        self._process_exit.cancel()
         return code
-
-    def _leave_in_time(self, code: int) -> None:
-        """End the process by force after LEAVE_SECONDS."""
-        if self._by_force is None and self._owns_process:
-            self._by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
-            self._by_force.daemon = True
-            self._by_force.start()
-
-    def _leave_by_force(self, code: int) -> None:
-        """Leaving hangs, as it can when the terminal went away under a write, a disk does not answer or
-        the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
-        gone."""
-        if self._left:
-            # Everything is stored and the terminal restored: only a thread that nobody needs hangs.
-            with suppress(OSError):
-                os.write(sys.stderr.fileno(), f"{self.parting}\n".encode() if self.parting else b"")
-            os._exit(code)
-        parting = ""
-        try:
-            self.chat.abandon()
-            parting = self.chat.recorder.close()
-        finally:
-            give_terminal_back(self._driver, parting)
-            os._exit(code)
 
     def _key_problems(self) -> list[str]:
         """A sentence for each action in ``[keys]`` that is none; those of screens not yet open are taken as
@@ -327,7 +272,7 @@ class ChatApp(App[int]):
     def on_ready(self) -> None:
         """What exists now stays until the end: going through it each time again would hold up a key, and the
         engine's threads, by some 60 ms."""
-        if self._owns_process:
+        if self._process_exit is not None:
             gc.freeze()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
@@ -362,13 +307,9 @@ class ChatApp(App[int]):
         """Run a slash command; False if it failed, which was then reported."""
         return self._commands.run(text)
 
-    def on_command_chosen(self, event: CommandChosen) -> None:
-        """The palette's choice."""
-        self._commands.choose(event.name)
-
     def on_command_requested(self, event: CommandRequested) -> None:
-        """A click, or a key of a panel."""
-        self.chat_screen.run_command(event.text)
+        """A click, a key of a panel, or the palette's choice."""
+        self._commands.request(event.text)
 
     # -- screens
 
@@ -514,13 +455,17 @@ class ChatApp(App[int]):
     def on_unmount(self) -> None:
         self._themes.leave()
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
+        self.parting = self._store_rest()
+
+    def _store_rest(self) -> str:
+        """Store what is left, in any thread; a sentence about what could not be stored, or empty."""
         self.chat.abandon()
-        self.parting = self.chat.recorder.close()
+        return self.chat.recorder.close()
 
     async def _shutdown(self) -> None:
         await super()._shutdown()
-        self._left = True
-        self._leave_in_time(self.return_code or 0)
+        if self._process_exit is not None:
+            self._process_exit.begin(self.return_code or 0, self.parting)
 
 
 def run(loaded: LoadedSettings, *, go_on: bool = False) -> int:

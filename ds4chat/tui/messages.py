@@ -88,16 +88,9 @@ class ConversationRead(Message):
 
 
 @dataclass
-class CommandChosen(Message):
-    """The user chose a slash command from a list."""
-
-    name: str
-    """The command's name, without its slash."""
-
-
-@dataclass
 class CommandRequested(Message):
     """The user requested a slash command outside the prompt, such as by a click."""
 
     text: str
-    """The command as it would be typed, slash included."""
+    """The command as it would be typed, slash included; without the argument that it needs, it is put into
+    the prompt."""

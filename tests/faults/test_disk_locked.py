@@ -130,9 +130,9 @@ def test_told_to_leave_under_a_lock_that_stays_it_leaves_and_says_what_is_lost(
     victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder], tmp_path: Path, way: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "from ds4chat.tui import app, recorder\n"
+        "from ds4chat.tui import app, process_exit, recorder\n"
         + (
-            "app.LEAVE_SECONDS = 60.0\n"
+            "process_exit.LEAVE_SECONDS = 60.0\n"
             if way == "in order"
             else "app.ChatApp.exit = lambda self, *more: None\n"
         )

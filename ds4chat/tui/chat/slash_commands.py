@@ -48,12 +48,13 @@ class ChatCommands:
             return False
         return True
 
-    def choose(self, name: str) -> None:
-        """Run a command chosen from a list; one that needs an argument is put into the prompt."""
-        if BY_NAME[name].needs_argument:
-            self._screen.prompt.begin(f"/{name} ")
+    def request(self, text: str) -> None:
+        """Run a command; one that lacks the argument that it needs is put into the prompt."""
+        name, _, argument = text.removeprefix("/").partition(" ")
+        if BY_NAME[name].needs_argument and not argument:
+            self._screen.prompt.begin(f"{text} ")
         else:
-            self._screen.run_command(f"/{name}")
+            self._screen.run_command(text)
 
     def _do(self, parsed: Parsed) -> None:
         name, argument = parsed.command.name, parsed.argument

@@ -11,7 +11,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.help.screen import own_keys
-from ds4chat.tui.messages import CommandChosen
+from ds4chat.tui.messages import CommandRequested
 
 BY_NAME_FIRST = 1000.0
 """Added to the score of a command whose name begins with what is typed: more than any match has."""
@@ -57,7 +57,7 @@ class PaletteCommands(Provider):
             with_command.add(command.action)
             shown, _ = keys.get(command.action, ("", None))
             called = f"{command.usage}  {shown}".rstrip()
-            yield Offer(command.help, called, partial(app.post_message, CommandChosen(command.name)))
+            yield Offer(command.help, called, partial(app.post_message, CommandRequested(f"/{command.name}")))
         for name, (shown, binding) in keys.items():
             if name not in with_command and name != "app.palette":
                 yield Offer(binding.description, shown, partial(self._act, binding.action))

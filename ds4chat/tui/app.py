@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import gc
 import sys
@@ -20,6 +21,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
+from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Load, ModelInfo, Tuning
 from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
@@ -32,14 +34,13 @@ from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
-from ds4chat.tui.controller import Chat, Engine
+from ds4chat.tui.controller import Chat
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
     CommandRequested,
-    ConversationRead,
     DemoChosen,
     ModelChosen,
     SettingsChanged,
@@ -64,7 +65,7 @@ MOST_PROBLEMS = 5
 
 
 class ChatApp(App[int]):
-    """The chat. ``engine`` is an EngineClient or anything with its interface; None creates one."""
+    """The chat. Without an engine it creates one, and without a recorder it stores nothing on disk."""
 
     TITLE = "ds4chat"
     ENABLE_COMMAND_PALETTE = True
@@ -82,7 +83,7 @@ class ChatApp(App[int]):
     def __init__(
         self,
         settings: Settings,
-        engine: Engine | None = None,
+        engine: EngineClient | None = None,
         recorder: Recorder | None = None,
         *,
         config_path: Path | None = None,
@@ -111,8 +112,6 @@ class ChatApp(App[int]):
         self._problems = list(problems)
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
         if engine is None:
-            from ds4chat.engine.client import EngineClient
-
             log, problem = usable_log(self.log_path)
             self._problems += [problem] if problem else []
             engine = EngineClient(log)
@@ -184,8 +183,8 @@ class ChatApp(App[int]):
         return code
 
     def _key_problems(self) -> list[str]:
-        """A sentence for each action in ``[keys]`` that is none; those of screens not yet open are taken as
-        they are."""
+        """A sentence for each name in ``[keys]`` that is no action. Those of screens that were not opened yet
+        are not checked."""
         nodes = [self, self.chat_screen, *self.chat_screen.query("*")]
         known = {b.id for node in nodes for _, b in node._bindings if b.id}
         rooms = {name.split(".")[0] for name in known}
@@ -194,7 +193,7 @@ class ChatApp(App[int]):
             if name not in known and (name.split(".")[0] in rooms or "." not in name):
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"Did you mean {near[0]}?" if near else "F1 lists them."
-                problems.append(f"[keys] names the action {name}, and there is none of that name. {hint}")
+                problems.append(f"[keys] names an unknown action, {name}. {hint}")
         return problems
 
     def _show_problems(self, problems: list[str]) -> None:
@@ -202,7 +201,7 @@ class ChatApp(App[int]):
         if more := len(problems) - len(shown):
             shown.append(f"And {more:,} more like these: ds4chat config check lists those of the settings.")
         for problem in shown:
-            self.notify(problem, severity="warning", timeout=12, markup=False)
+            self.notify(problem, severity="warning", timeout=12)
 
     # -- settings
 
@@ -270,8 +269,8 @@ class ChatApp(App[int]):
             self.notify(saved)
 
     def on_ready(self) -> None:
-        """What exists now stays until the end: going through it each time again would hold up a key, and the
-        engine's threads, by some 60 ms."""
+        """Spare the garbage collector what exists now, and stays until the end: going through it each time
+        would hold up a key, and the engine's threads, by some 60 ms."""
         if self._process_exit is not None:
             gc.freeze()
 
@@ -294,11 +293,11 @@ class ChatApp(App[int]):
         )
 
     def on_model_chosen(self, event: ModelChosen) -> None:
-        """The picker's choice: load it."""
+        """Load the picker's choice."""
         self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
     def on_demo_chosen(self, event: DemoChosen) -> None:
-        """The picker's choice of the demo."""
+        """Load the demo, which the picker offers too."""
         self.action_load_demo()
 
     # -- slash commands
@@ -345,25 +344,24 @@ class ChatApp(App[int]):
         else:
             self._read_conversation(chosen.conversation, chosen.message, chosen.at)
 
-    @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
-    def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
-        """Read a conversation, or with None the current one after changes in the history."""
-        found = None
-        try:
-            if self.chat.reply is None:
-                found = self.chat.recorder.after_history(self.chat.conversation, key, self.chat.next_number)
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-        else:
-            self.post_message(ConversationRead(found, message, at))
-
-    def on_conversation_read(self, event: ConversationRead) -> None:
-        """Continue a stored conversation, unless a reply was started in the meantime."""
-        if event.conversation is not None and self.chat.resume(event.conversation):
+    @work(exclusive=True, group="conversation", exit_on_error=False)
+    async def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
+        """Continue a stored conversation, or the current one after changes in the history, unless a reply is
+        running. Show this message of it, at this character."""
+        chat, found = self.chat, None
+        if chat.reply is None:
+            try:
+                found = await asyncio.to_thread(
+                    chat.recorder.after_history, chat.conversation, key, chat.next_number
+                )
+            except StoreError as error:
+                self.notify(str(error), severity="error")
+                return
+        if found is not None and chat.resume(found):
             self.chat_screen.show_conversation()
-        if event.message is not None:
+        if message is not None:
             # Rows have positions only after the layout.
-            self.call_after_refresh(self.chat_screen.show_message, event.message, event.at)
+            self.call_after_refresh(self.chat_screen.show_message, message, at)
 
     def action_settings(self, wanted: str = "") -> None:
         """All settings, or those that mention something."""
@@ -387,7 +385,7 @@ class ChatApp(App[int]):
         else:
             self.theme = name
             self._settings = replace(self._settings, theme=name)
-            self.notify(f"The theme is {name}. /save keeps it.", markup=False)
+            self.notify(f"The theme is {name}. /save keeps it.")
 
     def action_log(self) -> None:
         """The engine's log."""
@@ -397,7 +395,7 @@ class ChatApp(App[int]):
             self.push_screen(LogScreen(self.log_path))
 
     def action_compare(self, argument: str = "") -> None:
-        """Answer the last prompt by turns under two settings."""
+        """Answer the last prompt under two settings in turn."""
         from ds4chat.tui.compare.comparison import Comparison
         from ds4chat.tui.compare.screen import CompareScreen
         from ds4chat.tui.compare.sides import sides_of
@@ -423,11 +421,11 @@ class ChatApp(App[int]):
             self.push_screen(ExplorerScreen(opener(self.chat, source), lambda: self.chat.tuning))
 
     def on_token_picked(self, event: TokenPicked) -> None:
-        """Show the token picked in the explorer, which is on top of the chat."""
+        """Show the token that was picked in the explorer."""
         self.chat_screen.token_picked(event)
 
     def on_tuning_changed(self, event: TuningChanged) -> None:
-        """The explorer applies its what-if."""
+        """Apply the explorer's what-if."""
         self.chat_screen.retune(event.tuning)
 
     def action_about(self) -> None:

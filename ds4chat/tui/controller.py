@@ -4,7 +4,7 @@ The states of the engine as the chat sees it:
 
     none -> loading -> ready -> saving -> reading -> writing -> ready ...
                          \\---> checking or comparing -> ready
-                 \\-> failed            (nothing is loaded, or the load was stopped; another may be asked for)
+                 \\-> failed            (nothing is loaded, or the load was stopped; another may be requested)
     any  -> died                        (the process is gone; a new load starts another)
 
 One call of ``frame`` takes everything that the engine sent since the last one. Nothing else reads events.
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Lock
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Literal
 
+from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import (
     Alive,
     Cancel,
-    Command,
     Ended,
     EngineDied,
     Event,
@@ -64,7 +64,7 @@ EngineState = Literal[
     "failed",
     "died",
 ]
-"""saving: the engine is not asked yet, because the prompt is not on disk yet. checking: a finished reply is
+"""saving: the prompt is not on disk yet, so the engine has not got the request. checking: a finished reply is
 decoded again and compared. comparing: a prompt is answered under two settings."""
 
 LOCK_SECONDS = 1.0
@@ -83,18 +83,18 @@ class EngineProgress:
 
     stage: str = ""
     fraction: float = 0.0
-    """Of a load's stage, 0..1."""
+    """Share of a load's stage that is done, 0..1."""
     done: int = 0
     total: int = 0
-    """Prompt tokens read, of all."""
+    """Prompt tokens: read so far, and all of them."""
 
 
 @dataclass(slots=True)
 class Frame:
-    """The changes of one frame, which have to be redrawn."""
+    """What changed since the last frame, and has to be redrawn."""
 
     started: list[Reply] = field(default_factory=list)
-    """Replies asked for, their prompt the turn before each."""
+    """Requested replies; the prompt of each is the turn before it."""
     steps: list[Step] = field(default_factory=list)
     """Of the running reply, in order."""
     grown: Reply | None = None
@@ -111,34 +111,15 @@ class Frame:
 
     @property
     def looks(self) -> set[str]:
-        """Looks of tokens among what came that the legend explains only once they were seen."""
+        """Looks of new tokens that the legend explains only after one of them was seen."""
         unknown = any(token.origin == "unknown" for step in self.steps for token in step.tokens)
         approximate = self.grown is not None and self.grown.lossy
         return {name for name, seen in (("unknown", unknown), ("approximate", approximate)) if seen}
 
     @property
     def empty(self) -> bool:
-        """Nothing came."""
+        """Nothing has to be redrawn."""
         return not (self.started or self.grown or self.ended or self.engine or self.notices or self.replayed)
-
-
-class Engine(Protocol):
-    """The handle of an engine, such as ds4chat.engine.client.EngineClient."""
-
-    def start(self) -> None:
-        """Start the process, unless it runs. Raises OSError."""
-
-    def send(self, command: Command) -> None:
-        """Send one command."""
-
-    def drain(self) -> list[Event]:
-        """Every event since the last call."""
-
-    def kill(self) -> None:
-        """End the process at once."""
-
-    def close(self) -> None:
-        """Have the process leave."""
 
 
 class Chat:
@@ -146,7 +127,7 @@ class Chat:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         recorder: Recorder,
         tuning: Tuning,
         settings: Callable[[], Settings] = Settings,
@@ -271,7 +252,7 @@ class Chat:
         answer, or the engine is not ready."""
         if self.state != "ready" or not self.conversation.drop_reply():
             return False
-        self.recorder.went_back(self.conversation)
+        self.recorder.path_changed(self.conversation)
         self._request_reply()
         return True
 
@@ -286,13 +267,13 @@ class Chat:
     def set_system(self, text: str) -> None:
         """Use this system prompt from the next prompt on; empty: none."""
         self.conversation.system = text
-        self.recorder.went_back(self.conversation)
+        self.recorder.path_changed(self.conversation)
 
     def undo(self) -> str | None:
         """Take back the newest prompt and its reply; the prompt's text, or None if there is none."""
         text = None if self.reply is not None else self.conversation.drop_exchange()
         if text is not None:
-            self.recorder.went_back(self.conversation)
+            self.recorder.path_changed(self.conversation)
         return text
 
     def new(self) -> bool:

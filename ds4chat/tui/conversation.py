@@ -23,8 +23,8 @@ from ds4chat.engine.events import (
 from ds4chat.engine.stats import Stats
 
 ReplyState = Literal["waiting", "streaming", "complete", "limited", "stopped", "failed", "crashed"]
-"""waiting: no token yet. complete: the model ended it. limited: it met its token or context limit. stopped:
-by the user. failed: the engine could not go on. crashed: the engine died."""
+"""waiting: no token yet. complete: the model ended it. limited: it reached its token or context limit.
+stopped: by the user. failed: the engine could not go on. crashed: the engine died."""
 
 RUNNING: frozenset[ReplyState] = frozenset({"waiting", "streaming"})
 
@@ -37,18 +37,18 @@ class UserTurn:
     key: int | None = None
     """The recorder's number for it."""
     versions: tuple[int, ...] = ()
-    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
+    """The recorder's numbers of it and its siblings in the tree, oldest first; empty without siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A token's place in its reply's steps, and what decided it."""
+    """A token's place in its reply's steps, and the row that decided it."""
 
     step: Step
     index: int
     """Index among the step's tokens."""
     judged: Judged | None
-    """The row that decided it; None for a token that no draft was held against."""
+    """None for a token that was compared with no draft."""
 
 
 @dataclass(slots=True)
@@ -67,18 +67,18 @@ class Reply:
     thinking_tail: str = ""
     """The thinking's."""
     prefill: Prefill | None = None
-    """How far its prompt was read; None before that begins, and for a reply from the store."""
+    """How far its prompt was read; None before that begins, and for a stored reply."""
     ended: Ended | None = None
     trouble: str = ""
     """A sentence that says why it is not complete."""
     stats: Stats = field(default_factory=Stats)
     lossy: bool = False
-    """A token was accepted only by its ratio, or would have been: the mode was approximate."""
+    """The mode was approximate: tokens may have been accepted only by their ratio."""
     thinking_tokens: int = 0
     key: int | None = None
     """The recorder's number for it."""
     versions: tuple[int, ...] = ()
-    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
+    """The recorder's numbers of it and its siblings in the tree, oldest first; empty without siblings."""
     before: Reply | None = None
     """The cut or stopped reply that this one continues."""
     _first: list[int] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Reply:
         self.trouble = died.message
 
     def own_end(self, reason: FinishReason, detail: str = "") -> Ended:
-        """The end of this reply as far as the chat knows it, if the engine did not send one."""
+        """The end of this reply as far as the chat knows it, for one that the engine did not end."""
         stats = self.stats
         return Ended(
             reply=self.number,
@@ -180,8 +180,8 @@ class Reply:
         return Place(step, index, step.judged[index] if index < len(step.judged) else None)
 
     def token_at(self, character: int) -> int | None:
-        """Index of the token that holds a character of this reply, its thinking counted first; None where
-        none does."""
+        """Index of the token that holds a character of this reply, its thinking counted first; None if none
+        does."""
         for thinking in (True, False):
             tokens = [(index, t) for index, t in enumerate(self.tokens) if t.thinking is thinking]
             for index, token in tokens:

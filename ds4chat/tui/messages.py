@@ -9,7 +9,6 @@ from textual.message import Message
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
-from ds4chat.tui.conversation import Conversation
 
 
 @dataclass
@@ -72,19 +71,6 @@ class SettingsSaved(Message):
 
     settings: Settings
     """All of them, as they are now."""
-
-
-@dataclass
-class ConversationRead(Message):
-    """The store has read what the user chose in the history."""
-
-    conversation: Conversation | None
-    """To go on with: its path shown, with the replies' tokens and steps; empty: a new one; None: the one on
-    the screen."""
-    message: int | None = None
-    """The recorder's number of the message to be shown in it."""
-    at: int = 0
-    """The character of that message's text that matters."""
 
 
 @dataclass

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Stores conversations while they happen. Only ``opened``, ``after_history``, ``versions``, ``switched``
+    """Stores conversations while they happen. Only ``after_history``, ``versions``, ``switched``
     and ``export`` raise, and wait for the disk longer than PROMPTLY; ``news`` reports a failing store."""
 
     def __init__(self, store: Store) -> None:
@@ -139,7 +139,7 @@ class Recorder:
 
         self._writer.put(write)
 
-    def went_back(self, conversation: Conversation) -> None:
+    def path_changed(self, conversation: Conversation) -> None:
         """End the stored path where the conversation ends now, under its system prompt. Turns removed from it
         stay in the tree."""
         last = conversation.turns[-1] if conversation.turns else None
@@ -211,18 +211,14 @@ class Recorder:
 
     # -- reading
 
-    def opened(self, key: int, number: Callable[[], int]) -> Conversation:
-        """A stored conversation as the chat holds it, its replies with tokens and steps. ``number`` gives the
-        next reply's number. Any thread may call it. Raises StoreError."""
-        return read_conversation(self.store, key, number)
-
     def after_history(
         self, current: Conversation, chosen: int | None, number: Callable[[], int]
     ) -> Conversation | None:
         """What the chat shows once the history is closed: the chosen one; ``current`` again, if another path
-        of it is shown now; an empty one, if it was deleted; None: no change. As ``opened``."""
+        of it is shown now; an empty one, if it was deleted; None: no change. ``number`` gives the next
+        reply's number. Raises StoreError."""
         if chosen is not None and chosen != current.key:
-            return self.opened(chosen, number)
+            return read_conversation(self.store, chosen, number)
         if current.key is None:
             return None
         if self.store.conversations.get(current.key).deleted_ms is not None:
@@ -232,7 +228,7 @@ class Recorder:
         keys = [turn.key for turn in current.turns]
         # A turn without a number is not stored yet, and would disappear from the screen.
         moved = shown != keys and None not in keys
-        return self.opened(current.key, number) if moved else None
+        return read_conversation(self.store, current.key, number) if moved else None
 
     def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
         """For each message of the conversation's tree that has siblings, all messages in its place, oldest
@@ -304,8 +300,9 @@ class Recorder:
 def read_conversation(
     store: Store, key: int, number: Callable[[], int], known: Mapping[int, Turn] = MappingProxyType({})
 ) -> Conversation:
-    """The path shown of a stored conversation. ``known``: turns that were read already, by their number in
-    the store. Raises StoreError."""
+    """The path shown of a stored conversation, its replies with tokens and steps. ``number`` gives the next
+    reply's number. ``known``: turns that were read already, by their number in the store. Any thread may call
+    this. Raises StoreError."""
     found = Conversation(title=store.conversations.get(key).title, key=key)
     versions = store.conversations.versions(key)
     for message in store.conversations.path(key):

@@ -42,7 +42,7 @@ class Book(SettledRecorder):
     def ended(self, reply, end) -> None:  # type: ignore[no-untyped-def]
         self.told.append(f"ended {reply.state}")
 
-    def went_back(self, conversation: Conversation) -> None:
+    def path_changed(self, conversation: Conversation) -> None:
         self.told.append("went back")
 
 

@@ -25,7 +25,7 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.explorer.source import conversation_source, stored_source
 from ds4chat.tui.history.rows import branches
-from ds4chat.tui.recorder import RECOVERED, STALLED, Recorder
+from ds4chat.tui.recorder import RECOVERED, STALLED, Recorder, read_conversation
 
 
 class Probe(ReplayEngine):
@@ -111,7 +111,7 @@ def test_a_reply_comes_back_with_tokens_origins_steps_and_model(store: Store, pa
     reply = answer(chat)
     assert chat.conversation.key is not None
     recorder = Recorder(store)
-    back = recorder.opened(chat.conversation.key, count(70).__next__)
+    back = read_conversation(recorder.store, chat.conversation.key, count(70).__next__)
     assert (back.system, back.title) == ("Be brief.", "How?")
     user, again = back.turns
     assert isinstance(user, UserTurn)
@@ -154,7 +154,7 @@ def test_a_stored_reply_has_the_speed_against_plain_decoding_that_it_had_live(
     assert key is not None
     export(store, key, path.with_suffix(".json"))
     for conversation in (key, import_file(store, path.with_suffix(".json"))):
-        _, again = Recorder(store).opened(conversation, count(70).__next__).turns
+        _, again = read_conversation(store, conversation, count(70).__next__).turns
         assert isinstance(again, Reply)
         assert (again.stats.plain.speedup, again.stats.plain.at_load) == (live.speedup, live.at_load)
         assert stored_source(store, conversation).times.plain.speedup == live.speedup
@@ -169,7 +169,7 @@ def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store,
     assert key is not None
     later = chat_on(store, path)
     recorder = later.recorder
-    assert later.resume(recorder.opened(key, later.next_number))
+    assert later.resume(read_conversation(recorder.store, key, later.next_number))
     later.submit("Two")
     asked(later)
     engine = later.engine
@@ -260,7 +260,7 @@ def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -
     chat.frame()
     settle(chat)
     assert chat.conversation.key is not None
-    _, reply = Recorder(store).opened(chat.conversation.key, count(1).__next__).turns
+    _, reply = read_conversation(store, chat.conversation.key, count(1).__next__).turns
     assert isinstance(reply, Reply)
     assert (reply.state, reply.text) == ("crashed", TEXT)
     assert reply.trouble == "The engine stopped: it was ended by SIGSEGV."
@@ -460,7 +460,7 @@ def test_a_system_prompt_of_the_middle_comes_back_and_goes_with_its_branch(store
     assert key is not None
 
     def back() -> str:
-        return Recorder(store).opened(key, count(1).__next__).system
+        return read_conversation(store, key, count(1).__next__).system
 
     assert back() == "Be long."
     chat.submit("Two")
@@ -510,7 +510,7 @@ def test_a_system_prompt_goes_through_export_and_import(store: Store, path: Path
     chat.set_system("Be long.")
     chat.recorder.export(chat.conversation, tmp_path / "a.json")
     made = import_file(store, tmp_path / "a.json")
-    back = Recorder(store).opened(made, count(1).__next__)
+    back = read_conversation(store, made, count(1).__next__)
     assert (back.system, [turn.text for turn in back.turns]) == ("Be long.", ["One", TEXT])
 
 

@@ -73,24 +73,24 @@ class FirstRun(Static):
             said = f"{'at least ' if event.more else ''}{count} model{'s' if count > 1 else ''}"
             self._disk = f"{said} on this disk: {named}"
         else:
-            self._disk = "none found on this disk in the usual places; it takes a path, too"
+            self._disk = "none found on this disk in the usual places; a path works, too"
         self._draw()
 
     def _draw(self) -> None:
         try:
             path = demo_model()
             demo = (
-                f"takes the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
+                f"loads the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
             )
         except (ModelFileError, OSError):
-            demo = f"takes the demo, once installed: {INSTALL}"
+            demo = f"loads the demo, once installed: {INSTALL}"
         # Names come from files: as variables they are not parsed as markup.
         self.update(
             Content.from_markup(
-                "[b $primary]A model first[/]\n\n"
+                "[b $primary]Choose a model first[/]\n\n"
                 "[b]Enter[/]       [$foreground-muted]$demo[/]\n"
                 "[b]/model[/]      [$foreground-muted]$disk[/]\n"
-                "[b]/get[/] WORDS  [$foreground-muted]gets one from the Hugging Face hub[/]",
+                "[b]/get[/] WORDS  [$foreground-muted]downloads one from the Hugging Face hub[/]",
                 demo=demo,
                 disk=self._disk,
             )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from time import monotonic
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.piece_bar import PieceBar
+from ds4chat.tui.chat.status_line import nearly_full
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
+from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.transcript import Transcript
 from ds4chat.tui.transcript.focus import bring_turn, turns_in_sight
@@ -32,8 +32,6 @@ BUSY: dict[str, str] = {
     "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
 }
-NEARLY_FULL = 0.8
-"""Share of the context from which a notice warns that it fills up."""
 
 
 class ReadingScreen(Screen[None]):
@@ -59,22 +57,6 @@ class ReadingScreen(Screen[None]):
     _quit_asked_at = float("-inf")
     _context_told = False
     """The user was told that the context is nearly full, and it still is."""
-
-    class VersionsCounted(Message):
-        """The store's answer: which turns have other versions."""
-
-        def __init__(self, conversation: Conversation, found: Mapping[int, tuple[int, ...]]) -> None:
-            super().__init__()
-            self.conversation = conversation
-            self.found = found
-
-    class VersionRead(Message):
-        """The store's path through another version; ``key`` is that version's number."""
-
-        def __init__(self, conversation: Conversation, key: int) -> None:
-            super().__init__()
-            self.conversation = conversation
-            self.key = key
 
     def draw_frame(self) -> None:
         """Process the engine's events, and draw them."""
@@ -119,48 +101,39 @@ class ReadingScreen(Screen[None]):
         """Say what can be done with the reply, and look up its versions."""
         server = self.chat.loaded.server if self.chat.loaded else None
         if reply.can_go_on and reply.state in ("stopped", "limited") and (server is None or server.goes_on):
-            self.legend_row.say("Ctrl+G or /continue goes on")
+            self.legend_row.say("Ctrl+G or /continue continues it")
         self.count_versions()
         self._warn_of_context(reply)
 
     def _warn_of_context(self, reply: Reply) -> None:
-        """Say once, as the context fills up, what can be done before it is full."""
-        room = self.chat.loaded.n_ctx if self.chat.loaded else 0
-        used = reply.stats.context_used
-        full = bool(room) and used >= NEARLY_FULL * room
-        if full and not self._context_told:
+        """Warn once when the context is nearly full, and say what can be done."""
+        loaded = self.chat.loaded
+        full = nearly_full(loaded, reply.stats)
+        if loaded is not None and full and not self._context_told:
+            used, room = reply.stats.context_used, loaded.n_ctx
             self.transcript.add_note(
-                f"The context holds {used:,} of {room:,} tokens and fills. /ctx {2 * room} loads the model "
-                "again with more; /drop N leaves the oldest N prompts and their replies out.",
+                f"The context is nearly full: {used:,} of {room:,} tokens. /ctx {2 * room} loads the model "
+                "again with more; /drop N leaves out the oldest N prompts and their replies.",
                 "warning",
             )
         self._context_told = full
 
     # -- versions
 
-    def count_versions(self) -> None:
-        """Ask the store which turns have other versions."""
+    @work(exclusive=True, group="versions", exit_on_error=False)
+    async def count_versions(self) -> None:
+        """Ask the store which turns have other versions, and show how many."""
         conversation = self.chat.conversation
-
-        def read() -> None:
-            try:
-                found = self.chat.recorder.versions(conversation)
-            except StoreError:
-                return  # the recorder reports a failing store itself
-            self.post_message(self.VersionsCounted(conversation, found))
-
-        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
-
-    @on(VersionsCounted)
-    def versions_counted(self, event: VersionsCounted) -> None:
-        """Show the number of versions."""
-        event.stop()
+        try:
+            found = await asyncio.to_thread(self.chat.recorder.versions, conversation)
+        except StoreError:
+            return  # the recorder reports a failing store itself
         changed = False
-        for turn in event.conversation.turns:
-            found = event.found.get(turn.key or 0, ())
-            changed |= turn.versions != found
-            turn.versions = found
-        if changed and event.conversation is self.chat.conversation:
+        for turn in conversation.turns:
+            versions = found.get(turn.key or 0, ())
+            changed |= turn.versions != versions
+            turn.versions = versions
+        if changed and conversation is self.chat.conversation:
             self.transcript.measure()
 
     def action_other_version(self) -> None:
@@ -201,27 +174,22 @@ class ReadingScreen(Screen[None]):
         if not 0 <= at < len(turn.versions):
             self.legend_row.say("that is the oldest version" if by < 0 else "that is the newest version")
             return
-        conversation, wanted = self.chat.conversation, turn.versions[at]
+        self._switch_to(turn.versions[at])
 
-        def read() -> None:
-            try:
-                found = self.chat.recorder.switched(conversation, wanted, self.chat.next_number)
-            except StoreError as error:
-                self.notify(str(error), severity="error")
-            else:
-                self.post_message(self.VersionRead(found, wanted))
-
-        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
-
-    @on(VersionRead)
-    def version_read(self, event: VersionRead) -> None:
-        """Show that path, unless a reply was started in the meantime."""
-        event.stop()
-        if self.chat.resume(event.conversation):
+    @work(exclusive=True, group="versions", exit_on_error=False)
+    async def _switch_to(self, key: int) -> None:
+        """Show the path through the version with this number, unless a reply is started in the meantime."""
+        chat = self.chat
+        try:
+            found = await asyncio.to_thread(chat.recorder.switched, chat.conversation, key, chat.next_number)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if chat.resume(found):
             self.leave_editing()
             self.show_conversation()
             self.piece_bar.display = False
-            turn = next((turn for turn in event.conversation.turns if turn.key == event.key), None)
+            turn = next((turn for turn in found.turns if turn.key == key), None)
             if turn is not None:
                 self.call_after_refresh(bring_turn, self.transcript, turn)
 
@@ -256,7 +224,7 @@ class ReadingScreen(Screen[None]):
         field = self.prompt.text_field
         self.prompt.taken(self.prompt.text)
         field.put(turn.text)
-        field.border_title = "an earlier prompt · Enter asks it in its place · Esc leaves it"
+        field.border_title = "an earlier prompt · Enter sends it instead · Esc leaves it"
         field.focus()
         self._editing = turn
         bring_turn(self.transcript, turn)
@@ -277,7 +245,7 @@ class ReadingScreen(Screen[None]):
             self.notify("The prompt that you edit is no longer in this conversation.")
         else:
             chat.conversation.cut_before(turn)
-            chat.recorder.went_back(chat.conversation)
+            chat.recorder.path_changed(chat.conversation)
             return True
         return False
 
@@ -311,9 +279,9 @@ class ReadingScreen(Screen[None]):
         self.app.copy_to_clipboard(piece.text)
         self.notify(f"Copied {piece.what}.")
 
-    def action_find(self) -> None:
+    def action_find(self, words: str = "") -> None:
         """Find words in the conversation."""
-        self.find_bar.open()
+        self.find_bar.open(words)
 
     # -- leaving
 

@@ -18,7 +18,7 @@ from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.first_run import FirstRun
-from ds4chat.tui.chat.legend import LegendRow
+from ds4chat.tui.chat.legend import LegendRow, legend_words
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.piece_bar import PieceBar
 from ds4chat.tui.chat.reading import ReadingScreen
@@ -46,10 +46,9 @@ from ds4chat.tui.transcript.focus import show_turn
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two redraws of a running reply's status line: faster figures cannot be read."""
-HINT = "F1 help"
 ENDS: dict[tuple[str, int], str] = {
-    ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
-    ("depth", 1): "auto is the end: F7 goes back",
+    ("depth", -1): "depth 1 is the lowest: Ctrl+T pauses drafting, or resumes it",
+    ("depth", 1): "auto is the last: F7 goes back",
     ("margin", -1): "margin 0 is the loosest",
     ("margin", 1): "margin 1.00 is exact, the tightest",
 }
@@ -168,7 +167,7 @@ class ChatScreen(ReadingScreen):
     # -- frames
 
     def _look(self) -> None:
-        """Poll for events between replies: a notice, or the engine's death."""
+        """Process events that come between replies: a notice, or the engine's death."""
         if not self.chat.busy:
             self.draw_frame()
 
@@ -191,7 +190,7 @@ class ChatScreen(ReadingScreen):
             self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
-                self.notify(notice.message, markup=False)
+                self.notify(notice.message)
             else:
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
@@ -269,11 +268,12 @@ class ChatScreen(ReadingScreen):
     def show_legend(self) -> None:
         """Draw the legend."""
         self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
-            unknown="unknown" in self._looks,
-            markdown=self.transcript.markdown,
-            hint=HINT,
+            legend_words(
+                two_colours=self.transcript.two_colours,
+                approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+                unknown="unknown" in self._looks,
+                markdown=self.transcript.markdown,
+            )
         )
 
     # -- layout
@@ -362,7 +362,7 @@ class ChatScreen(ReadingScreen):
             self.prompt.text_field._forward_event(event.copy())
 
     def on_paste(self, event: events.Paste) -> None:
-        """So do pastes."""
+        """Pasted text goes to the prompt, too."""
         self.prompt.text_field.paste(event.text)
 
     # -- the engine
@@ -399,22 +399,22 @@ class ChatScreen(ReadingScreen):
 
     @on(TuningChanged)
     def tuning_changed(self, event: TuningChanged) -> None:
-        """The panel changed it."""
+        """The panel changed the tuning."""
         event.stop()
-        self._take_up(event.tuning)
+        self._apply_tuning(event.tuning)
 
     def retune(self, tuning: Tuning) -> None:
-        """A key or a command changed it."""
+        """Use this tuning, which a key or a command set."""
         if tuning != self.chat.tuning:
             self.dock_view.show_tuning(tuning)
-            self._take_up(tuning)
+            self._apply_tuning(tuning)
 
-    def _take_up(self, wanted: Tuning) -> None:
+    def _apply_tuning(self, wanted: Tuning) -> None:
         before = self.chat.tuning
         tuning, refused = without_fixed(before, wanted, self.chat.loaded.server if self.chat.loaded else None)
         if refused:
             self.dock_view.show_tuning(tuning)
-            self.notify(refused, severity="warning", markup=False)
+            self.notify(refused, severity="warning")
             if tuning == before:
                 return
         self.chat.retune(tuning)

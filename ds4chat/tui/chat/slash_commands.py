@@ -31,8 +31,8 @@ T = TypeVar("T")
 class ChatCommands:
     """Runs typed commands, and reports mistakes in a sentence.
 
-    /NAME is done by ``do_NAME``, given what follows it. Where there is no such method it is the app's: its
-    ``action_NAME``, given what follows if anything does.
+    /NAME is done by ``do_NAME``, called with what follows it. Where there is no such method, it is done by
+    ``action_NAME`` of the chat screen or the app, called with what follows, if anything does.
     """
 
     def __init__(self, screen: ChatScreen, host: Host) -> None:
@@ -44,7 +44,7 @@ class ChatCommands:
         try:
             self._do(parse(text))
         except (CommandError, SettingError, FileError) as error:
-            self._screen.notify(str(error), severity="warning", markup=False)
+            self._screen.notify(str(error), severity="warning")
             return False
         return True
 
@@ -57,15 +57,18 @@ class ChatCommands:
             self._screen.run_command(text)
 
     def _do(self, parsed: Parsed) -> None:
-        name, argument = parsed.command.name, parsed.argument
-        handler: Callable[[str], object] | None = getattr(self, f"do_{name}", None)
-        if handler is not None:
+        command, argument = parsed.command, parsed.argument
+        handler: Callable[[str], object] | None = getattr(self, f"do_{command.name}", None)
+        if command.sets:
+            self._set_one(command.sets, argument)
+        elif handler is not None:
             handler(argument)
         else:
-            self._app_action(name, argument)
+            self._run_action(command.name, argument)
 
-    def _app_action(self, name: str, argument: str = "") -> None:
-        action: Callable[..., object] = getattr(self._screen.app, f"action_{name}")
+    def _run_action(self, name: str, argument: str = "") -> None:
+        owner = self._screen if hasattr(self._screen, f"action_{name}") else self._screen.app
+        action: Callable[..., object] = getattr(owner, f"action_{name}")
         action(*[argument] if argument else [])
 
     # -- the conversation
@@ -74,9 +77,6 @@ class ChatCommands:
         if not self._screen.chat.new():
             raise CommandError("A reply is running. Stop it with Esc first.")
         self._screen.show_conversation()
-
-    def do_retry(self, argument: str) -> None:
-        self._screen.action_retry()
 
     def do_continue(self, argument: str) -> None:
         self._screen.action_go_on()
@@ -95,7 +95,7 @@ class ChatCommands:
             self._screen.action_undo_tuning()
             return
         if argument:
-            raise CommandError("/undo takes nothing after it, or tuning.")
+            raise CommandError("/undo takes tuning, or no argument.")
         text = self._screen.chat.undo()
         if text is None:
             raise CommandError("There is nothing to undo, or a reply is running: Esc stops it.")
@@ -156,9 +156,6 @@ class ChatCommands:
             raise CommandError(f"There are fewer {'code blocks' if code else 'replies'}. 1 is the last.")
         self._screen.copy_piece(piece)
 
-    def do_find(self, argument: str) -> None:
-        self._screen.find_bar.open(argument)
-
     def do_unqueue(self, argument: str) -> None:
         self._screen.chat.queue.clear()
         self._screen.show_queue()
@@ -176,11 +173,8 @@ class ChatCommands:
         self._in_thread(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
-            lambda _: screen.notify(f"Written to {path.absolute()}.", markup=False),
+            lambda _: screen.notify(f"Written to {path.absolute()}."),
         )
-
-    def do_editor(self, argument: str) -> None:
-        self._screen.action_editor()
 
     def do_drop(self, argument: str) -> None:
         number = int(argument) if argument.isascii() and argument.isdigit() else -1
@@ -203,7 +197,7 @@ class ChatCommands:
         if not presets:
             raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
         if not argument:
-            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.", markup=False)
+            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.")
             return
         if argument not in presets:
             raise CommandError(f"There is no preset {argument}. Presets: {', '.join(sorted(presets))}.")
@@ -229,10 +223,10 @@ class ChatCommands:
 
     def do_model(self, argument: str) -> None:
         if not argument:
-            self._app_action("models")
+            self._run_action("models")
             return
         if argument == "demo":
-            self._app_action("load_demo")
+            self._run_action("load_demo")
             return
         path = user_path(argument)
         self._in_thread(
@@ -242,7 +236,7 @@ class ChatCommands:
         )
 
     def do_get(self, argument: str) -> None:
-        self._app_action("models", argument)
+        self._run_action("models", argument)
 
     def do_mtp(self, argument: str) -> None:
         tuning = self._screen.chat.tuning
@@ -272,18 +266,6 @@ class ChatCommands:
         command = self._screen.chat.load_command
         return {"model": command.model} if command else {}
 
-    def do_draft(self, argument: str) -> None:
-        self._set_one("mtp-draft", argument)
-
-    def do_margin(self, argument: str) -> None:
-        self._set_one("mtp-margin", argument)
-
-    def do_gate(self, argument: str) -> None:
-        self._set_one("mtp-gate", argument)
-
-    def do_temp(self, argument: str) -> None:
-        self._set_one("temp", argument)
-
     def do_set(self, argument: str) -> None:
         key, _, value = argument.partition(" ")
         if not value.strip():
@@ -300,10 +282,8 @@ class ChatCommands:
 
     def _say_tuning(self, instead: str = "") -> None:
         tuning = self._screen.chat.tuning
-        self._screen.legend_row.say(
-            instead
-            or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
-        )
+        values = f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
+        self._screen.legend_row.say(instead or values)
 
     def do_ctx(self, argument: str) -> None:
         chat = self._screen.chat

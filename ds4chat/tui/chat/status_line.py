@@ -33,7 +33,8 @@ STATES: dict[EngineState, tuple[str, str]] = {
 VERY_WIDE = 150
 """Cells from which there is room for a long name and all figures."""
 STATE_WIDTH = 10
-NEARLY_FULL = 0.9
+NEARLY_FULL = 0.8
+"""Share of the context from which the user is warned."""
 WHY_ROWS = 2
 
 
@@ -192,10 +193,16 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     if stats.acceptance is not None:
         rate = whole_percent(stats.acceptance)
         parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
-    full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used
     used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
-    parts.append(_Part(1, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
+    parts.append(
+        _Part(1, [("ctx ", "muted"), (used, "warning" if nearly_full(loaded, stats) else "")], "/ctx")
+    )
     return parts
+
+
+def nearly_full(loaded: Loaded | None, stats: Stats) -> bool:
+    """The context is nearly full."""
+    return loaded is not None and 0 < NEARLY_FULL * loaded.n_ctx <= stats.context_used
 
 
 def _served(loaded: Loaded) -> Span:
@@ -203,7 +210,7 @@ def _served(loaded: Loaded) -> Span:
     if loaded.drafter is not None:
         return loaded.drafter.kind, "strong"
     off = loaded.server is not None and loaded.server.speculates is False
-    return ("MTP off", "warning") if off else ("MTP not told", "muted")
+    return ("MTP off", "warning") if off else ("MTP unknown", "muted")
 
 
 def _mode(tuning: Tuning) -> Span:

@@ -104,7 +104,7 @@ async def test_a_context_that_fills_is_said_once_with_what_to_do(opened: Open) -
     async with opened(load=loaded(n_ctx=70), size=(100, 40)) as chat:
         await chat.type("one", "enter")
         await chat.type("two", "enter")
-        assert chat.shown().count("The context holds 62 of 70 tokens") == 1
+        assert chat.shown().count("The context is nearly full: 62 of 70 tokens") == 1
         assert "/ctx 140" in chat.shown()
         await command(chat, "/drop 1")
         await chat.type("three", "enter")

@@ -8,6 +8,7 @@ from kits.chat_stage import Chat, Open
 
 from ds4chat.engine.events import Message
 from ds4chat.tui.conversation import Reply, UserTurn
+from ds4chat.tui.recorder import read_conversation
 
 BRIEF = {"answer": False, "size": (80, 24)}
 
@@ -120,7 +121,7 @@ async def test_editing_is_left_and_nothing_is_lost(opened: Open) -> None:
 async def test_a_reply_that_was_cut_is_gone_on_with(opened: Open, reason: str) -> None:
     async with opened(**BRIEF) as chat:
         await ask(chat, "Count.", "One, tw", reason=reason)
-        assert "Ctrl+G or /continue goes on" in chat.shown()
+        assert "Ctrl+G or /continue continues it" in chat.shown()
         await chat.press("ctrl+g")
         assert chat.engine.generates[-1].messages == (
             Message("user", "Count."),
@@ -137,10 +138,8 @@ async def test_a_reply_that_was_cut_is_gone_on_with(opened: Open, reason: str) -
         # The store gives the same conversation back.
         key = chat.app.chat.conversation.key
         assert key is not None
-        assert chat.app.chat.recorder.opened(key, chat.app.chat.next_number).messages()[:2] == (
-            Message("user", "Count."),
-            whole,
-        )
+        stored = read_conversation(chat.app.chat.recorder.store, key, chat.app.chat.next_number)
+        assert stored.messages()[:2] == (Message("user", "Count."), whole)
 
 
 async def test_a_complete_reply_is_not_gone_on_with(opened: Open) -> None:

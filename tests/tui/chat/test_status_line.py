@@ -10,7 +10,7 @@ from kits.chat_stage import Open
 
 from ds4chat.engine.events import DrafterInfo, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.chat.legend import legend_line
+from ds4chat.tui.chat.legend import legend_line, legend_words
 from ds4chat.tui.chat.status_line import Status, status_lines
 from ds4chat.tui.controller import EngineProgress
 
@@ -119,9 +119,8 @@ def test_a_nearly_full_context_stays_and_warns() -> None:
 
 
 def test_the_legend_explains_what_is_shown() -> None:
-    def text(**more: bool) -> str:
-        flags = {"two_colours": False, "approximate": False, "unknown": False, "markdown": False, **more}
-        return "".join(t for t, _ in legend_line(80, hint="F1 help", **flags))
+    def text(**shown: bool) -> str:
+        return "".join(t for t, _ in legend_line(legend_words(**shown), 80))
 
     assert text().split() == ["accepted", "corrected", "bonus", "plain", "F1", "help"]
     assert text(unknown=True).split() == ["accepted", "corrected", "bonus", "plain", "unknown", "F1", "help"]

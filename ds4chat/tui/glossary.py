@@ -30,11 +30,11 @@ INTRODUCTION = (
 
 LEGEND: dict[str, str] = {
     "accepted": "a draft that the target accepted",
-    "corrected": "the target's own token instead of a rejected draft",
-    "bonus": "the target's own token after drafts that were all accepted: it came for free",
-    "plain": "a token of a step in which no draft was judged",
-    "approximate": "a draft accepted only by its ratio, with a margin below 1",
-    "unknown": "a token whose origin the server did not report",
+    "corrected": "the target's token for a rejected draft",
+    "bonus": "one more token after a full acceptance",
+    "plain": "no draft was judged in its step",
+    "approximate": "a draft accepted only by its ratio",
+    "unknown": "the server did not report its origin",
 }
 """The looks of tokens, and what each means."""
 
@@ -234,7 +234,9 @@ TERMS: tuple[Term, ...] = (
         ("draft gap",),
     ),
     Term("d.prob", _C, "The drafter's own probability of its draft", "0 to 1", "as the d.gap", "", ("prob",)),
-    Term("bonus", "Text", LEGEND["bonus"].capitalize(), "", "many", _DEPTH),
+    Term(
+        "bonus", "Text", "The target's token after a full acceptance, which came for free", "", "many", _DEPTH
+    ),
     Term("corrected", "Text", LEGEND["corrected"].capitalize(), "", "few"),
     Term(
         "ctx",

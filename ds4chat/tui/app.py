@@ -215,7 +215,6 @@ class ChatApp(App[int]):
         self._settings = replace(self._settings, **changes)
 
     def on_settings_changed(self, event: SettingsChanged) -> None:
-        """A screen changed settings."""
         self.change(**event.changes)
 
     def load(self, **changes: Any) -> None:
@@ -293,11 +292,9 @@ class ChatApp(App[int]):
         )
 
     def on_model_chosen(self, event: ModelChosen) -> None:
-        """Load the picker's choice."""
         self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
     def on_demo_chosen(self, event: DemoChosen) -> None:
-        """Load the demo, which the picker offers too."""
         self.action_load_demo()
 
     # -- slash commands
@@ -329,7 +326,6 @@ class ChatApp(App[int]):
         self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
-        """Stored conversations."""
         from ds4chat.tui.history.screen import HistoryScreen
 
         if not isinstance(self.screen, HistoryScreen):
@@ -388,14 +384,12 @@ class ChatApp(App[int]):
             self.notify(f"The theme is {name}. /save keeps it.")
 
     def action_log(self) -> None:
-        """The engine's log."""
         from ds4chat.tui.log.screen import LogScreen
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
 
     def action_compare(self, argument: str = "") -> None:
-        """Answer the last prompt under two settings in turn."""
         from ds4chat.tui.compare.comparison import Comparison
         from ds4chat.tui.compare.screen import CompareScreen
         from ds4chat.tui.compare.sides import sides_of
@@ -429,7 +423,6 @@ class ChatApp(App[int]):
         self.chat_screen.retune(event.tuning)
 
     def action_about(self) -> None:
-        """Versions, the machine, the model, places, licences."""
         from ds4chat.tui.help.about import AboutScreen
 
         places = (

@@ -78,18 +78,6 @@ ENDED_BY_USER = (
 
 
 @dataclass(slots=True)
-class EngineProgress:
-    """Progress of a load or of reading a prompt."""
-
-    stage: str = ""
-    fraction: float = 0.0
-    """Share of a load's stage that is done, 0..1."""
-    done: int = 0
-    total: int = 0
-    """Prompt tokens: read so far, and all of them."""
-
-
-@dataclass(slots=True)
 class Frame:
     """What changed since the last frame, and has to be redrawn."""
 
@@ -145,7 +133,8 @@ class Chat:
         self.conversation = Conversation(system=settings().system_prompt)
         self.queue: deque[str] = deque()
         self.state: EngineState = "none"
-        self.progress = EngineProgress()
+        self.progress: Loading | Prefill | None = None
+        """How far the load or the reading of a prompt is."""
         self.loaded: Loaded | None = None
         self.load_command: Load | None = None
         self.trouble = ""
@@ -198,7 +187,7 @@ class Chat:
         if self.state == "loading" and not (self._killed or waited):
             self._kill()
         self.loaded, self.trouble = None, ""
-        self.progress = EngineProgress(stage="starting the engine")
+        self.progress = Loading("starting the engine", 0.0)
         self.state = "loading"
         self._watchdog.expect("loading")
         if self._killed:
@@ -349,7 +338,7 @@ class Chat:
         if self.state != "ready":
             return False
         self._task, self._stopped = task, False
-        self.state, self.progress, self._frame.engine = task.state, EngineProgress(), True
+        self.state, self.progress, self._frame.engine = task.state, None, True
         self._watchdog.expect("reading")
         self.engine.send(task.next_command(self.next_number))
         return True
@@ -376,7 +365,7 @@ class Chat:
         self.recorder.started(self.conversation, reply)
         self.reply = reply
         self.state = "saving"
-        self.progress = EngineProgress()
+        self.progress = None
         self._stopped = False
         self._frame.started.append(reply)
         self._ask_engine()
@@ -465,7 +454,7 @@ class Chat:
         if running is None or event.reply != running.number:
             return
         self._watchdog.sign("reading")
-        self.progress = EngineProgress("reading", done=event.done, total=event.total)
+        self.progress = event
         self._frame.engine = True
         if self.reply is None:
             return
@@ -485,7 +474,7 @@ class Chat:
             self._prefill(event)
         elif isinstance(event, Loading):
             self._watchdog.sign("loading")
-            self.progress = EngineProgress(event.stage, event.fraction)
+            self.progress = event
             self._frame.engine = True
         elif isinstance(event, Loaded):
             self._loaded(event)

@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Stores conversations while they happen. Only ``after_history``, ``versions``, ``switched``
-    and ``export`` raise, and wait for the disk longer than PROMPTLY; ``news`` reports a failing store."""
+    """Stores conversations while they happen. Only ``after_history``, ``versions``, ``switch`` and ``export``
+    raise, and wait for the disk longer than PROMPTLY; ``news`` reports a failing store."""
 
     def __init__(self, store: Store) -> None:
         """Read the data of the last session, which may wait for the disk."""
@@ -67,7 +67,8 @@ class Recorder:
         self._loaded: Loaded | None = None
         self._targets: dict[str, ModelInfo] = {}
         """Loaded models, by the names that replies give."""
-        self._told = ""
+        self._reported = ""
+        """The trouble that the user was told about, while it lasts."""
         self._lost = ""
         """Why the store could not be closed, as a sentence."""
         self._writer = Writer(self._beat, INTERVAL)
@@ -87,7 +88,7 @@ class Recorder:
         recorder = self._recorder
 
         def open_() -> None:
-            self._list_again(conversation.key)
+            self._restore_deleted(conversation.key)
             # Earlier turns have numbers by now.
             recorder.open(
                 Request(
@@ -113,7 +114,7 @@ class Recorder:
     @property
     def kept(self) -> bool:
         """The newest reply's prompt is on disk, or the user was told why it is not."""
-        return self._opening is None or self._opening.over or bool(self._told)
+        return self._opening is None or self._opening.over or bool(self._reported)
 
     def number_on_disk(self, conversation: Conversation) -> int:
         """The number of a conversation in a store on disk; 0 for any other."""
@@ -182,11 +183,11 @@ class Recorder:
         trouble = self._writer.trouble
         if not trouble and self._opening is not None and not self._opening.over:
             trouble = STALLED if monotonic() - self._opened_at > SILENCE else ""
-        if trouble and not self._told:
+        if trouble and not self._reported:
             self._news.append(Notice("warning", trouble))
-        elif self._told and not trouble:
+        elif self._reported and not trouble:
             self._news.append(Notice("info", RECOVERED))
-        self._told = trouble
+        self._reported = trouble
         # The writer's thread may add more in the meantime.
         return [self._news.popleft() for _ in range(len(self._news))]
 
@@ -236,9 +237,9 @@ class Recorder:
         self.settle(LAST_WAIT)
         return {} if conversation.key is None else self.store.conversations.versions(conversation.key)
 
-    def switched(self, conversation: Conversation, message: int, number: Callable[[], int]) -> Conversation:
-        """The stored conversation on the path through this message, which is shown from now on. ``number``
-        gives the next reply's number. Raises StoreError."""
+    def switch(self, conversation: Conversation, message: int, number: Callable[[], int]) -> Conversation:
+        """Show the path through this message from now on: the stored conversation on it. ``number`` gives the
+        next reply's number. Raises StoreError."""
         self.settle(LAST_WAIT)
         assert conversation.key is not None
         self.store.conversations.show_branch(message)
@@ -283,13 +284,13 @@ class Recorder:
                 Notice("warning", f"{error} The reply is not stored; /export writes it to a file.")
             )
 
-    def _list_again(self, key: int | None) -> None:
+    def _restore_deleted(self, key: int | None) -> None:
         """Restore a conversation that is continued after it was deleted, here or in another ds4chat."""
         if key is not None and self.store.conversations.get(key).deleted_ms is not None:
             self.store.conversations.restore(key)
 
     def _read(self, read: Callable[[], T]) -> T | None:
-        """What ``read`` gives; None where it cannot, and the user is told why."""
+        """What ``read`` gives; None if it cannot, which is reported."""
         try:
             return read()
         except StoreError as error:

@@ -15,12 +15,7 @@ from textual.widgets import Static
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
 
-ORIGINS: tuple[Span, ...] = (
-    ("accepted", "accepted"),
-    ("corrected", "corrected"),
-    ("bonus", "bonus"),
-    ("plain", "plain"),
-)
+ORIGINS: tuple[Span, ...] = tuple((name, name) for name in ("accepted", "corrected", "bonus", "plain"))
 UNKNOWN: Span = ("unknown", "unknown")
 TWO: tuple[Span, ...] = (("accepted", "accepted"), ("fallback", "corrected"))
 APPROXIMATE: Span = ("by ratio alone", "approximate")

@@ -75,17 +75,13 @@ class PieceBar(LinesView, can_focus=True):
         self.screen.clear_selection()
 
     def action_step(self, by: int) -> None:
-        """Go to another piece."""
         self._pick(self._picked + by)
 
     def action_version(self, by: int) -> None:
-        """Show another version."""
         self.post_message(Transcript.VersionWanted(self._piece.turn, by))
 
     def action_copy(self) -> None:
-        """Copy the piece."""
         self.post_message(self.Copied(self._piece))
 
     def action_edit(self) -> None:
-        """Edit the prompt."""
         self.post_message(self.Edited(self._piece.turn))

@@ -55,7 +55,7 @@ class ReadingScreen(Screen[None]):
     _editing: UserTurn | None = None
     """The earlier prompt that the text in the prompt will replace."""
     _quit_asked_at = float("-inf")
-    _context_told = False
+    _context_warned = False
     """The user was told that the context is nearly full, and it still is."""
 
     def draw_frame(self) -> None:
@@ -109,14 +109,14 @@ class ReadingScreen(Screen[None]):
         """Warn once when the context is nearly full, and say what can be done."""
         loaded = self.chat.loaded
         full = nearly_full(loaded, reply.stats)
-        if loaded is not None and full and not self._context_told:
+        if loaded is not None and full and not self._context_warned:
             used, room = reply.stats.context_used, loaded.n_ctx
             self.transcript.add_note(
                 f"The context is nearly full: {used:,} of {room:,} tokens. /ctx {2 * room} loads the model "
                 "again with more; /drop N leaves out the oldest N prompts and their replies.",
                 "warning",
             )
-        self._context_told = full
+        self._context_warned = full
 
     # -- versions
 
@@ -161,7 +161,6 @@ class ReadingScreen(Screen[None]):
 
     @on(Transcript.VersionWanted)
     def version_clicked(self, event: Transcript.VersionWanted) -> None:
-        """A click on a mark under a turn shows that version."""
         event.stop()
         self.show_version(event.turn, event.by)
 
@@ -181,7 +180,7 @@ class ReadingScreen(Screen[None]):
         """Show the path through the version with this number, unless a reply is started in the meantime."""
         chat = self.chat
         try:
-            found = await asyncio.to_thread(chat.recorder.switched, chat.conversation, key, chat.next_number)
+            found = await asyncio.to_thread(chat.recorder.switch, chat.conversation, key, chat.next_number)
         except StoreError as error:
             self.notify(str(error), severity="error")
             return
@@ -258,14 +257,12 @@ class ReadingScreen(Screen[None]):
 
     @on(PieceBar.Copied)
     def piece_copied(self, event: PieceBar.Copied) -> None:
-        """Copy the picked piece."""
         event.stop()
         self.copy_piece(event.piece)
         self.leave_reading()
 
     @on(PieceBar.Edited)
     def piece_edited(self, event: PieceBar.Edited) -> None:
-        """Edit the picked prompt."""
         event.stop()
         if not isinstance(event.turn, UserTurn):
             self.notify("Only prompts can be edited.")
@@ -280,7 +277,6 @@ class ReadingScreen(Screen[None]):
         self.notify(f"Copied {piece.what}.")
 
     def action_find(self, words: str = "") -> None:
-        """Find words in the conversation."""
         self.find_bar.open(words)
 
     # -- leaving

@@ -186,8 +186,8 @@ class ChatScreen(ReadingScreen):
         if frame.failed:
             self._host.load_stopped()
         for replayed in frame.replayed:
-            told = f"{replayed.detail} {replayed.plain_speed}".rstrip()
-            self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
+            result = f"{replayed.detail} {replayed.plain_speed}".rstrip()
+            self.transcript.add_note(result, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
                 self.notify(notice.message)
@@ -231,7 +231,6 @@ class ChatScreen(ReadingScreen):
             self.reply_ended(frame.ended)
 
     def show_status(self) -> None:
-        """Draw the status line."""
         self._status_at = monotonic()
         self._status.show_chat(self.chat, self.stats)
         self.prompt.set_class(self.chat.tuning.mode == "approximate", "-approximate")
@@ -266,7 +265,6 @@ class ChatScreen(ReadingScreen):
         self.post_message(PromptSubmitted(STARTERS[number - 1][0]))
 
     def show_legend(self) -> None:
-        """Draw the legend."""
         self.legend_row.legend.show(
             legend_words(
                 two_colours=self.transcript.two_colours,
@@ -285,7 +283,6 @@ class ChatScreen(ReadingScreen):
         self.set_class(not self.dock_view.place(event.size.width), "-narrow")
 
     def action_toggle_panels(self) -> None:
-        """Open or close the panels."""
         self.dock_view.toggle()
         if self.dock_view.covers:
             # Focus the uppermost visible title, from which Down and Tab move on.
@@ -434,7 +431,6 @@ class ChatScreen(ReadingScreen):
             self.retune(tuning)
 
     def action_undo_tuning(self) -> None:
-        """Undo the last change of a setting."""
         if self.dock_view.tuning.can_undo:
             self.dock_view.tuning.action_undo()
         else:
@@ -455,12 +451,10 @@ class ChatScreen(ReadingScreen):
         self.show_legend()
 
     def action_toggle_thinking(self) -> None:
-        """Open all thinking, or fold it."""
         if not self.transcript.toggle_thinking():
             self.notify("No reply has thinking.")
 
     def action_follow(self) -> None:
-        """Follow the end of the text."""
         self.transcript.action_follow()
 
     @on(Transcript.FollowChanged)
@@ -510,7 +504,6 @@ class ChatScreen(ReadingScreen):
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
-        """The token cursor left the transcript."""
         event.stop()
         self._card.hide()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,7 @@ class ChatCommands:
 
     def __init__(self, screen: ChatScreen, host: Host) -> None:
         self._screen = screen
+        self._chat = screen.chat
         self._host = host
 
     def run(self, text: str) -> bool:
@@ -74,7 +76,7 @@ class ChatCommands:
     # -- the conversation
 
     def do_new(self, argument: str) -> None:
-        if not self._screen.chat.new():
+        if not self._chat.new():
             raise CommandError("A reply is running. Stop it with Esc first.")
         self._screen.show_conversation()
 
@@ -96,7 +98,7 @@ class ChatCommands:
             return
         if argument:
             raise CommandError("/undo takes tuning, or no argument.")
-        text = self._screen.chat.undo()
+        text = self._chat.undo()
         if text is None:
             raise CommandError("There is nothing to undo, or a reply is running: Esc stops it.")
         self._screen.show_conversation()
@@ -107,12 +109,11 @@ class ChatCommands:
             raise CommandError("No reply, check or comparison is running, and no model is loading.")
 
     def do_system(self, argument: str) -> None:
-        chat = self._screen.chat
         if argument:
-            chat.set_system("" if argument == "-" else argument)
-        now = chat.conversation.system
+            self._chat.set_system("" if argument == "-" else argument)
+        now = self._chat.conversation.system
         said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
-        if argument and chat.conversation.turns:
+        if argument and self._chat.conversation.turns:
             said += "\nIt applies from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
@@ -138,17 +139,17 @@ class ChatCommands:
             lines = text.rstrip().count("\n") + 1
             self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
 
-        self._in_thread(f"/read {argument}", lambda: read_text(argument), insert)
+        self._in_worker(f"/read {argument}", lambda: read_text(argument), insert)
 
     def do_check(self, argument: str) -> None:
-        if not self._screen.chat.replay():
+        if not self._chat.replay():
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def do_copy(self, argument: str) -> None:
         code = argument == "code" or argument.startswith("code ")
         number = whole_number(argument.removeprefix("code").strip() if code else argument)
-        turns = self._screen.chat.conversation.turns
+        turns = self._chat.conversation.turns
         piece = from_last(turns, number, code=code)
         if piece is None and from_last(turns, 1, code=code) is None:
             raise CommandError(f"There is no {'code block' if code else 'reply'} to copy.")
@@ -157,11 +158,11 @@ class ChatCommands:
         self._screen.copy_piece(piece)
 
     def do_unqueue(self, argument: str) -> None:
-        self._screen.chat.queue.clear()
+        self._chat.queue.clear()
         self._screen.show_queue()
 
     def do_export(self, argument: str) -> None:
-        chat, screen = self._screen.chat, self._screen
+        chat, screen = self._chat, self._screen
         conversation = chat.conversation
         if not argument:
             if not conversation.turns:
@@ -170,7 +171,7 @@ class ChatCommands:
             screen.prompt.text_field.focus()
             return
         path = user_path(argument)
-        self._in_thread(
+        self._in_worker(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
             lambda _: screen.notify(f"Written to {path.absolute()}."),
@@ -178,12 +179,12 @@ class ChatCommands:
 
     def do_drop(self, argument: str) -> None:
         number = int(argument) if argument.isascii() and argument.isdigit() else -1
-        prompts = sum(isinstance(turn, UserTurn) for turn in self._screen.chat.conversation.turns)
+        prompts = sum(isinstance(turn, UserTurn) for turn in self._chat.conversation.turns)
         if not 0 <= number < max(1, prompts):
             raise CommandError(
                 f"/drop takes a number from 0 to {max(0, prompts - 1)}: how many are left out."
             )
-        self._screen.chat.conversation.dropped = number
+        self._chat.conversation.dropped = number
         one = "The oldest prompt and its reply are" if number == 1 else f"The oldest {number} prompts are"
         self._screen.transcript.add_note(
             f"{one} left out of what the model gets from the next prompt on; they stay here. /drop 0 sends "
@@ -201,23 +202,23 @@ class ChatCommands:
             return
         if argument not in presets:
             raise CommandError(f"There is no preset {argument}. Presets: {', '.join(sorted(presets))}.")
-        self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
+        self._screen.retune(changed(self._chat.tuning, presets[argument]))
         self._say_tuning()
 
-    def _in_thread(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
+    def _in_worker(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Run ``work``, which may wait for a disk or a network, in a thread, and pass its result on. If it
         fails, that is reported, and the line is put back into the prompt."""
         screen = self._screen
 
-        def run() -> None:
+        async def run() -> None:
             try:
-                result = work()
+                result = await asyncio.to_thread(work)
             except (CommandError, FileError, StoreError) as error:
-                screen.app.call_from_thread(screen.prompt.refuse, line, str(error))
+                screen.prompt.refuse(line, str(error))
             else:
-                screen.app.call_from_thread(then, result)
+                then(result)
 
-        screen.run_worker(run, thread=True, group="files", exit_on_error=False)
+        screen.run_worker(run(), group="files", exit_on_error=False)
 
     # -- models and speculation
 
@@ -229,7 +230,7 @@ class ChatCommands:
             self._run_action("load_demo")
             return
         path = user_path(argument)
-        self._in_thread(
+        self._in_worker(
             f"/model {argument}",
             lambda: _check_model(path, argument),
             lambda _: self._host.load(model=str(path), mtp="", demo=False, server=""),
@@ -239,7 +240,7 @@ class ChatCommands:
         self._run_action("models", argument)
 
     def do_mtp(self, argument: str) -> None:
-        tuning = self._screen.chat.tuning
+        tuning = self._chat.tuning
         if argument in ("", "on", "off"):
             if not argument or (argument == "off") != (tuning.depth == 0):
                 self._screen.action_step("pause", 1)
@@ -251,8 +252,8 @@ class ChatCommands:
         elif argument == "embedded":
             self._host.load(**self._loaded(), mtp="embedded", demo=False)
         else:
-            path, command = user_path(argument), self._screen.chat.load_command
-            self._in_thread(
+            path, command = user_path(argument), self._chat.load_command
+            self._in_worker(
                 f"/mtp {argument}",
                 lambda: _check_support(command, path, argument),
                 lambda _: self._host.load(**self._loaded(), mtp=str(path), demo=False),
@@ -263,7 +264,7 @@ class ChatCommands:
 
     def _loaded(self) -> dict[str, str]:
         """The setting that names the model in use; empty before a load, and for the demo."""
-        command = self._screen.chat.load_command
+        command = self._chat.load_command
         return {"model": command.model} if command else {}
 
     def do_set(self, argument: str) -> None:
@@ -275,21 +276,19 @@ class ChatCommands:
     def _set_one(self, key: str, raw: str) -> None:
         """Set a live setting, if a value is given, and show the current tuning."""
         if raw:
-            self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
-        tuning = self._screen.chat.tuning
-        bound = depth_bound(tuning, self._screen.chat.loaded) if raw and key == "mtp-draft" else ""
+            self._screen.retune(set_value(self._chat.tuning, key, raw))
+        bound = depth_bound(self._chat.tuning, self._chat.loaded) if raw and key == "mtp-draft" else ""
         self._say_tuning(bound)
 
     def _say_tuning(self, instead: str = "") -> None:
-        tuning = self._screen.chat.tuning
+        tuning = self._chat.tuning
         values = f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
         self._screen.legend_row.say(instead or values)
 
     def do_ctx(self, argument: str) -> None:
-        chat = self._screen.chat
         if not argument:
             used = self._screen.stats.context_used
-            room = chat.loaded.n_ctx if chat.loaded else 0
+            room = self._chat.loaded.n_ctx if self._chat.loaded else 0
             self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
             return
         self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument))
@@ -308,7 +307,7 @@ class ChatCommands:
     def do_report(self, argument: str) -> None:
         from ds4chat.tui.help.report import report
 
-        chat, app = self._screen.chat, self._screen.app
+        chat, app = self._chat, self._screen.app
         last = chat.conversation.last_reply
         settings, state = self._host.settings, chat.state
 
@@ -318,7 +317,7 @@ class ChatCommands:
                 "Copied a report: paste it into the issue. It holds no text of a conversation."
             )
 
-        self._in_thread(
+        self._in_worker(
             "/report",
             lambda: report(settings, chat.loaded, last.stats if last else None, chat.session, state),
             copy,

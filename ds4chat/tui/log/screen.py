@@ -115,17 +115,14 @@ class LogScreen(Sheet[None]):
         self._state.update(state)
 
     def action_search(self) -> None:
-        """Open the search field."""
         self._search.display = True
         self.set_focus(self._search)
 
     def action_hit(self, by: int) -> None:
-        """Go to another hit."""
         self._view.step_hit(by)
         self._show_state()
 
     def action_follow(self) -> None:
-        """Keep the end in sight."""
         self._view.follow()
         self._show_state()
 

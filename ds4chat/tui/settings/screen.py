@@ -267,14 +267,12 @@ class SettingsScreen(Sheet[Settings | None]):
             self._set(option, value)
 
     def action_default(self) -> None:
-        """Back to the built-in value."""
         if (option := self._highlighted) is not None:
             self._set(option, option.default)
 
     # -- filter, save, leave
 
     def action_filter(self) -> None:
-        """Open the filter."""
         self._filter.display = True
         self.set_focus(self._filter)
         self.show_hint(FILTER_HINT)

@@ -54,7 +54,7 @@ def test_a_check_is_a_state_of_its_own_with_progress() -> None:
     assert (chat.state, chat.busy, chat.frame().engine) == ("checking", True, True)
     engine.push(Prefill(1, 30, 60, 0, 1.0))
     assert chat.frame().engine
-    assert (chat.progress.done, chat.progress.total) == (30, 60)
+    assert isinstance(chat.progress, Prefill) and (chat.progress.done, chat.progress.total) == (30, 60)
     reply = chat.conversation.last_reply
     assert reply is not None and reply.prefill is not None and reply.prefill.total == 40
     assert not chat.replay()  # one at a time

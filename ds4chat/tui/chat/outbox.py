@@ -42,10 +42,12 @@ class Outbox:
     async def _read_files(self) -> None:
         text, place = self._waiting[0]
         try:
-            full = await asyncio.to_thread(with_mentions, text)
+            full, problem = await asyncio.to_thread(with_mentions, text), ""
         except FileError as error:
-            self._refuse(text, str(error))
+            full, problem = "", str(error)
+        self._waiting.popleft()
+        if problem:
+            self._refuse(text, problem)
         else:
             self._send(full, place)
-        self._waiting.popleft()
         self._send_next()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from ds4chat.engine.events import UNKNOWN_ID, Judged, Phases, Token
+from ds4chat.engine.events import UNKNOWN_ID, Judged, Phases
 from ds4chat.tui.conversation import Place, Reply
 from ds4chat.tui.glossary import LEGEND
 from ds4chat.tui.kit.figures import percent, token_text
@@ -31,9 +31,8 @@ LABEL = 7
 
 def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
     """What a token is, its draft, the distribution, its step: a line each, or more if ``width`` is small."""
-    token = reply.tokens[number]
     place = reply.place(number)
-    parts = [_what(reply, number, token)]
+    parts = [_what(reply, number, place)]
     if place is None:
         parts.append(("", [("its step is unknown", "muted")]))
     else:
@@ -68,8 +67,8 @@ def _wrapped(label: str, spans: list[Span], column: int, width: int) -> list[Lin
     return [tuple(line) for line in lines]
 
 
-def _what(reply: Reply, number: int, token: Token) -> Part:
-    place = reply.place(number)
+def _what(reply: Reply, number: int, place: Place | None) -> Part:
+    token = reply.tokens[number]
     by_ratio = place is not None and place.judged is not None and place.judged.by == "ratio"
     why = LEGEND["approximate" if by_ratio else token.origin]
     spans = [

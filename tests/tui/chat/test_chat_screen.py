@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,16 @@ async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> Non
         saved = load({}, chat.app.settings_file.path, {}).settings
         assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")
         assert chat.app.chat.tuning.depth == 0
+
+
+async def test_what_is_saved_just_before_the_chat_is_left_is_written(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.press("f8")
+        await chat.pilot.press("ctrl+s", "ctrl+q")
+    path = chat.app.settings_file.path
+    while not path.exists():  # the thread ends on its own: as a process, the chat waits for it
+        await asyncio.sleep(0.01)
+    assert load({}, path, {}).settings.mtp_draft == 3
 
 
 async def test_a_change_in_a_running_reply_is_marked_where_it_took_effect(opened: Open) -> None:

@@ -117,7 +117,7 @@ async def test_editing_is_left_and_nothing_is_lost(opened: Open) -> None:
         assert texts(chat)[:3] == ["One?", "First.", "a draft"]
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "max_tokens"])
+@pytest.mark.parametrize("reason", ["cancelled", "length"])
 async def test_a_reply_that_was_cut_is_gone_on_with(opened: Open, reason: str) -> None:
     async with opened(**BRIEF) as chat:
         await ask(chat, "Count.", "One, tw", reason=reason)

@@ -142,7 +142,7 @@ def _chat(loaded: Loaded, *, go_on: bool) -> int:
         )
     from ds4chat.tui.app import run
 
-    return run(loaded.settings, loaded, go_on=go_on)
+    return run(loaded, go_on=go_on)
 
 
 def _is_terminal(stream: Any) -> bool:

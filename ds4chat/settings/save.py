@@ -144,7 +144,8 @@ def _commented_out(text: str, option: Option) -> str:
     """``text`` with the option's key commented out, at its default, in the same place."""
     lines = text.split("\n")
     found = next(s for s in statements(text) if s.path == (option.key,) and not s.header)
-    mine = tomlkit.parse(text)[option.key].trivia.comment
+    # Indexing would give a bool without its comment.
+    mine = tomlkit.parse(text).item(option.key).trivia.comment  # type: ignore[union-attr]
     entry = f"# {tomli_w.dumps({option.key: option.default}).strip()}"
     lines[found.first - 1 : found.last] = [f"{entry}  {mine}" if mine else entry]
     return "\n".join(lines)

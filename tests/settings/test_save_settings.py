@@ -196,6 +196,13 @@ def test_a_comment_beside_a_value_stays_where_the_value_goes_back_to_its_default
     assert file.read_text() == MINE.replace("temp = 0.5      # warm", "# temp = 0.0  # warm")
 
 
+def test_a_switch_in_the_file_goes_back_to_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("lookup = true  # for code\n")
+    save(Settings(), file)
+    assert file.read_text() == "# lookup = false  # for code\n"
+
+
 def test_a_new_key_comes_before_the_first_table(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(MINE)
@@ -229,6 +236,7 @@ def test_any_change_of_any_file_is_what_is_loaded_afterwards(data: st.DataObject
     values = {
         "temp": st.floats(0, 10),
         "seed": st.integers(-1, 9),
+        "lookup": st.booleans(),
         "system_prompt": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
         "keys": st.dictionaries(st.sampled_from(["chat.retry", "chat.view"]), st.just("f5")),
         "presets": st.dictionaries(

@@ -300,7 +300,7 @@ async def test_a_folder_that_does_not_answer_is_told_once(tmp_path: Path, monkey
     """The shipped themes are there all the same."""
     answers = threading.Event()
     monkeypatch.setattr(themes, "_stamps", lambda folder: answers.wait() and {})
-    monkeypatch.setattr(ThemeFolder, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(ThemeFolder, "LOAD_SECONDS", 0.05)
     reported: list[list[str]] = []
     async with Words().run_test(size=(40, 10)) as pilot:
         folder = ThemeFolder(pilot.app, tmp_path, reported.append)

@@ -11,7 +11,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.help.screen import own_keys
-from ds4chat.tui.messages import CommandChosen
+from ds4chat.tui.messages import CommandRequested
 
 BY_NAME_FIRST = 1000.0
 """Added to the score of a command whose name begins with the typed text: more than any match has."""
@@ -53,7 +53,7 @@ class PaletteCommands(Provider):
         for command in COMMANDS:
             row = keys.get(command.action)
             called = f"{command.usage}  {row.shown}" if row else command.usage
-            yield Offer(command.help, called, partial(app.post_message, CommandChosen(command.name)))
+            yield Offer(command.help, called, partial(app.post_message, CommandRequested(f"/{command.name}")))
         listed = {"app.palette", *(command.action for command in COMMANDS)}
         for name, row in keys.items():
             if name not in listed:

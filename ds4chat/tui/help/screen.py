@@ -170,7 +170,7 @@ def _entry(left: str, column: int, does: str, action_id: str, width: int) -> lis
 class HelpLines(LinesView):
     """Lines that can also have the styles of tokens."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{name}" for name, _ in LEGEND}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{name}" for name in LEGEND}
 
 
 class HelpScreen(Sheet[None]):

@@ -32,7 +32,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "undo": Case("tuning", "everything", "/undo takes nothing after it, or tuning."),
+    "undo": Case("tuning", "everything", "/undo takes tuning, or no argument."),
     "model": Case("{file}", "nowhere.gguf", "nowhere.gguf is not a file"),
     "mtp": Case("off", "sometimes", "/mtp takes on, off, embedded, lookup, none or a file"),
     "draft": Case("7", "17", "out of range"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kits.chat import PIECES, ReplayEngine, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, loaded, steps_of
 from kits.explorer_stage import reply_of, steps_from
 from kits.stored_replies import step as stored_step
 
@@ -25,7 +25,6 @@ from ds4chat.tui.explorer.source import (
     opener,
     stored_source,
 )
-from ds4chat.tui.recorder import NullRecorder
 
 STEPS = steps_from(("++", "-", "+-"))
 
@@ -38,7 +37,7 @@ def same(one: JudgedRows, other: JudgedRows) -> bool:
 
 
 def chat_of(*replies: Reply) -> Chat:
-    chat = Chat(ReplayEngine(), NullRecorder(), Tuning())
+    chat = Chat(ReplayEngine(), SettledRecorder(), Tuning())
     chat.loaded = loaded(plain_ms=25.0)
     for reply in replies:
         chat.conversation.turns += [UserTurn("?"), reply]

@@ -24,7 +24,7 @@ from ds4chat.tui.history.branches import BranchScreen
 from ds4chat.tui.history.changes import Chosen
 from ds4chat.tui.history.screen import HistoryScreen
 from ds4chat.tui.kit.row_list import RowList
-from ds4chat.tui.recorder import StoreRecorder, read_conversation
+from ds4chat.tui.recorder import Recorder, read_conversation
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ async def test_model_text_is_shown_harmless(store: Store) -> None:
 def chat(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatApp:
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
     settings = Settings(model="/models/tiny.gguf", mtp_draft=2)
-    return ChatApp(settings, ReplayEngine(), StoreRecorder(store))
+    return ChatApp(settings, ReplayEngine(), Recorder(store))
 
 
 async def test_a_chosen_conversation_is_shown_and_goes_on(chat: ChatApp, store: Store) -> None:

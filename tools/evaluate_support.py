@@ -106,7 +106,7 @@ def opened(model: str, support: str, threads: int, window: int | None = None) ->
         hidden.FLUSH = eagle3.FLUSH = min(window, hidden.FLUSH)
     session, _ = open_session(load, lambda event: None, forgiving=False)
     if window == 0:
-        drafter, observe = session.drafter, session.drafter.observe
+        drafter, observe = session.caches.drafter, session.caches.drafter.observe
 
         def reading(tokens: Sequence[int], pos: int, keep: int) -> None:
             observe(tokens, pos, keep)
@@ -299,7 +299,7 @@ def _with_rests(
                     stats.fold(event)
                 tuning = drafting if ids // REST % 2 else resting
                 if tuning is drafting is not control.tuning and forgets:
-                    session.drafter._context.clear()  # as after a rest longer than the window
+                    session.caches.drafter._context.clear()  # as after a rest longer than the window
                 control.tuning = tuning
 
         session.generate(Generate(1, tuple(said), tuning=resting, max_tokens=args.tokens), control, take)

@@ -14,7 +14,7 @@ from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.commands.version import show as show_version
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
-from ds4chat.text import takes_escapes
+from ds4chat.text import supports_escapes
 
 PARALLEL = Option(
     "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
@@ -135,7 +135,7 @@ def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
 def _chat(loaded: Loaded, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and this is not one: give a prompt with -p TEXT.")
-    if not takes_escapes(sys.stdout):
+    if not supports_escapes(sys.stdout):
         raise UsageError(
             "The chat uses the whole screen, which TERM says this terminal cannot do: give a prompt with "
             "-p TEXT, or set TERM to the terminal's type, such as xterm-256color."

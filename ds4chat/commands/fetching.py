@@ -9,7 +9,7 @@ from pathlib import Path
 from ds4chat.models.download import DownloadProgress, fetch, resolve
 from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
-from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
+from ds4chat.text import json_text, one_line, redraw_line, supports_escapes
 
 STOPPED = "Stopped. The part downloaded so far is kept: the same command resumes from there."
 
@@ -34,7 +34,7 @@ def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
 def _fetch_drawn(model: HubModel) -> Path:
     size = f" ({shown_size(model.size)})" if model.size is not None else ""
     print(f"Fetching {one_line(model.name)}{size} from {model.repo}", file=sys.stderr)
-    if not takes_escapes(sys.stderr):
+    if not supports_escapes(sys.stderr):
         return fetch(model)
     try:
         return fetch(model, _draw_progress)

@@ -8,11 +8,12 @@ from pathlib import Path
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
 from ds4chat.commands.running import report, settings_of
 from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.kinds import classify, describe, kind_of
-from ds4chat.models.pairing import EMBEDDED, check_pair, check_target, rollback_class
+from ds4chat.models.kinds import describe, kind_of
+from ds4chat.models.pairing import EMBEDDED, check_pair, check_target
 from ds4chat.models.sanity import check_metadata
 from ds4chat.models.summary import dominant_type, file_type, nextn_layers, quantisation, trunk_layers
 from ds4chat.text import json_text, one_line, shortened
@@ -131,7 +132,7 @@ def _file(header: Header) -> FileReport:
     declared = header.own_integer("block_count") if header.architecture else None
     return FileReport(
         path=one_line(header.path),
-        kind=classify(header),
+        kind=kind_of(header).name,
         description=describe(header),
         name=header.text("general.name"),
         architecture=header.architecture,
@@ -148,7 +149,7 @@ def _file(header: Header) -> FileReport:
         vocabulary=tokenizer.vocabulary_size(header),
         tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), _pre(header)))),
         chat_template=bool(header.text("tokenizer.chat_template")),
-        rollback=rollback_class(header),
+        rollback=abilities(header.architecture).rollback,
         problem=_problem(header),
     )
 

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from ds4chat.commands.arguments import Parser, UsageError
 from ds4chat.commands.running import say
@@ -19,7 +20,7 @@ from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarded
+from ds4chat.text import json_text, one_line, printable, supports_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
@@ -101,7 +102,7 @@ def _list(given: Any, rest: list[str]) -> int:
     with closing(_open_to_read()) as store:
         found = store.conversations.listed(model=given.model or "", limit=limit)
     if given.json:
-        _print_json([asdict(conversation) for conversation in found])
+        _print_json(to_builtins(found))
     elif found:
         for conversation in found:
             print(_line(conversation))
@@ -116,7 +117,7 @@ def _show(given: Any, rest: list[str]) -> int:
         facts = store.conversations.get(number)
         path = store.conversations.path(number)
     if given.json:
-        _print_json({**asdict(facts), "path": [asdict(message) for message in path]})
+        _print_json({**to_builtins(facts), "path": to_builtins(path)})
         return 0
     print(_line(facts))
     for message in path:
@@ -142,7 +143,7 @@ def _search(given: Any, rest: list[str]) -> int:
     with closing(_open_to_read()) as store:
         found = store.search(query, model=given.model or "", limit=limit)
     if given.json:
-        _print_json([asdict(hit) for hit in found])
+        _print_json(to_builtins(found))
         return 0
     if not found:
         say("nothing was found.")
@@ -233,7 +234,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, with its matches bold on a terminal."""
-    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
+    if not supports_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:

@@ -39,7 +39,7 @@ from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lin
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
-from ds4chat.text import redraw_line, takes_escapes, unguarded
+from ds4chat.text import redraw_line, supports_escapes, unguarded
 
 ONLY_THOUGHT = (
     "The reply ended while the model was thinking, so there is no answer: allow more tokens (-n), or have "
@@ -275,7 +275,7 @@ class Printer:
             self._line_open = False
 
     def _show_progress(self, text: str) -> None:
-        if takes_escapes(sys.stderr):
+        if supports_escapes(sys.stderr):
             redraw_line(sys.stderr, text)
             self._progress = True
 

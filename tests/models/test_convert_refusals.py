@@ -21,7 +21,7 @@ from ds4chat.commands import main as cli
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
-from ds4chat.models.kinds import classify
+from ds4chat.models.kinds import kind_of
 
 
 @pytest.fixture
@@ -75,7 +75,8 @@ SUPPORTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "missing": (
         {"tensors": {"mtp.0.attn_kv.weight": None}},
-        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again.",
+        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again, or "
+        "convert it again.",
     ),
     "unknown": (
         changed("surprise.weight", (4,)),
@@ -154,7 +155,7 @@ def test_existing_file_is_kept_unless_forced(pair: tuple[Path, Path, Path]) -> N
     )
     assert out.read_bytes() == b"precious"
     convert_mtp(main, support, out, force=True)
-    assert classify(read_header(out)) == "nextn-support"
+    assert kind_of(read_header(out)).name == "nextn-support"
 
 
 def test_inputs_are_never_overwritten(pair: tuple[Path, Path, Path]) -> None:

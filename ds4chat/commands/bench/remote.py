@@ -78,7 +78,7 @@ class Text:
     first_ms: list[float] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     plain_ms: list[float] = field(default_factory=list)
-    """Of each step without drafts."""
+    """Of each step without drafts that did not pay for a change of the batch size."""
 
     def add(self, steps: Sequence[Step], end: Ended) -> None:
         """Count one reply."""
@@ -89,7 +89,7 @@ class Text:
         if tokens > 1 and end.decode_ms > 0:
             self.speeds.append((tokens - 1) / end.decode_ms * 1000)
         self.first_ms.append(end.first_token_ms)
-        self.plain_ms += [s.ms.total for s in steps[1:] if s.outcome == "plain" and s.ms.total > 0]
+        self.plain_ms += [step.ms.total for step in steps if step.baseline]
 
     def document(self) -> ServerText:
         """Its entry in the result; there is at least one speed."""
@@ -212,8 +212,8 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
     of_drafts = f" {accepted / judged:.0%} of the drafts that it judged were accepted." if judged else ""
     if plain_ms is None:
         return (
-            f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{of_drafts} Whether its "
-            "drafts pay is unknown, because it made too few steps without them: bench it again, started "
+            f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{of_drafts} Whether "
+            "its drafts pay is unknown, because it made too few steps without them: bench it again, started "
             f"without a drafter ({where})."
         )
     ratio = speed * plain_ms / 1000

@@ -19,7 +19,7 @@ from ds4chat.engine.sessions import AnySession
 from ds4chat.errors import UserFacingError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.text import redraw_line, takes_escapes
+from ds4chat.text import redraw_line, supports_escapes
 
 PAYS = 1.03
 """Speed over plain decoding from which speculation pays: less is within what two runs differ by."""
@@ -36,7 +36,7 @@ class ProgressLine:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._on = takes_escapes(out)
+        self._on = supports_escapes(out)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:

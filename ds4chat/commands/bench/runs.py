@@ -405,9 +405,9 @@ def verify_cost(
 def _timed_decode(session: Session, tokens: Sequence[int], most: int) -> Callable[[int], float]:
     """A function that decodes so many rows, at most ``most``, always after the same cells of the cache, and
     returns the milliseconds."""
-    target = session.target
+    target = session.caches.target
     text = [tokens[i % len(tokens)] for i in range(PAST + most)]
-    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + most else 0
+    past = PAST if session.caches.rollback == "kv" and session.n_ctx > PAST + most else 0
     session.reset()
     if past:
         target.decode(text[:past], 0, outputs="none")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ds4chat.commands.bench.running import BenchError
+from ds4chat.engine.events import ServerAddress
 from ds4chat.errors import UserFacingError
 from ds4chat.servers import http
-from ds4chat.servers.dialect import refusal
-from ds4chat.servers.http import Address, Endpoint, ServerError
+from ds4chat.servers.http import Endpoint, ServerError
 from ds4chat.text import one_line
 
 SAME_SIZE = 0.03
@@ -58,7 +58,7 @@ class LlamaServer:
     URL, and if no such server answers with a model."""
 
     def __init__(self, url: str) -> None:
-        self._endpoint = Endpoint(Address(url, key_env=KEY_VARIABLE))
+        self._endpoint = Endpoint(ServerAddress(url, key_env=KEY_VARIABLE))
         self.url = self._endpoint.url
         props = self._ask("/props")
         if props.get("role") == "router":
@@ -138,7 +138,7 @@ class LlamaServer:
         found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
         answer = found.json()
         if found.status != 200:
-            raise refusal(self._endpoint, path, found.status, answer)
+            raise self._endpoint.refusal(found)
         if not isinstance(answer, dict):
             raise BenchError(f"{self.url}{path} did not answer as a llama-server does: --compare needs one.")
         return answer

@@ -215,7 +215,7 @@ PAGES = {"keys.md": keys_page, "ds4.md": ds4_page, "json.md": json_page, "json.s
 
 
 def main() -> None:
-    """Write every page anew."""
+    """Write every page."""
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")
 

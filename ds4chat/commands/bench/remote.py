@@ -63,7 +63,7 @@ class ServerBenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     tokens_per_s: Annotated[float | None, Meta(description="Geometric mean of the kinds of text.")]
     plain_tokens_per_s: Annotated[
         float | None,
-        Meta(description="By the server's own steps without drafts; null where it made too few."),
+        Meta(description="By the server's own steps without drafts; null if it made too few."),
     ]
     advice: str
 
@@ -199,7 +199,7 @@ def result_of(loaded: Loaded, texts: Sequence[Text]) -> ServerBenchDocument:
 
 
 def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms: float | None) -> str:
-    """One sentence: what speculation brings on this server."""
+    """One sentence: whether speculation pays on this server."""
     server = loaded.server
     assert server is not None
     if speed is None:

@@ -113,7 +113,7 @@ def _check(path: Path | None) -> int:
     read = read_file(file, must_exist=path is not None)
     problems = read.problems
     if "theme" in read.values and (said := _theme_problem(read.values["theme"])):
-        problems.append(Problem(said, key="theme", file=str(file)))
+        problems.append(Problem(said, file=str(file)))
     for sentence in (*problems, *read.warnings):
         print(one_line(sentence))
     if problems:

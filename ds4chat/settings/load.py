@@ -50,8 +50,6 @@ class Problem:
     """A sentence."""
     line: int | None = None
     """From 1; None where the problem has no line."""
-    key: str = ""
-    """The key at fault, dotted inside tables; empty if there is none."""
     file: str = ""
     """Path of the file."""
 
@@ -178,7 +176,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
     lines = Lines(text)
 
     def wrong(message: str, *path: str) -> None:
-        read.problems.append(Problem(message, lines.of(path), ".".join(path)))
+        read.problems.append(Problem(message, lines.of(path)))
 
     for key, raw in document.items():
         option = BY_KEY.get(key)
@@ -195,9 +193,12 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
                 _check_entry(key, name, entry, entries, wrong)
         else:
             try:
-                read.values[key] = _anchored(option, check(option, raw, "file"), folder)
+                value = check(option, raw, "file")
             except SettingError as error:
                 wrong(str(error), key)
+                continue
+            # Relative to the file, wherever ds4chat is started.
+            read.values[key] = str(folder.absolute() / value) if option.names_file(value) else value
     for server in read.values.get("servers", {}).values():
         for key in ("key-file", "ca-file"):
             if server.get(key):
@@ -223,13 +224,6 @@ def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], 
         entries.update(check(BY_KEY[table], {name: entry}, "file"))
     except SettingError as error:
         wrong(str(error), table, name)
-
-
-def _anchored(option: Option, value: Any, folder: Path) -> Any:
-    """Resolve a relative path against the settings file's folder, wherever ds4chat is started."""
-    if not option.names_file(value):
-        return value
-    return str(folder.absolute() / value)
 
 
 def _syntax_error(message: str, text: str) -> FileRead:

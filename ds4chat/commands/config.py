@@ -13,7 +13,7 @@ from ds4chat.commands.running import RUN_ERROR, report
 from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import document, save
-from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.schema import OPTIONS
 from ds4chat.settings.validate import nearest
 from ds4chat.text import one_line
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
             report(loaded, given.config)
             return _show(loaded)
         case "defaults":
-            sys.stdout.write(document(Settings()))
+            sys.stdout.write(document())
             return 0
         case "check":
             return _check(Path(rest[0]) if rest else path)

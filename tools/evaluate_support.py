@@ -11,7 +11,7 @@ on stdout, progress is on stderr. Acceptance does not depend on the machine's lo
 with plain decoding on the same prompt, and only their ratio is printed.
 
 A reply that runs into a verbatim loop is cut where the loop begins: inside a loop every draft is right, which
-says nothing of the support model.
+says nothing about the support model.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def length_before_loop(ids: Sequence[int]) -> int:
 def opened(model: str, support: str, threads: int, window: int | None = None) -> Iterator[Session]:
     """A session, closed at the end. Raises LoadError.
 
-    window: tokens that a drafter that reads hidden rows catches up with, 0 for all; None: as it does."""
+    window: most tokens that a drafter of hidden rows catches up with; 0: all; None: the drafter's own."""
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
     if window:

@@ -102,7 +102,7 @@ def opened(load):
 
 
 def _steps(session, depth: int, tokens: int) -> tuple[list, float]:
-    """The steps of a reply but the first, and the seconds of them that were spent inside llama.cpp."""
+    """The steps of a reply except the first, and the seconds that they spent inside llama.cpp."""
     from ds4chat.engine.control import Control
     from ds4chat.engine.events import Generate, Message, Step, Tuning
     from ds4chat.engine.llama import Context
@@ -164,8 +164,8 @@ def paused(args: argparse.Namespace) -> None:
 
 
 def sampling(args: argparse.Namespace) -> None:
-    """Rows whose best logits stand out as a model's do, drawn from with the default settings; llama.cpp's own
-    chain gets the whole vocabulary by a copy, the fastest way to hand it over."""
+    """Draws with the default settings from rows whose best logits stand out as a model's do. llama.cpp's own
+    chain gets the whole vocabulary as a copy, the fastest way to hand it over."""
     import ctypes
     from types import SimpleNamespace
 
@@ -268,8 +268,8 @@ KEYS = 200
 
 
 def latency(args: argparse.Namespace) -> None:
-    """Types characters that no model writes, in turn, into the prompt while queued prompts run, and takes
-    each away again. In turn, because the same one put back before a frame would change nothing on screen."""
+    """Types characters that no model writes into the prompt while queued prompts run, and deletes each again.
+    The characters alternate: typing the deleted one again before a frame would change nothing on screen."""
     child = _chat("-n", "400", size=(45, 150))
     child.expect("ready")
     for _ in range(12):
@@ -295,7 +295,7 @@ def latency(args: argparse.Namespace) -> None:
 
 def chat(args: argparse.Namespace) -> None:
     """Decode speed of a reply in the chat, which draws it, over that of the one shot, which does not. The
-    screen's bytes are taken and only searched, as cheaply as a fast terminal would take them."""
+    screen's bytes are only read and searched, which costs no more than a fast terminal does."""
     for size in ((45, 150), (24, 80)):
         ratios = []
         for _ in range(args.runs):
@@ -344,9 +344,9 @@ SHORT, LONG = 1, 36
 
 
 def baseline(args: argparse.Namespace) -> None:
-    """Each reply stands between two plain ones to the same prompt, of the same text, by a session without a
-    drafter: one that only rests still reads along. The figure that the reply shows is compared with what they
-    really took, summed up over the runs; the worst of them alone is in parentheses."""
+    """Gives each reply between two plain replies to the same prompt, of the same text, from a session without
+    a drafter, because a resting drafter still reads along. The speedup that the reply shows is compared with
+    what the plain replies really took, summed over the runs; the worst single run is in parentheses."""
     from ds4chat.engine.events import Load
 
     load = Load(args.model, args.mtp, ctx=max(4096, args.conversation + 1024), threads=args.threads)

@@ -35,6 +35,7 @@ from ds4chat.engine.events import (
     Token,
 )
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
+from ds4chat.engine.sessions import open_session
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.settings.logfile import log_to_file
@@ -314,8 +315,6 @@ def _request(settings: Settings, options: OneShotOptions, prompt: str) -> Genera
 def _run_in_turn(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer the prompt, or over a server a file of them one after the other; the exit code. Ctrl-C stops the
     reply and keeps what came; a second one ends the process as usual."""
-    from ds4chat.engine.sessions import open_session
-
     prompts = options.prompts or [options.prompt or ""]
     printers = [
         Printer(settings, options, number=n if options.prompts else 0) for n in range(1, len(prompts) + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
 from ds4chat.commands.running import RUN_ERROR, report
-from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
+from ds4chat.settings.load import LoadedSettings, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import document, save
 from ds4chat.settings.schema import OPTIONS
@@ -87,7 +87,7 @@ def _path(name: str, path: Path | None) -> int:
     return 0
 
 
-def _show(loaded: Loaded) -> int:
+def _show(loaded: LoadedSettings) -> int:
     import tomli_w
 
     from ds4chat.commands.model_sampling import with_sampling_of_model

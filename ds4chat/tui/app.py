@@ -29,7 +29,7 @@ from ds4chat.engine.events import Load, ModelInfo, Tuning
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
-from ds4chat.settings.load import DEMO_DEPTH, Origin
+from ds4chat.settings.load import DEMO_DEPTH, SettingSource
 from ds4chat.settings.logfile import log_path, usable_log
 from ds4chat.settings.model_sampling import apply_model_sampling, for_file
 from ds4chat.settings.schema import OPTIONS, Settings
@@ -60,7 +60,7 @@ from ds4chat.tui.recorder import NullRecorder, StoreRecorder
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
-    from ds4chat.settings.load import Loaded as LoadedSettings
+    from ds4chat.settings.load import LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
 MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
@@ -95,7 +95,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, Origin] | None = None,
+        sources: Mapping[str, SettingSource] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -566,7 +566,7 @@ def run(
 
     problems: list[str] = []
     config_path: Path | None = None
-    sources: Mapping[str, Origin] = {}
+    sources: Mapping[str, SettingSource] = {}
     if loaded is not None:
         problems = [*map(str, loaded.problems), *loaded.warnings]
         config_path, sources = loaded.config_path, loaded.sources

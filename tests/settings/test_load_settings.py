@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4chat.settings import toml_lines
-from ds4chat.settings.load import Loaded, load, merge, parse
+from ds4chat.settings.load import LoadedSettings, load, merge, parse
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.toml_lines import Lines, statements
 from ds4chat.settings.validate import SettingError
@@ -18,7 +18,7 @@ from ds4chat.settings.validate import SettingError
 
 def loaded(
     tmp_path: Path, text: str | bytes = "", env: dict[str, str] | None = None, **cli: object
-) -> Loaded:
+) -> LoadedSettings:
     file = tmp_path / "config.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return load({key.replace("_", "-"): value for key, value in cli.items()}, file, env or {})

@@ -217,9 +217,8 @@ def help_of(option: Option) -> str:
         facts.append(", ".join(option.choices))
     if option.kind in ("int", "float"):
         facts.append(range_of(option))
-    if option.default != "":
-        default = {True: "on", False: "off"}[option.default] if option.kind == "bool" else option.default
-        facts.append(f"default {default}")
+    if option.shown_default:
+        facts.append(f"default {option.shown_default}")
     if option.env:
         facts.append(option.env + (" wins" if option.env_wins else ""))
     text = option.help + (f" [{'; '.join(facts)}]" if facts else "")

@@ -11,8 +11,6 @@ from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
 from ds4chat.text import json_text, one_line
 
-STOPPED = "Stopped. The part downloaded so far is kept: the same command resumes from there."
-
 
 def fetch_named(text: str) -> Path:
     """The file that ``-hf USER/REPO[:QUANT]`` names, downloaded if it is not in the cache; progress on
@@ -27,7 +25,10 @@ def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
     try:
         return fetch(model, _json_progress) if json else _fetch_drawn(model)
     except KeyboardInterrupt:
-        print(f"ds4chat: {STOPPED}", file=sys.stderr)
+        print(
+            "ds4chat: Stopped. The part downloaded so far is kept: the same command resumes from there.",
+            file=sys.stderr,
+        )
         raise
 
 

@@ -192,17 +192,10 @@ def _facts(option: Option) -> list[str]:
     facts = [option.help]
     if option.kind not in ("str", "path", "bool", "names"):
         facts.append(f"Takes {f'{range_of(option)} {option.unit}'.strip()}.")
-    facts.append(f"Default: {_shown_default(option)}.")
+    facts.append(f"Default: {option.shown_default or 'none'}.")
     if option.env:
         facts.append(f"Variable: {option.env}.")
     return facts
-
-
-def _shown_default(option: Option) -> str:
-    """The default in words."""
-    if option.kind == "bool":
-        return "on" if option.default else "off"
-    return "none" if option.default == "" else str(option.default)
 
 
 def _wrapped(text: str) -> str:

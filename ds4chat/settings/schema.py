@@ -105,6 +105,11 @@ class Option:
         """Name of the Settings field."""
         return self.key.replace("-", "_")
 
+    @property
+    def shown_default(self) -> str:
+        """The default in words; empty for an empty text."""
+        return ("on" if self.default else "off") if self.kind == "bool" else str(self.default)
+
     def names_file(self, value: str) -> bool:
         """``value`` is the path of a file, not a word with a meaning of its own."""
         if self.kind != "path" or value in ("", self.optional_value):
@@ -474,13 +479,9 @@ class Settings:
     )
 
 
-def _read_options() -> tuple[Option, ...]:
-    return tuple(
-        Option(key=f.name.replace("_", "-"), **f.metadata["option"]) for f in dataclasses.fields(Settings)
-    )
-
-
-OPTIONS: tuple[Option, ...] = _read_options()
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(key=f.name.replace("_", "-"), **f.metadata["option"]) for f in dataclasses.fields(Settings)
+)
 """Every option in the order of the table."""
 
 BY_KEY: dict[str, Option] = {o.key: o for o in OPTIONS}

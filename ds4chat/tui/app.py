@@ -26,7 +26,7 @@ from ds4chat.engine.events import Load, ModelInfo, Tuning
 from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
-from ds4chat.settings.load import DEMO_DEPTH, Origin
+from ds4chat.settings.load import DEMO_DEPTH, SettingSource
 from ds4chat.settings.logfile import log_path, usable_log
 from ds4chat.settings.schema import Settings
 from ds4chat.store import FILE_NAME, Store, StoreError, open_or_in_memory
@@ -55,7 +55,7 @@ from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
-    from ds4chat.settings.load import Loaded as LoadedSettings
+    from ds4chat.settings.load import LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
 MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
@@ -88,7 +88,7 @@ class ChatApp(App[int]):
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, Origin] | None = None,
+        sources: Mapping[str, SettingSource] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""

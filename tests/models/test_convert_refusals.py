@@ -278,7 +278,7 @@ def test_command_interrupted(
     main, support, out = pair
     stopped(monkeypatch, KeyboardInterrupt())
     assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 130
-    assert capfd.readouterr().err == f"\nds4chat: Stopped; {out} was not written.\n"
+    assert capfd.readouterr().err == f"ds4chat: Stopped; {out} was not written.\n"
     assert not out.exists()
 
 
@@ -288,4 +288,4 @@ def test_bar_on_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert command.run(*pair) == 0
     drawn = capsys.readouterr().err
-    assert drawn.startswith("\r") and drawn.endswith(" kB\n") and "100 %" in drawn
+    assert drawn.startswith("\r") and drawn.endswith(" kB\r\x1b[K") and "100 %" in drawn

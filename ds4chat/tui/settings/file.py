@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ds4chat.settings.load import Origin
+from ds4chat.settings.load import SettingSource
 from ds4chat.settings.model_sampling import apply_model_sampling, for_file
 from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
 
@@ -16,7 +16,7 @@ from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
 class SettingsFile:
     """Writes the settings in a thread, because a disk may be slow, and knows the source of each value."""
 
-    def __init__(self, path: Path, given: Settings, sources: Mapping[str, Origin]) -> None:
+    def __init__(self, path: Path, given: Settings, sources: Mapping[str, SettingSource]) -> None:
         """``given`` are the settings as the sources gave them; ``sources`` names the source of each option
         key's value, and what it lacks has its default."""
         self.path = path

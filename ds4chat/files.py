@@ -104,7 +104,7 @@ def read_regular(path: str | os.PathLike[str], most: int, *, seconds: float = AN
 
 
 def is_regular(path: str | os.PathLike[str], *, seconds: float = ANSWER_SECONDS) -> bool:
-    """A regular file is there. Raises TimeoutError."""
+    """Whether ``path`` is a regular file. Raises TimeoutError."""
     return within(seconds, lambda: os.path.isfile(path))
 
 
@@ -130,7 +130,7 @@ def _refuse_special(mode: int, path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise NotRegularError(errno.EINVAL, f"It is {what} and no regular file", os.fspath(path))
+        raise NotRegularError(errno.EINVAL, f"It is {what}, not a regular file", os.fspath(path))
 
 
 def open_to_append(path: str | os.PathLike[str]) -> int:
@@ -219,7 +219,7 @@ def try_place(path: Path) -> None:
 def _refuse_to_replace(path: Path) -> None:
     """Raise OSError for anything but a regular file: a rename would replace a device, such as /dev/null."""
     if path.exists() and not path.is_file():
-        raise NotRegularError(errno.EINVAL, "It is no regular file", os.fspath(path))
+        raise NotRegularError(errno.EINVAL, "It is not a regular file", os.fspath(path))
 
 
 def _beside(path: Path) -> tuple[int, Path]:

@@ -64,8 +64,8 @@ def check_checkpoint(target: Header, support: Header) -> None:
 
 
 def low_bit_notes(header: Header) -> tuple[str, ...]:
-    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts, of which each
-    token uses a few, are not affected."""
+    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts do not count:
+    each token uses few of them."""
     first = f"blk.{trunk_layers(header)}."
     low = [
         t

@@ -27,7 +27,7 @@ def _check_blocks(header: Header) -> int:
     name, architecture = one_line(header.path), header.architecture
     if not abilities(architecture).nextn:
         raise ModelFileError(
-            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
+            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so the one of "
             f"{name} cannot be used. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
@@ -58,8 +58,8 @@ def _check_deepseek4(header: Header, block: int) -> None:
     ratios = header.integers(header.own("attention.compress_ratios")) or []
     if len(ratios) <= block or ratios[block] != 0:
         raise ModelFileError(
-            f"{one_line(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
-            "which llama.cpp asks for. Convert it again with a current converter."
+            f"{one_line(header.path)} has no compression ratio of 0 for its NextN block, number {block}, as "
+            "llama.cpp requires. Convert it again with a current converter."
         )
     if (header.own_integer("hash_layer_count") or 0) > block:
         header.corrupt("its NextN block would route by hashes")

@@ -98,7 +98,7 @@ EXPERTS_BY_BLOCK = _NEMOTRON
 """Each block may use another number of experts; all other graphs use that of block 0."""
 
 _LONG_GLM = 1 << 20
-"""Context length from which llama.cpp takes a glm-dsa for GLM 5.2, whose layers share indexers."""
+"""Context length from which llama.cpp treats a glm-dsa as GLM 5.2, whose layers share indexers."""
 
 
 def check_trunk(header: Header) -> None:
@@ -240,8 +240,8 @@ _WINDOW = "_swa"
 
 
 def size_of(header: Header, key: str, suffix: str = "") -> int | None:
-    """An integer with llama.cpp's default for what a file leaves out; None where there is none, or one for
-    each block. The key with ``suffix`` takes precedence."""
+    """An integer, or llama.cpp's default for a missing one; None if that has no default, or the file has a
+    value for each block. The key with ``suffix`` takes precedence."""
     if suffix and header.own(key + suffix) in header.metadata:
         return header.own_integer(key + suffix)
     value = header.metadata.get(header.own(key))
@@ -347,7 +347,7 @@ RELATIONS = (
 )
 
 _BY_INTERVAL = (*_DELTA_NETS, "minimax-01")
-"""Hybrids of which every full_attention_interval-th block attends, by default every fourth."""
+"""Hybrids in which one block in full_attention_interval attends, by default one in four."""
 _BY_HEADS = _names(
     """bailingmoe3 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe nemotron_h nemotron_h_moe
     plamo2"""

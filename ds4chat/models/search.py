@@ -95,8 +95,8 @@ def search_folders(
 def ollama_models(environ: Mapping[str, str], home: Path) -> dict[Path, str]:
     """The models in Ollama's stores: path of the file -> the name that Ollama gives it, "llama3:8b".
 
-    Its manifests (``manifests/HOST/USER/NAME/TAG``, JSON) name blobs by their digests. What cannot be read of
-    them is passed over.
+    Its manifests (``manifests/HOST/USER/NAME/TAG``, JSON) name blobs by their digests. Unreadable ones are
+    skipped.
     """
     stores = [user_path(environ["OLLAMA_MODELS"])] if environ.get("OLLAMA_MODELS") else []
     stores += [home / ".ollama/models", OLLAMA_SERVICE]
@@ -134,8 +134,7 @@ def _model_digests(manifest: Path) -> Iterator[str]:
 
 
 def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
-    """Each file's name in a list: files that share a name are told apart by their folders: "a.gguf ·
-    user/repo"."""
+    """Each file's name in a list; files that share a name get their folders too: "a.gguf · user/repo"."""
     counts = Counter(model.label for model in models)
     names: dict[Path, str] = {}
     for name in counts:
@@ -145,10 +144,10 @@ def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
             continue
         places = {path: _places(path) for path in alike}
         for depth in range(1, max(map(len, places.values())) + 1):
-            said = {path: "/".join(reversed(parts[:depth])) for path, parts in places.items()}
-            if len(set(said.values())) == len(alike):
+            labels = {path: "/".join(reversed(parts[:depth])) for path, parts in places.items()}
+            if len(set(labels.values())) == len(alike):
                 break
-        names |= {path: f"{name} · {said[path]}" for path in alike}
+        names |= {path: f"{name} · {labels[path]}" for path in alike}
     return names
 
 

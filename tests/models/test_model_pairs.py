@@ -111,7 +111,7 @@ def test_a_target_that_cannot_roll_back_pairs_but_stays_off(tmp_path: Path) -> N
     assert pair.kind == "nextn-embedded"
     assert pair.off_reason == (
         "qwen3next models keep a recurrent state that llama.cpp cannot roll back: each rejected draft would "
-        "cost a second pass over the target, which is more than drafts bring"
+        "cost a second pass over the target, which costs more than drafts save"
     )
 
 
@@ -155,7 +155,7 @@ def test_two_blocks_where_llama_cpp_runs_one(tmp_path: Path) -> None:
 def test_blocks_that_llama_cpp_has_no_graph_for(architecture: str, tmp_path: Path) -> None:
     target = embedded(tmp_path / "f.gguf", architecture)
     assert reason(lambda: check_pair(target, "embedded")) == (
-        f"llama.cpp cannot run NextN blocks of the architecture {architecture}, so that of {target.path} "
+        f"llama.cpp cannot run NextN blocks of the architecture {architecture}, so the one of {target.path} "
         "cannot be used. Give a draft model with --mtp FILE, or use --lookup."
     )
 
@@ -201,7 +201,7 @@ def test_projection_of_another_width(tmp_path: Path) -> None:
 def test_deepseek4_block_with_a_compression_ratio(ratios: list[int] | None, tmp_path: Path) -> None:
     own = {"attention.compress_ratios": ratios}
     target = embedded(tmp_path / "f.gguf", "deepseek4", own=own)
-    assert "gives its NextN block, number 2, no compression ratio of 0" in reason(
+    assert "has no compression ratio of 0 for its NextN block, number 2" in reason(
         lambda: check_pair(target, "embedded")
     )
 

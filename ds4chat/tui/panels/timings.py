@@ -101,7 +101,7 @@ class TimingsPanel(Panel):
         width = self._view.size.width or 38
         lines = phase_lines(self._last, self._stats)
         if self._stats.ms["other"] == self._stats.ms["total"] > 0:
-            lines.append((("the server tells no phases of a step", "muted"),))
+            lines.append((("the server does not report phases", "muted"),))
         else:
             lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
         lines += speed_lines(self._stats, *self._begin())

@@ -200,7 +200,7 @@ def test_a_pipe_is_refused_before_measuring_and_stays(
     os.mkfifo(pipe)
     assert bench.run(Settings(model="x"), BenchOptions(save=str(pipe))) == 1
     assert capsys.readouterr().err == (
-        f"ds4chat: {pipe} cannot be written: It is no regular file. Name another file with --save FILE.\n"
+        f"ds4chat: {pipe} cannot be written: It is not a regular file. Name another file with --save FILE.\n"
     )
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 

@@ -438,14 +438,10 @@ def _bar(meter: Meter) -> type[Any]:
             """``n`` bytes came."""
             meter.add(n)
 
-        def update_transfer(self, n: int) -> None:
-            """``n`` compressed bytes arrived, which are counted when they are decompressed."""
+        def ignore(self, *_: object, **__: object) -> None:
+            """Nothing is drawn, and compressed bytes count when they are decompressed."""
 
-        def set_postfix_str(self, *_: object, **__: object) -> None:
-            """Nothing is drawn."""
-
-        set_transfer_postfix_str = set_postfix_str
-        close = set_postfix_str
+        close = set_postfix_str = set_transfer_postfix_str = update_transfer = ignore
 
         def __enter__(self) -> Bar:
             return self

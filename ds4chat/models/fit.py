@@ -7,11 +7,7 @@ from typing import NamedTuple, NoReturn
 from ds4chat.models import tokenizer
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header
-from ds4chat.models.summary import trunk_layers
 from ds4chat.text import one_line, shortened
-
-LOW_BITS = 4.0
-"""A head with fewer bits per weight loses most of its acceptance."""
 
 
 class Fit(NamedTuple):
@@ -61,21 +57,3 @@ def check_checkpoint(target: Header, support: Header) -> None:
         if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
             made = f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
             misfit(support, target, made)
-
-
-def low_bit_notes(header: Header) -> tuple[str, ...]:
-    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts do not count:
-    each token uses few of them."""
-    first = f"blk.{trunk_layers(header)}."
-    low = [
-        t
-        for t in header.tensors.values()
-        if t.name.startswith(first) and len(t.dims) == 2 and t.type.bits < LOW_BITS
-    ]
-    if not low:
-        return ()
-    worst = min(low, key=lambda t: t.type.bits)
-    return (
-        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
-        f"({worst.type.bits:.1f} bits a weight); below {LOW_BITS:g} bits most drafts tend to be rejected.",
-    )

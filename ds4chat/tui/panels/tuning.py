@@ -105,16 +105,12 @@ class TuningPanel(Panel):
         """Show a tuning that was changed elsewhere; undo can revert that too."""
         if tuning != self._tuning:
             self._remember()
-            self._tuning = tuning
-            self.memory.note(tuning)
-            self._draw_controls()
+            self._show(tuning)
 
     def begin_with(self, tuning: Tuning) -> None:
         """Show the tuning of the settings; there is nothing before it to undo."""
         self._undo.clear()
-        self._tuning = tuning
-        self.memory.note(tuning)
-        self._draw_controls()
+        self._show(tuning)
 
     def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
         """Offer these presets: tables of option keys by name."""
@@ -215,10 +211,13 @@ class TuningPanel(Panel):
             self._set(tuning)
 
     def _set(self, tuning: Tuning) -> None:
+        self._show(tuning)
+        self.post_message(TuningChanged(tuning))
+
+    def _show(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self.memory.note(tuning)
         self._draw_controls()
-        self.post_message(TuningChanged(tuning))
 
     def _choose_preset(self, by: int) -> None:
         names = list(self._presets)

@@ -41,10 +41,12 @@ def check_vocabulary(target: Header, support: Header) -> None:
 
 
 def check_texts(target: Header, support: Header, start: int) -> None:
-    difference = tokenizer.first_difference(target, support, start)
-    if difference:
-        token, ours, theirs = difference
-        misfit(support, target, f'token {token} of its vocabulary is "{theirs}", the target\'s is "{ours}"')
+    """Check that the tokens from ``start`` on have the same texts, as far as both vocabularies go."""
+    ours, theirs = ((h.array(tokenizer.TOKENS) or [])[start:] for h in (target, support))
+    for token, (a, b) in enumerate(zip(ours, theirs), start):
+        if a != b:
+            a, b = shortened(a, 24), shortened(b, 24)
+            misfit(support, target, f'token {token} of its vocabulary is "{b}", the target\'s is "{a}"')
 
 
 def check_checkpoint(target: Header, support: Header) -> None:

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from ds4chat.files import read_regular, user_path
@@ -102,23 +101,22 @@ def ollama_models(environ: Mapping[str, str], home: Path) -> dict[Path, str]:
     stores += [home / ".ollama/models", OLLAMA_SERVICE]
     found: dict[Path, str] = {}
     for store in stores:
-        for manifest in islice(_manifests(store / "manifests"), MAX_FILES):
-            host, *names, tag = manifest.relative_to(store / "manifests").parts
-            usual = host == "registry.ollama.ai"
-            names = [host, *names] if not usual else names[1:] if names[0] == "library" else names
+        for manifest in _manifests(store / "manifests"):
+            path = manifest.relative_to(store / "manifests").as_posix()
+            name, _, tag = path.removeprefix("registry.ollama.ai/").removeprefix("library/").rpartition("/")
             for digest in _model_digests(manifest):
                 blob = store / "blobs" / f"sha256-{digest}"
                 if blob.is_file():
-                    found.setdefault(blob, f"{'/'.join(names)}:{tag}")
+                    found.setdefault(blob, f"{name}:{tag}")
     return found
 
 
-def _manifests(folder: Path) -> Iterator[Path]:
+def _manifests(folder: Path) -> list[Path]:
     """The files HOST/USER/NAME/TAG below a folder, sorted."""
     try:
-        yield from sorted(path for path in folder.glob("*/*/*/*") if path.is_file())
+        return sorted(path for path in folder.glob("*/*/*/*") if path.is_file())[:MAX_FILES]
     except OSError:
-        return
+        return []
 
 
 def _model_digests(manifest: Path) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by, is_default
+from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by
 from ds4chat.tui.panels.panel import Panel, PanelTitle
 
 UNDO_DEPTH = 50
@@ -249,9 +249,10 @@ class TuningPanel(Panel):
             knob = KNOBS[name]
             share = knob.share(self._tuning, self.memory) if knob.share is not None else None
             field = knob.option.tuning
+            is_default = getattr(self._tuning, field) == getattr(Tuning(), field)
             if field in fixed_by(self._server):
                 control.show("–", "the server's own")
-            elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
+            elif self._server and field not in self._server.chosen and is_default:
                 control.show("–", "the server's default")
             else:
                 control.show(knob.shown(self._tuning), knob.says(self._tuning), share)

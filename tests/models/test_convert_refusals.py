@@ -17,6 +17,7 @@ from kits import gguf as kit
 from kits.refusals import reason
 
 from ds4chat.commands import convert as command
+from ds4chat.commands import main as cli
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
@@ -264,7 +265,7 @@ def test_command(pair: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str
     spaced = out.with_name("a b.gguf")
     assert command.run(main, support, spaced) == 0
     assert capfd.readouterr().out.endswith(f"Use it with: ds4chat -m {main} --mtp '{spaced}'\n")
-    assert command.run(main, support, out) == 1
+    assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 1
     captured = capfd.readouterr()
     assert (
         captured.out == ""
@@ -278,7 +279,7 @@ def test_command_interrupted(
 ) -> None:
     main, support, out = pair
     stopped(monkeypatch, KeyboardInterrupt())
-    assert command.run(main, support, out) == 130
+    assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 130
     assert capfd.readouterr().err == f"\nds4chat: Stopped; {out} was not written.\n"
     assert not out.exists()
 

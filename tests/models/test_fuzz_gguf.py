@@ -9,6 +9,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kits import gguf as kit
 from kits.mutation import WILD, mutate
 from kits.work import calls
 
-from ds4chat.commands.inspect import as_json, inspect_files, render
+from ds4chat.commands.inspect import inspect_files, render
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
@@ -67,7 +68,7 @@ def use(path: Path, target: Path | None, support: Path | str | None) -> bool:
         header = read_header(path)
         describe(header)
         quantisation(header)
-        as_json(inspect_files(path))
+        asdict(inspect_files(path))
         assert all(one_line(line) == line for line in render(inspect_files(path)).split("\n"))
 
     def pair() -> None:

@@ -46,7 +46,7 @@ def rows(app: Host) -> list[str]:
 
 
 def detail(app: Host) -> str:
-    return str(app.sheet.query_one("#model-detail", Static).content)
+    return str(app.sheet.query_one(".model-detail", Static).content)
 
 
 def picker_over(folder: Path, **more) -> ModelPicker:

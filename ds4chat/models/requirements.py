@@ -58,12 +58,12 @@ _RECURRENT = "ssm_out.weight"
 
 _NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 _LATENT = ("ffn_latent_down.weight", "ffn_latent_up.weight")
-_DENSE_OR_EXPERTS = (
+_ANY_BLOCK = (
     Needs(("step35", "hy_v3"), _FFN, without=_ROUTER),
     Needs(("step35",), (*_EXPERTS, *_SHARED_EXPERT), given=(_ROUTER,)),
     Needs(("hy_v3",), (*_MERGED_EXPERTS, *_SHARED_EXPERT), given=(_ROUTER,)),
+    Needs(_NEMOTRON, _LATENT, given=(_ROUTER,), key="moe_latent_size"),
 )
-_ANY_BLOCK = (*_DENSE_OR_EXPERTS, Needs(_NEMOTRON, _LATENT, given=(_ROUTER,), key="moe_latent_size"))
 
 TRUNK = (
     *_ANY_BLOCK,
@@ -467,12 +467,14 @@ def _check_windows(header: Header) -> None:
     if header.architecture not in WINDOWED or pattern is None:
         return
     windows = header.own_each(_PATTERN, _blocks(header), 0)
-    listed = isinstance(pattern, ArrayInfo)
-    if isinstance(pattern, ArrayInfo) and pattern.length < trunk_layers(header):
-        header.corrupt(f"its {_PATTERN} lists {pattern.length} layers, and it has {trunk_layers(header)}")
-    if not any(windows) if listed else windows[0] == 1:
+    unused = pattern == 1
+    if isinstance(pattern, ArrayInfo):
+        unused = not any(windows)
+        if pattern.length < trunk_layers(header):
+            header.corrupt(f"its {_PATTERN} lists {pattern.length} layers, and it has {trunk_layers(header)}")
+    if unused:
         header.corrupt("it has a sliding window, and no layer that sees it")
-    if header.architecture == "dots3note" and all(windows):
+    if header.architecture == "dots3note" and windows and all(windows):
         header.corrupt("none of its layers sees beyond the sliding window")
 
 

@@ -80,6 +80,12 @@ def test_target_without_a_key_that_llama_cpp_needs(key: str, tmp_path: Path) -> 
     )
 
 
+def test_a_target_with_windows_and_without_a_count_of_blocks(tmp_path: Path) -> None:
+    own = {"block_count": None, "attention.sliding_window_pattern": 6}
+    path = kit.whole(tmp_path / "f.gguf", "gemma4", own=own)
+    assert "it lacks the metadata key gemma4.block_count" in reason(lambda: check_target(path))
+
+
 def test_target_without_tokenizer(tmp_path: Path) -> None:
     path = kit.whole(tmp_path / "f.gguf", tokens=None)
     assert reason(lambda: check_target(path)) == (

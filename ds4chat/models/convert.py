@@ -162,8 +162,8 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
         if stem == _RESHAPED and trunk:
             fits = tensor.n_elements == trunk.n_elements
         if not fits:
-            shapes_said = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
-            misfit(source, target, f"its tensor {_PREFIX}{stem} is {shapes_said}")
+            sizes = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
+            misfit(source, target, f"its tensor {_PREFIX}{stem} is {sizes}")
     unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
     if unknown:
         raise ModelFileError(

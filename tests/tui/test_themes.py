@@ -292,7 +292,7 @@ def test_a_pipe_among_the_themes_is_told_and_hinders_no_other(tmp_path: Path) ->
     themes_found, problems = load_themes(tmp_path)
     assert len(themes_found) >= 6
     assert problems == [
-        f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe and no regular file."
+        f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe, not a regular file."
     ]
 
 

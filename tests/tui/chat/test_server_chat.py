@@ -133,7 +133,7 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
     assert "the server says nothing about drafts" in shown
-    assert "the server tells no phases of a step" in shown
+    assert "the server does not report phases" in shown
 
 
 # -- counters and the store

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ds4chat.analysis.rows import Bools, Floats, JudgedRows
-from ds4chat.engine.baseline import PlainTime, Together, plain_steps
+from ds4chat.engine.baseline import PlainTime, PlainTotal, plain_steps
 from ds4chat.engine.stats import PHASES
 
 _DRAFT, _VERIFY, _TOTAL = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
@@ -50,7 +50,7 @@ class StepTimes:
         timed = np.isfinite(ms[:, _TOTAL])
         drafting = timed & (drafted > 0)
         rest = np.maximum(ms[:, _TOTAL] - ms[:, _VERIFY] - ms[:, _DRAFT], 0.0)
-        self.plain = Together.of(plain_times(rows).values() if plain is None else plain)
+        self.plain = PlainTotal.of(plain_times(rows).values() if plain is None else plain)
         self._plain_ms = self._plain(rows, timed)
         self._verify = _medians(drafted[timed] + 1, ms[timed, _VERIFY])
         self._draft = _medians(drafted[drafting], ms[drafting, _DRAFT])

@@ -172,7 +172,7 @@ class _Opening:
             self._max_depth = self._depth_of_copies(model)
         target = self._target(model, speculates=pair is not None or lookup)
         token = model.any_token
-        emit(Loading("measuring", 0.0))
+        emit(Loading("measuring"))
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
@@ -195,7 +195,7 @@ class _Opening:
             drafter.note = "as many as this load keeps copies of the recurrent state for"
         exact, strict_note = False, ""
         if load.strict:
-            emit(Loading("strict self-test", 0.0))
+            emit(Loading("strict self-test"))
             exact, strict_note = strict_batches_are_exact(target, token)
         session = Session(
             Caches(target, drafter, rollback=self._rollback, windowed=self._windowed),
@@ -223,7 +223,7 @@ class _Opening:
 
     def _add_rpc_servers(self) -> None:
         """Add the other machines' devices, after a check of each. Raises RpcError, LlamaError."""
-        self._emit(Loading("asking the RPC servers", 0.0))
+        self._emit(Loading("asking the RPC servers"))
         rpc.check(self._load.rpc)
         add_rpc_servers(self._load.rpc)
         if not all(server.startswith(("127.", "localhost:")) for server in self._load.rpc):

@@ -317,13 +317,12 @@ class _Opening:
         """The costs that were measured with the same files, threads and device before; none without a cache
         folder, and then each load measures them."""
         try:
-            path = paths.made_folder("cache") / "costs.json"
-            model = _file_identity(self._header)
+            folder, model = paths.made_folder("cache") / "costs", _file_identity(self._header)
         except (paths.FolderError, OSError, ModelFileError) as error:
             log.warning("%s", error)
             return costs.Tables()
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        return costs.Tables(path, costs.key(model, source, self._threads, device(self._load.rpc)))
+        return costs.Tables(folder / cost_file(model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
         """Where conversations of this load are kept; None without a cache folder, and where keeping them is
@@ -386,6 +385,11 @@ def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
         f"{depth * copy / 2**20:,.0f} MiB, {depth * copy / available:.0%} of the memory. Load it with a "
         "smaller --mtp-draft to keep fewer."
     )
+
+
+def cost_file(*parts: object) -> str:
+    """The name of the file that keeps the costs of a load. ``parts``: everything that they depend on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32] + ".json"
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:

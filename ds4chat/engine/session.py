@@ -30,7 +30,7 @@ from itertools import pairwise
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import StepCost, Tables
+from ds4chat.engine.auto.costs import Tables
 from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.caches import Caches, common_prefix
@@ -309,7 +309,7 @@ class Session:
         ms = _phases((t0, t1, t2, t3, t4), rows.late_s, between_ms, drafted=depth > 0)
         if auto:
             self._auto_ran = True
-            auto.observe(StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.total, len(emitted)))
+            auto.observe(len(used), len(judged), accepted, ms.draft, ms.total, len(emitted))
         wrong = failed or not rolled_back
         baseline = self._plain.add(0 if wrong else len(used) + 1, len(emitted), ms.total, ms.total - ms.draft)
         reply.step_ended = time.perf_counter()

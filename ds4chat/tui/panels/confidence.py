@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
@@ -18,9 +19,11 @@ from textual.widget import Widget
 
 from ds4chat.engine.events import UNKNOWN_ID, Judged, Step
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.kit.cells import CellView
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
+from ds4chat.tui.kit.role_styles import RoleStyles
+from ds4chat.tui.kit.scrolling import GrowingView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels.panel import Panel
 
@@ -94,10 +97,9 @@ def row_spans(row: JudgedRow, fit: Columns) -> Line:
     )
 
 
-class ConfidenceLog(CellView, can_focus=True):
+class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
     """The rows. It follows the newest until the user scrolls away, and again after End."""
 
-    STYLES = "confidence"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "confidence--muted",
         "confidence--accept",
@@ -130,7 +132,7 @@ class ConfidenceLog(CellView, can_focus=True):
         i``."""
         self._cursor: int | None = None
         self._following = True
-        self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
+        self._styles = RoleStyles(self, "confidence")
 
     @property
     def rows(self) -> Sequence[JudgedRow]:
@@ -187,7 +189,6 @@ class ConfidenceLog(CellView, can_focus=True):
             self._set_following(True)
 
     def on_resize(self) -> None:
-        self._strips.clear()
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
         if self._following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
@@ -260,7 +261,6 @@ class ConfidenceLog(CellView, can_focus=True):
             self.refresh(Region(0, first - top, self.size.width, end - first))
 
     def notify_style_update(self) -> None:
-        self._strips.clear()
         self._styles.clear()
         super().notify_style_update()
 
@@ -272,13 +272,15 @@ class ConfidenceLog(CellView, can_focus=True):
         width = self.scrollable_content_region.width
         if not 0 <= index < len(self._rows):
             return Strip.blank(width, self._styles[""])
-        key = (number, width, number == self._cursor)
-        strip = self._strips.get(key)
-        if strip is None:
-            spans = row_spans(self._rows[index], columns(width))
-            strip = self.cell_strip(spans, width, at_cursor=number == self._cursor)
-            self._strips[key] = strip
-        return strip
+        over = self._cursor_style() if number == self._cursor else Style.null()
+        spans = row_spans(self._rows[index], columns(width))
+        strip = Strip([Segment(text, self._styles[role] + over) for text, role in spans])
+        return strip.adjust_cell_length(width, self._styles[""] + over)
+
+    def _cursor_style(self) -> Style:
+        """Replaces each cell's ground and keeps its colour."""
+        style = self._styles["cursor"]
+        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
 
 
 class ConfidencePanel(Panel):

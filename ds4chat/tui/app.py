@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import gc
 import os
 import signal
 import sys
@@ -41,6 +40,7 @@ from ds4chat.tui.controller import Chat, Engine, last_request
 from ds4chat.tui.conversation import Recorder
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
+from ds4chat.tui.kit.garbage import spare_replies
 from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
@@ -337,10 +337,8 @@ class ChatApp(App[int]):
                 self._from_sources = replace(self._from_sources, **changed)
 
     def on_ready(self) -> None:
-        """What exists now stays until the end: going through it each time again would hold up a key, and the
-        engine's threads, by some 60 ms."""
         if self._owns_process:
-            gc.freeze()
+            spare_replies()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: apply what may change while the chat runs."""

@@ -275,9 +275,7 @@ class RowTable(CellView, can_focus=True):
         if old == place:
             return
         for changed in (old, place):
-            y = changed - self.scroll_offset.y
-            if 0 <= y < self._height:
-                self.refresh(Region(0, y, self.size.width, 1))
+            self.refresh_rows(changed, changed + 1)
         self._into_sight()
         self.post_message(self.Moved())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rich.segment import Segment
 from rich.style import Style
@@ -39,7 +40,7 @@ class DrawnLines(Widget):
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             strip = self._with_selection(strip, *span)
-        return strip.apply_offsets(0, y)
+        return _placed(strip, y)
 
     def _with_selection(self, strip: Strip, start: int, end: int) -> Strip:
         shown = len(strip.text.rstrip())
@@ -70,6 +71,22 @@ class DrawnLines(Widget):
         """The end of a drag that selected text is no click."""
         if not isinstance(event, events.Click) or self.text_selection is None:
             super()._forward_event(event)
+
+
+def _placed(strip: Strip, y: int) -> Strip:
+    """The line with its place in the text, from which Textual knows what the mouse selects. Its own
+    ``apply_offsets`` makes every style anew, and with it the codes for the terminal."""
+    segments, x = [], 0
+    for text, style, _ in strip:
+        segments.append(Segment(text, _style_at(style, x, y)))
+        x += len(text)
+    return Strip(segments, strip.cell_length)
+
+
+@lru_cache(4096)
+def _style_at(style: Style | None, x: int, y: int) -> Style:
+    place = Style.from_meta({"offset": (x, y)})
+    return style + place if style else place
 
 
 def overlay(

@@ -161,12 +161,12 @@ class ConfidenceLog(CellView, can_focus=True):
         self.grow_to(Size(width, len(self._rows)))
         if self._following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-            self.refresh()
         elif lost:
             self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
+        if lost:
             self.refresh()
         else:
-            self._refresh_rows(before, before + len(rows))
+            self.refresh_rows(before, before + len(rows))
 
     def clear(self) -> None:
         """Forget every row."""
@@ -245,19 +245,12 @@ class ConfidenceLog(CellView, can_focus=True):
         old, self._cursor = self._cursor, number
         for changed in (old, number):
             if changed is not None:
-                self._refresh_rows(changed - self._dropped, changed - self._dropped + 1)
+                self.refresh_rows(changed - self._dropped, changed - self._dropped + 1)
         index = number - self._dropped
         self._set_following(False)
         self.scroll_to_region(Region(0, index, 1, 1), animate=False, immediate=True, force=True, x_axis=False)
 
     # -- drawing
-
-    def _refresh_rows(self, first: int, end: int) -> None:
-        top = self.scroll_offset.y
-        height = self.scrollable_content_region.height
-        first, end = max(first, top), min(end, top + height)
-        if first < end:
-            self.refresh(Region(0, first - top, self.size.width, end - first))
 
     def notify_style_update(self) -> None:
         self._strips.clear()

@@ -20,6 +20,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.glossary import explain
 from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
+from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import CommandRequested
 
@@ -43,6 +44,7 @@ class PanelTitle(DrawnLines, can_focus=True):
         self._text = text
         self._headline = ""
         self._open = True
+        self._styles = RoleStyles(self, "panel-title")
 
     @property
     def headline(self) -> str:
@@ -74,15 +76,13 @@ class PanelTitle(DrawnLines, can_focus=True):
         room = width - cell_len(left) - 1
         right = self._headline if cell_len(self._headline) <= room else ""
         gap = " " * max(0, width - cell_len(left) - cell_len(right))
-        style = self.rich_style
-        strip = Strip(
-            [
-                Segment(left, style),
-                Segment(gap, style),
-                Segment(right, self.get_component_rich_style("panel-title--headline")),
-            ]
-        )
+        style = self._styles[""]
+        strip = Strip([Segment(left + gap, style), Segment(right, self._styles["headline"])])
         return strip.adjust_cell_length(width, style)
+
+    def notify_style_update(self) -> None:
+        self._styles.clear()
+        super().notify_style_update()
 
 
 class Panel(Vertical):

@@ -244,11 +244,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
             self.render_in_sight()
-        y = self.scroll_offset.y
-        top = max(0, self._stack.top(first) + row - y)
-        bottom = min(self.size.height, max(before, self._stack.height) - y)
-        if top < bottom:
-            self.refresh(Region(0, top, self.size.width, bottom - top))
+        self.refresh_rows(self._stack.top(first) + row, max(before, self._stack.height))
 
     def _forget(self, block: Block, first: int) -> None:
         """Drop cached rows of a block from ``first`` on."""

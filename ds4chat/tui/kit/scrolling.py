@@ -56,9 +56,11 @@ class EdgeScrollBar(ScrollBar):
     def _render_content(self) -> None:
         """Render one strip for all rows that look the same, where Textual renders one for each."""
         bar: Any = self.render()
-        strips: dict[int, Strip] = {}
-        rows = [strips.setdefault(id(cell), Strip([cell])) for cell in self._bar(bar.style)]
-        self._render_cache = _RenderCache(self.size, rows)
+        cells = self._bar(bar.style)
+        different = {id(cell): cell for cell in cells}
+        style = self.rich_style
+        strips = {key: Strip([cell]).apply_style(style) for key, cell in different.items()}
+        self._render_cache = _RenderCache(self.size, [strips[id(cell)] for cell in cells])
         self._dirty_regions.clear()
 
 

@@ -77,8 +77,8 @@ class PanelTitle(DrawnLines, can_focus=True):
         right = self._headline if cell_len(self._headline) <= room else ""
         gap = " " * max(0, width - cell_len(left) - cell_len(right))
         style = self._styles[""]
-        strip = Strip([Segment(left + gap, style), Segment(right, self._styles["headline"])])
-        return strip.adjust_cell_length(width, style)
+        segments = [Segment(left, style), Segment(gap, style), Segment(right, self._styles["headline"])]
+        return Strip(segments).adjust_cell_length(width, style)
 
     def notify_style_update(self) -> None:
         self._styles.clear()

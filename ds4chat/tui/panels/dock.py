@@ -191,6 +191,7 @@ class PanelDock(VerticalScroll):
             self._timer.stop()
             self._timer = None
         self._drawn_at = monotonic()
+        self.acceptance.depth = self.tuning.tuning.depth
         for panel in self._by_name.values():
             panel.draw()
 

@@ -23,12 +23,12 @@ ANSWER_SECONDS = 10.0
 """How long one operation may take: about as long as a disk needs to spin up."""
 _BUFFER = 1 << 18
 
-_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-    (stat.S_ISFIFO, "It is a named pipe"),
-    (stat.S_ISSOCK, "It is a socket"),
-    (stat.S_ISCHR, "It is a device"),
-    (stat.S_ISBLK, "It is a device"),
-)
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class NotRegularError(OSError):
@@ -93,11 +93,8 @@ def read_regular(path: str | os.PathLike[str], most: int, *, seconds: float = AN
     file of more than ``most`` bytes."""
 
     def read() -> bytes:
-        with open(_opened(path), "rb", buffering=0) as file:
-            data = bytearray()
-            while len(data) <= most and (chunk := file.read(most + 1 - len(data))):
-                data += chunk
-            return bytes(data)
+        with open(_opened(path), "rb") as file:
+            return file.read(most + 1)
 
     data = within(seconds, read)
     if len(data) > most:
@@ -107,8 +104,11 @@ def read_regular(path: str | os.PathLike[str], most: int, *, seconds: float = AN
 
 
 def is_regular(path: str | os.PathLike[str], *, seconds: float = ANSWER_SECONDS) -> bool:
-    """A regular file is there. Raises TimeoutError."""
-    return within(seconds, lambda: os.path.isfile(path))
+    """Whether a regular file is there; True as well if its disk does not answer, which opening it reports."""
+    try:
+        return within(seconds, lambda: os.path.isfile(path))
+    except TimeoutError:
+        return True
 
 
 def _opened(path: str | os.PathLike[str]) -> int:
@@ -132,24 +132,16 @@ def _refuse_special(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        what = next((name for is_kind, name in _KINDS if is_kind(mode)), "It is something else")
-        raise NotRegularError(errno.EINVAL, f"{what} and no regular file", os.fspath(path))
+        what = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise NotRegularError(errno.EINVAL, f"It is {what} and no regular file", os.fspath(path))
 
 
 def open_to_append(path: str | os.PathLike[str]) -> int:
     """A descriptor to append to ``path``, which is created, readable by its owner only, if it is missing.
     Raises OSError, also for a named pipe: writes to it would block until somebody reads."""
-    if stat.S_ISFIFO(_mode(path)):
+    if Path(path).is_fifo():
         raise NotRegularError(errno.EINVAL, "It is a named pipe", os.fspath(path))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOCTTY", 0), 0o600)
-
-
-def _mode(path: str | os.PathLike[str]) -> int:
-    """The mode of the file at ``path``; 0 if there is none."""
-    try:
-        return os.stat(path).st_mode
-    except (OSError, ValueError):
-        return 0
 
 
 class _Answering(io.RawIOBase):

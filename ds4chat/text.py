@@ -105,7 +105,7 @@ def _symbol(match: re.Match[str]) -> str:
 _MOVING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def still(text: str) -> str:
+def unmoving(text: str) -> str:
     """A row's ``text`` without the zero-width characters that move the cursor or change the direction of
     writing, and with U+FFFD for lone surrogates. The same object where there are none."""
     if text.isascii() and text.isprintable():
@@ -137,15 +137,7 @@ def json_text(value: object, *, ascii_only: bool = False, indent: int | None = N
 
 def json_printable(document: str) -> str:
     """The same JSON with special characters as ``\\u`` escapes. They occur only inside strings."""
-    return _SPECIAL.sub(lambda match: _utf16(match.group()), document)
-
-
-def _utf16(char: str) -> str:
-    code = ord(char)
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    code -= 0x10000
-    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+    return _SPECIAL.sub(lambda match: json.dumps(match.group()).strip('"'), document)
 
 
 # ------------------------------------------------------------------------------------ streams
@@ -208,8 +200,8 @@ _NO_ESCAPES = ("dumb", "unknown")
 """Values of TERM for a terminal without cursor movement."""
 
 
-def takes_escapes(stream: TextIO) -> bool:
-    """The stream is a terminal that knows escape sequences: the cursor can be moved and text be bold."""
+def supports_escapes(stream: TextIO) -> bool:
+    """The stream is a terminal with cursor movement and text styles."""
     try:
         return stream.isatty() and os.environ.get("TERM", "").lower() not in _NO_ESCAPES
     except (AttributeError, ValueError):  # not a stream, or closed

@@ -22,8 +22,8 @@ from ds4chat.text import (
     printable_streams,
     redraw_line,
     shortened,
-    still,
     unguarded,
+    unmoving,
     without_controls,
 )
 
@@ -115,14 +115,14 @@ def test_a_value_in_a_sentence_is_short_and_on_one_line() -> None:
 
 @given(st.text())
 def test_a_still_row_keeps_its_width(raw: str) -> None:
-    row = still(raw)
+    row = unmoving(raw)
     assert not {unicodedata.category(char) for char in row} & {"Cc", "Cs", "Zl", "Zp"}
     assert cell_len(row) == cell_len(raw)
 
 
 def test_a_row_without_such_characters_is_the_same_object() -> None:
     row = "é 👩\u200d🔬"
-    assert still(row) is row
+    assert unmoving(row) is row
 
 
 def test_surrogates_become_replacement_characters_of_the_same_length() -> None:

@@ -25,6 +25,8 @@ from typing import Any
 
 from llama_cpp_yardsticks import CONTEXT, LOOKUP, Answer, CompareError, Setup, yardstick
 
+from ds4chat.errors import UserFacingError
+
 CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -100,14 +102,11 @@ class Ours:
 
     def __init__(self, model: str, support: str, threads: int) -> None:
         from ds4chat.engine.events import Load
-        from ds4chat.engine.opening import LoadError, open_session
+        from ds4chat.engine.opening import open_session
 
         lookup = support == LOOKUP
         load = Load(model, "" if lookup else support, lookup=lookup, ctx=CONTEXT, threads=threads)
-        try:
-            self._session, loaded = open_session(load, lambda event: None, forgiving=False)
-        except LoadError as error:
-            raise CompareError(str(error)) from None
+        self._session, loaded = open_session(load, lambda event: None, forgiving=False)
         if loaded.drafter is None:
             self.close()
             raise CompareError(f"ds4chat does not speculate with this: {loaded.off_reason}")
@@ -261,13 +260,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     try:
         from ds4chat.models.demo import demo_model, demo_support
-        from ds4chat.models.errors import ModelFileError
 
-        try:
-            model = str(demo_model()) if args.model == "demo" else args.model
-            support = str(demo_support()) if args.support == "demo" else args.support
-        except ModelFileError as error:
-            raise CompareError(str(error)) from None
+        model = str(demo_model()) if args.model == "demo" else args.model
+        support = str(demo_support()) if args.support == "demo" else args.support
         prompts = read_prompts(args.prompts, args.count, chatml=args.chatml)
         with contextlib.closing(Ours(model, support, args.threads)) as ours:
             rows = compare(args, prompts, ours)
@@ -282,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.json:
             report = {**asdict(setup), "tokens": args.tokens, "rows": [row.as_json() for row in rows]}
             Path(args.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
-    except (CompareError, OSError) as error:
+    except (UserFacingError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -35,9 +35,10 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.drafters import eagle3, hidden
 from ds4chat.engine.events import Ended, Event, Generate, Load, Message, Step, Tuning
 from ds4chat.engine.llama import LlamaError
-from ds4chat.engine.opening import LoadError, open_session
+from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
+from ds4chat.errors import UserFacingError
 from ds4chat.models.demo import demo_model, demo_support
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7}
@@ -104,7 +105,7 @@ def opened(model: str, support: str, threads: int, window: int | None = None) ->
         hidden.FLUSH = eagle3.FLUSH = min(window, hidden.FLUSH)
     session, _ = open_session(load, lambda event: None, forgiving=False)
     if window == 0:
-        drafter, observe = session.drafter, session.drafter.observe
+        drafter, observe = session.caches.drafter, session.caches.drafter.observe
 
         def reading(tokens: Sequence[int], pos: int, keep: int) -> None:
             observe(tokens, pos, keep)
@@ -306,7 +307,7 @@ def _with_rests(
                     stats.fold(event)
                 tuning = drafting if ids // REST % 2 else resting
                 if tuning is drafting is not control.tuning and forgets:
-                    session.drafter._context.clear()  # as after a rest longer than the window
+                    session.caches.drafter._context.clear()  # as after a rest longer than the window
                 control.tuning = tuning
 
         session.generate(Generate(1, tuple(said), tuning=resting, max_tokens=args.tokens), control, take)
@@ -452,7 +453,7 @@ def main() -> int:
             print_what_if(args)
         else:
             print_speed(args)
-    except (LoadError, LlamaError, OSError) as error:
+    except (UserFacingError, OSError) as error:
         print(f"evaluate_support: {error}", file=sys.stderr)
         return 1
     return 0

@@ -11,14 +11,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
-from ds4chat.commands.bench.running import BenchError
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
+from ds4chat.errors import UserFacingError
 
 CONTEXT = 2048
 LOOKUP = "lookup"
@@ -62,8 +62,8 @@ sys.stdin.read()
 """Serves until its standard input closes."""
 
 
-class CompareError(Exception):
-    """Nothing can be compared; the text is a sentence for the user."""
+class CompareError(UserFacingError):
+    """Nothing can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,33 +190,21 @@ class Simple:
 
 
 class Server:
-    """A llama-server on this machine. Raises CompareError where none answers with a model."""
+    """A llama-server on this machine. Raises UserFacingError if none answers with a model."""
 
     def __init__(self, url: str) -> None:
-        try:
-            host = urlsplit(url).hostname
-        except ValueError:
-            host = None  # LlamaServer says so
-        if host and host not in LOOPBACK:
-            raise CompareError(f'"{url}" is not on this machine: speeds compare only there.')
-        try:
-            self._server = LlamaServer(url)
-        except BenchError as error:
-            raise CompareError(str(error)) from None
+        with suppress(ValueError):  # LlamaServer explains a malformed one
+            if (urlsplit(url).hostname or "localhost") not in LOOPBACK:
+                raise CompareError(f'"{url}" is not on this machine: speeds compare only there.')
+        self._server = LlamaServer(url)
         self.name = self._server.name
 
     def check(self, setup: Setup) -> None:
-        """Raise CompareError where it is busy or runs another target."""
-        try:
-            self._server.check(Path(setup.model).name, setup.vocabulary, setup.size_bytes)
-        except BenchError as error:
-            raise CompareError(str(error)) from None
+        """Raise UserFacingError if it is busy or runs another target."""
+        self._server.check(Path(setup.model).name, setup.vocabulary, setup.size_bytes)
 
     def answer(self, prompt: str, ids: Sequence[int], depth: int, tokens: int) -> Answer:
-        try:
-            reply = self._server.answer(ids, tokens)
-        except BenchError as error:
-            raise CompareError(str(error)) from None
+        reply = self._server.answer(ids, tokens)
         assert reply is not None  # nobody stopped it
         return answer_of(reply)
 
@@ -255,7 +243,7 @@ def _ready(process: subprocess.Popen[bytes], url: str, name: str, log: IO[bytes]
     while True:
         try:
             return Server(url)
-        except CompareError:
+        except UserFacingError:
             if process.poll() is not None or time.monotonic() > until:
                 log.seek(0)
                 last = log.read().decode("utf-8", "replace").strip().splitlines()[-1:]

@@ -23,8 +23,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import Process, Queue
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Generate, Load, ServerAddress, Step, Tuning, encode
+from ds4chat.engine.events import Ended, Event, Generate, Load, ServerAddress, Step, Tuning
 from ds4chat.engine.sessions import open_session
+from ds4chat.engine.wire import encode
 
 EVERY, DRAFTED = 3, 3
 """Of the made-up stream: tokens and drafts of a step, whose drafts but one are accepted."""

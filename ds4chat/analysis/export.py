@@ -9,88 +9,72 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ds4chat.analysis.rows import Ints, JudgedRows
 from ds4chat.engine.stats import OUTCOMES, PHASES
 
-COLUMNS = (
-    "reply",
-    "step",
-    "position",
-    "token",
-    "thinking",
-    "draft",
-    "draft_text",
-    "target",
-    "target_text",
-    "accepted",
-    "by",
-    "ratio",
-    "gap",
-    "draft_gap",
-    "draft_prob",
-    "p_draft",
-    "p_target",
-    "entropy",
-    "outcome",
-    "drafted",
-    "judged",
-    "committed",
-    "emitted",
-    "accepted_end",
-    "depth",
-    "margin",
-    "gate",
-    *(f"{phase}_ms" for phase in PHASES),
-)
+_ATTRIBUTES = {
+    "reply": "step_reply",
+    "step": "step_index",
+    "position": "position",
+    "token": "token",
+    "thinking": "thinking",
+    "draft": "draft",
+    "draft_text": "draft_text",
+    "target": "target",
+    "target_text": "target_text",
+    "accepted": "accepted",
+    "by": "by",
+    "ratio": "ratio",
+    "gap": "gap",
+    "draft_gap": "draft_gap",
+    "draft_prob": "draft_prob",
+    "p_draft": "p_draft",
+    "p_target": "p_target",
+    "entropy": "entropy",
+    "outcome": "step_outcome",
+    "drafted": "step_drafted",
+    "judged": "step_judged",
+    "committed": "step_accepted",
+    "emitted": "step_emitted",
+    "accepted_end": "step_accepted_end",
+    "depth": "step_depth",
+    "margin": "step_margin",
+    "gate": "step_gate",
+}
+"""Column of the export: attribute of JudgedRows."""
+COLUMNS = (*_ATTRIBUTES, *(f"{phase}_ms" for phase in PHASES))
+_CHUNK = 1024
+"""Rows whose values are Python objects at the same time."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def records(rows: JudgedRows, indices: Ints | None = None) -> Iterator[dict[str, Any]]:
     """One dict per row, with keys in the order of COLUMNS; all rows, or those at ``indices`` in that order.
 
-    Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. What has no
-    value is None, as in JSON.
+    Ratios and probabilities are 0..1, gaps and the gate logits, names in ``_ms`` milliseconds. A value that
+    is not known is None.
     """
-    for row in np.arange(len(rows)) if indices is None else indices:
-        step = rows.step[row]
-        values: dict[str, Any] = {
-            "reply": int(rows.step_reply[step]),
-            "step": int(rows.step_index[step]),
-            "position": int(rows.position[row]),
-            "token": int(rows.token[row]) if rows.token[row] >= 0 else None,
-            "thinking": bool(rows.thinking[row]),
-            "draft": int(rows.draft[row]),
-            "draft_text": rows.draft_text[row],
-            "target": int(rows.target[row]),
-            "target_text": rows.target_text[row],
-            "accepted": bool(rows.accepted[row]),
-            "by": rows.by[row],
-            "ratio": _number(rows.ratio[row]),
-            "gap": _number(rows.gap[row]),
-            "draft_gap": _number(rows.draft_gap[row]),
-            "draft_prob": _number(rows.draft_prob[row]),
-            "p_draft": _number(rows.p_draft[row]),
-            "p_target": _number(rows.p_target[row]),
-            "entropy": _number(rows.entropy[row]),
-            "outcome": OUTCOMES[rows.step_outcome[step]],
-            "drafted": int(rows.step_drafted[step]),
-            "judged": int(rows.step_judged[step]),
-            "committed": int(rows.step_accepted[step]),
-            "emitted": int(rows.step_emitted[step]),
-            "accepted_end": bool(rows.step_accepted[step] > rows.step_emitted[step]),
-            "depth": int(rows.step_depth[step]),
-            "margin": _number(rows.step_margin[step]),
-            "gate": _number(rows.step_gate[step]),
+    indices = np.arange(len(rows)) if indices is None else indices
+    for start in range(0, len(indices), _CHUNK):
+        chunk = indices[start : start + _CHUNK]
+        steps = rows.step[chunk]
+        columns = {
+            name: _values(getattr(rows, of), steps if of.startswith("step_") else chunk)
+            for name, of in _ATTRIBUTES.items()
         }
-        for column, phase in enumerate(PHASES):
-            values[f"{phase}_ms"] = _number(rows.step_ms[step, column])
-        yield values
+        columns["token"] = [token if token >= 0 else None for token in columns["token"]]
+        columns["outcome"] = [OUTCOMES[code] for code in columns["outcome"]]
+        for phase, ms in zip(PHASES, rows.step_ms.T):
+            columns[f"{phase}_ms"] = _values(ms, steps)
+        for values in zip(*columns.values()):
+            yield dict(zip(COLUMNS, values))
 
 
 def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write one JSON object per line for all rows, or those at ``indices``; returns how many. ASCII, so that
-    lone surrogates in texts survive. Raises OSError."""
+    """Write one JSON object per line for all rows, or those at ``indices``; returns their number. ASCII, so
+    that lone surrogates in texts survive. Raises OSError."""
     count = 0
     for values in records(rows, indices):
         file.write(json.dumps(values, allow_nan=False) + "\n")
@@ -99,8 +83,8 @@ def write_jsonl(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> 
 
 
 def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> int:
-    """Write a header and one line per row, for all rows or those at ``indices``; returns how many rows. Open
-    ``file`` with newline="". Raises OSError.
+    """Write a header and one line per row, for all rows or those at ``indices``; returns the number of rows.
+    Open ``file`` with newline="". Raises OSError.
 
     Texts are model output: one that a spreadsheet would interpret as a formula gets a leading apostrophe, as
     OWASP recommends. JSON Lines has the texts unchanged.
@@ -119,6 +103,8 @@ def write_csv(rows: JudgedRows, file: TextIO, indices: Ints | None = None) -> in
     return count
 
 
-def _number(value: float) -> float | None:
-    """A plain float, or None for NaN and infinity, which JSON lacks."""
-    return float(value) if math.isfinite(value) else None
+def _values(column: NDArray[Any] | tuple[str, ...], indices: Ints) -> list[Any]:
+    """The values at ``indices`` as Python objects, None for NaN and infinity, which JSON lacks."""
+    if isinstance(column, tuple):
+        return [column[i] for i in indices]
+    return [value if math.isfinite(value) else None for value in column[indices].tolist()]

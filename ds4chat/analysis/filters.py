@@ -1,21 +1,18 @@
-"""Filtering and sorting of judged rows. Results are index arrays: the rows themselves are never copied."""
+"""Filtering of judged rows. Results are index arrays: the rows themselves are never copied."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, JudgedRows
 from ds4chat.engine.events import Outcome
 
-SortKey = Literal["order", "position", "ratio", "gap", "draft_gap", "draft_prob", "accepted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What to show. Every condition that is set must hold; a range includes its ends."""
+    """Conditions on a row. All that are set must hold; a range includes its ends."""
 
     accepted: bool | None = None
     lossy: bool | None = None
@@ -25,9 +22,9 @@ class Filter:
     positions: frozenset[int] = frozenset()
     """Empty is any."""
     ratio: tuple[float, float] | None = None
-    """Low and high, within 0..1; so is draft_prob."""
+    """Low and high, within 0..1."""
     gap: tuple[float, float] | None = None
-    """Low and high in logits; so is draft_gap."""
+    """Low and high, in logits."""
     draft_gap: tuple[float, float] | None = None
     draft_prob: tuple[float, float] | None = None
     text: str = ""
@@ -35,12 +32,15 @@ class Filter:
 
 
 class Texts:
-    """Text search over rows. Each distinct token text is examined once, however often it occurs."""
+    """The token texts of rows, to search and to sort by. Each distinct text is examined once, however often
+    it occurs."""
 
     def __init__(self, rows: JudgedRows) -> None:
         numbers: dict[str, int] = {}
-        self._draft = np.array([numbers.setdefault(t, len(numbers)) for t in rows.draft_text], np.int64)
-        self._target = np.array([numbers.setdefault(t, len(numbers)) for t in rows.target_text], np.int64)
+        self._codes = {
+            name: np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+            for name, texts in (("draft", rows.draft_text), ("target", rows.target_text))
+        }
         self._distinct = list(numbers)
 
     def containing(self, text: str) -> Bools:
@@ -51,14 +51,21 @@ class Texts:
         else:
             found = [text in distinct for distinct in self._distinct]
         hits = np.array(found, np.bool_)
-        if not len(hits):
-            return np.zeros(len(self._draft), np.bool_)
-        return hits[self._draft] | hits[self._target]
+        return hits[self._codes["draft"]] | hits[self._codes["target"]]
+
+    def ranks(self, column: str) -> Ints:
+        """For each row, the place of its ``"draft"`` or ``"target"`` text in alphabetical order, blanks at
+        the ends aside: shape (rows,)."""
+        texts = self._distinct
+        order = sorted(range(len(texts)), key=lambda i: (texts[i].strip().casefold(), texts[i]))
+        ranks = np.empty(len(texts), np.int64)
+        ranks[order] = np.arange(len(texts))
+        return ranks[self._codes[column]]
 
 
-def select(rows: JudgedRows, wanted: Filter, texts: Texts | None = None) -> Ints:
-    """Indices of the rows that pass, in their order. ``texts``: the rows' search index, to reuse it between
-    calls; built here if None. A row without a value is in no range of that column."""
+def select(rows: JudgedRows, wanted: Filter, texts: Texts) -> Ints:
+    """Indices of the rows that pass, in their order. ``texts``: those of the rows. A row without a value is
+    in no range of that column."""
     mask = np.ones(len(rows), np.bool_)
     if wanted.accepted is not None:
         mask &= rows.accepted == wanted.accepted
@@ -75,13 +82,5 @@ def select(rows: JudgedRows, wanted: Filter, texts: Texts | None = None) -> Ints
             values: Floats = getattr(rows, name)
             mask &= (values >= bounds[0]) & (values <= bounds[1])
     if wanted.text:
-        mask &= (texts or Texts(rows)).containing(wanted.text)
-    return np.flatnonzero(mask).astype(np.int64)
-
-
-def order(rows: JudgedRows, indices: Ints, key: SortKey, descending: bool = False) -> Ints:
-    """``indices`` of rows, by a column. Equal rows keep their order; rows without a value come last."""
-    if key == "order":
-        return np.sort(indices)[::-1] if descending else np.sort(indices)
-    values = np.asarray(getattr(rows, key)[indices], np.float64)
-    return indices[np.argsort(-values if descending else values, kind="stable")]
+        mask &= texts.containing(wanted.text)
+    return np.flatnonzero(mask)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +82,15 @@ class JudgedRows:
         return len(self.step_reply)
 
     @property
+    def step_accepted_end(self) -> Bools:
+        """For each step, whether its last accepted draft was the end token, which is not emitted: shape
+        (steps,)."""
+        return self.step_accepted > self.step_emitted
+
+    @property
     def match(self) -> Bools:
         """For each row, whether its draft is the target's own choice: shape (rows,)."""
         return np.equal(self.draft, self.target)
-
-    @property
-    def margin(self) -> Floats:
-        """For each row, the margin in force, a probability ratio: shape (rows,)."""
-        return self.step_margin[self.step]
 
     @property
     def gate(self) -> Floats:
@@ -101,17 +101,6 @@ class JudgedRows:
     def outcome(self) -> Ints:
         """For each row, its step's outcome as an index into engine.stats.OUTCOMES: shape (rows,)."""
         return self.step_outcome[self.step]
-
-    def at(self, indices: Ints) -> JudgedRows:
-        """The same steps with only these rows, in this order. What reads whole steps (step_first, what-if)
-        needs all rows; this is for histograms and export of a filtered view."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, column in columns.items():
-            if isinstance(column, tuple):
-                columns[name] = tuple(column[i] for i in indices)
-            elif not name.startswith("step_"):
-                columns[name] = column[indices]
-        return JudgedRows(**columns)
 
 
 def rows_from_steps(steps: Iterable[Step]) -> JudgedRows:

@@ -27,7 +27,6 @@ def plain_times(rows: JudgedRows) -> dict[int, PlainTime]:
     ):
         plain = found.setdefault(reply, PlainTime())
         plain.add(
-            index=int(plain.tokens > 0),
             rows=drafted + 1,
             tokens=plain_steps(emitted, judged),
             total_ms=ms[_TOTAL],

@@ -37,8 +37,6 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser without abbreviations that raises UsageError with a sentence for every error."""
 
     def __init__(self, **more: Any) -> None:
-        self.spellings: dict[str, argparse.Action] = {}
-        """Every option string with its action."""
         # Ask for the width once: argparse asks again for each formatter.
         width = min(shutil.get_terminal_size().columns, 100)
         super().__init__(
@@ -50,13 +48,12 @@ class Parser(argparse.ArgumentParser):
             **more,
         )
         self.about = self.add_argument_group("About")
-        self.put(self.about, "-h", "--help", action="help", help="Show this help and exit.")
+        self.about.add_argument("-h", "--help", action="help", help="Show this help and exit.")
 
-    def put(self, group: Any, *names: str, **more: Any) -> None:
-        """Add an argument to ``group`` and remember its spellings."""
-        action = group.add_argument(*names, **more)
-        for name in action.option_strings:
-            self.spellings[name] = action
+    @property
+    def spellings(self) -> dict[str, argparse.Action]:
+        """Every option string with its action."""
+        return self._option_string_actions
 
     def read(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The options that were given, and the remaining words. Raises UsageError."""
@@ -120,12 +117,11 @@ class Parser(argparse.ArgumentParser):
         words = iter(given)
         for word in words:
             action = self.spellings.get(word)
-            following = next(words, None) if action is not None and action.metavar == "TEXT" else None
-            if following is None:
+            following = next(words, None) if action and action.metavar == "TEXT" else None
+            if action is None or following is None:
                 bound.append(word)
             elif following.startswith("-") and following.split("=", 1)[0] not in self.spellings:
-                long = next(name for name in reversed(self.spellings) if self.spellings[name] is action)
-                bound.append(f"{long}={following}")
+                bound.append(f"{action.option_strings[-1]}={following}")
             else:
                 bound += [word, following]
         return bound
@@ -161,21 +157,24 @@ class _Setting(argparse.Action):
             raise UsageError(str(error).replace(f"--{self.option.key} ", f"{name} ", 1)) from None
 
 
-def add_prompt(parser: Parser, group: Any) -> None:
+def add_prompt(group: Any) -> None:
     """Add the options for a prompt and its answer."""
-    parser.put(group, "-p", "--prompt", metavar="TEXT", help="The prompt; text from a pipe is appended.")
-    parser.put(
-        group, "--prompt-file", metavar="FILE", help="The prompt as a UTF-8 file; - is standard input."
+    group.add_argument("-p", "--prompt", metavar="TEXT", help="The prompt; text from a pipe is appended.")
+    group.add_argument(
+        "--prompt-file",
+        metavar="FILE",
+        help="A UTF-8 file or pipe with the prompt; - is stdin.",
     )
-    parser.put(group, "--json", action="store_true", help="One JSON object on stdout instead of the text.")
-    parser.put(group, "--raw", action="store_true", help="Send the prompt as it is, without a chat template.")
-    parser.put(group, "--ignore-eos", action="store_true", help="Continue past end tokens.")
+    group.add_argument("--json", action="store_true", help="One JSON object on stdout instead of the text.")
+    group.add_argument(
+        "--raw", action="store_true", help="Send the prompt as it is, without a chat template."
+    )
+    group.add_argument("--ignore-eos", action="store_true", help="Continue past end tokens.")
 
 
 def add_hub_model(parser: Parser) -> None:
     """Add ``-hf``, which names a model on the Hugging Face hub instead of -m."""
-    parser.put(
-        parser.about,
+    parser.about.add_argument(
         "-hf",
         "--hf-repo",
         metavar="USER/REPO[:QUANT]",
@@ -187,30 +186,27 @@ def add_hub_model(parser: Parser) -> None:
 def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
     """``--config`` and every option of the table, or of these groups; values land in ``namespace.settings``,
     checked."""
-    parser.put(parser.about, "--config", metavar="FILE", help="Settings file, instead of your own.")
-    for group, title in ((group, GROUPS[group]) for group in groups):
-        arguments = parser.add_argument_group(title)
+    parser.about.add_argument("--config", metavar="FILE", help="Settings file, instead of your own.")
+    for name in groups:
+        group = parser.add_argument_group(GROUPS[name])
         for option in OPTIONS:
-            if option.group == group and option.kind != "table":
-                _add_setting(parser, arguments, option)
+            if option.group == name and option.kind != "table":
+                _add_setting(group, option)
 
 
-def _add_setting(parser: Parser, group: Any, option: Option) -> None:
-    def put(*names: str, **more: Any) -> None:
-        parser.put(group, *names, action=_Setting, dest=f"setting {option.key}", option=option, **more)
-
+def _add_setting(group: Any, option: Option) -> None:
     names = (*option.flags, f"--{option.key}")
-    text = help_of(option)
-    if option.kind == "bool":
-        put(*names, *option.off_flags, f"--no-{option.key}", nargs=0, help=text)
-        return
+    common = {"action": _Setting, "dest": f"setting {option.key}", "option": option, "help": help_of(option)}
     metavar = option.metavar or ("|".join(option.choices) if _is_short(option) else "TYPE")
-    if option.optional_value:
-        put(f"--{option.key}", nargs="?", metavar=metavar, help=text)
+    if option.kind == "bool":
+        group.add_argument(*names, *option.off_flags, f"--no-{option.key}", nargs=0, **common)
+    elif option.optional_value:
+        group.add_argument(f"--{option.key}", nargs="?", metavar=metavar, **common)
         # The other spellings always need a file.
-        put(*option.flags, metavar=metavar, help=f"As --{option.key} {metavar}.")
+        common["help"] = f"As --{option.key} {metavar}."
+        group.add_argument(*option.flags, metavar=metavar, **common)
     else:
-        put(*names, metavar=metavar, help=text)
+        group.add_argument(*names, metavar=metavar, **common)
 
 
 def help_of(option: Option) -> str:

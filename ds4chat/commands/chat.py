@@ -14,7 +14,7 @@ from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.commands.version import show as show_version
 from ds4chat.settings.load import Loaded
 from ds4chat.settings.schema import Option
-from ds4chat.text import takes_escapes
+from ds4chat.text import supports_escapes
 
 PARALLEL = Option(
     "parallel", "int", 1, "Prompts answered at once in one batched context.", "", low=1, high=256
@@ -43,36 +43,31 @@ def parser(commands: str) -> Parser:
         description=f"{ABOUT}\n\n{commands}",
         epilog=f"{PRECEDENCE}\n\n{help_text()}",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--version",
         action="store_true",
         help="Show the version and what llama.cpp was built for, and exit.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--continue",
         dest="go_on",
         action="store_true",
         help="Open the chat with the most recent conversation. (-c is the context length.)",
     )
     shot = made.add_argument_group("One shot")
-    add_prompt(made, shot)
-    made.put(
-        shot,
+    add_prompt(shot)
+    shot.add_argument(
         "--show-thinking",
         action="store_true",
         help="Write the model's thinking to stderr. Only the answer goes to stdout.",
     )
-    made.put(
-        shot,
+    shot.add_argument(
         "--prompts-file",
         metavar="FILE",
         help="Answer every prompt of FILE, without MTP: one per line, or one JSON string per line in a "
         ".jsonl file. Each has a context of -c tokens, or without -c of at most 4096.",
     )
-    made.put(
-        shot,
+    shot.add_argument(
         "--parallel",
         metavar="N",
         type=checked(PARALLEL),
@@ -112,39 +107,35 @@ def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
     """The one shot that the options and a pipe ask for; None is a chat."""
     from ds4chat.commands.prompt import prompt_of, prompts_of
 
+    prompt = prompts = None
     if given.prompts_file is not None:
         if given.prompt is not None or given.prompt_file is not None:
             raise UsageError("--prompts-file has its own prompts: leave out -p and --prompt-file.")
-        return OneShotOptions(
-            None,
-            json=given.json,
-            raw=given.raw,
-            ignore_eos=given.ignore_eos,
-            show_thinking=given.show_thinking,
-            parallel=given.parallel or PARALLEL.default,
-            prompts=prompts_of(given.prompts_file),
-        )
-    if given.parallel is not None:
+        prompts = prompts_of(given.prompts_file)
+    elif given.parallel is not None:
         raise UsageError("--parallel goes with --prompts-file FILE.")
-    prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
-    if prompt is not None:
-        return OneShotOptions(
-            prompt,
-            json=given.json,
-            raw=given.raw,
-            ignore_eos=given.ignore_eos,
-            show_thinking=given.show_thinking,
-        )
-    for name in ("json", "raw", "ignore_eos", "show_thinking"):
-        if getattr(given, name):
-            raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
-    return None
+    else:
+        prompt = prompt_of(given.prompt, given.prompt_file, raw=given.raw)
+    if prompt is None and prompts is None:
+        for name in ("json", "raw", "ignore_eos", "show_thinking"):
+            if getattr(given, name):
+                raise UsageError(f"--{name.replace('_', '-')} goes with a prompt: give one with -p.")
+        return None
+    return OneShotOptions(
+        prompt,
+        json=given.json,
+        raw=given.raw,
+        ignore_eos=given.ignore_eos,
+        show_thinking=given.show_thinking,
+        parallel=given.parallel or PARALLEL.default,
+        prompts=prompts,
+    )
 
 
 def _chat(loaded: Loaded, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and this is not one: give a prompt with -p TEXT.")
-    if not takes_escapes(sys.stdout):
+    if not supports_escapes(sys.stdout):
         raise UsageError(
             "The chat uses the whole screen, which TERM says this terminal cannot do: give a prompt with "
             "-p TEXT, or set TERM to the terminal's type, such as xterm-256color."

@@ -7,8 +7,9 @@ a batch rounds) or a fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -35,20 +36,18 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Loaded,
-    LoadError,
     Mode,
     Notice,
     Replayed,
     SpeculationOff,
-    Step,
     Tuning,
 )
-from ds4chat.engine.from_settings import load_of, tuning_of, with_demo
+from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.replay import TIE
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
-from ds4chat.models.errors import ModelFileError
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
 TOKENS = 256
@@ -80,7 +79,7 @@ class CheckedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     prompt: str
     equal: bool
-    tie: Annotated[bool, Meta(description="It differs, by no more than rounding explains.")]
+    tie: Annotated[bool, Meta(description="It differs, but by no more than rounding explains.")]
     compared: Annotated[Count, Meta(description="Tokens compared, an end token included.")]
     difference: Difference | None
     sentence: Annotated[str, Meta(description="What was found.")]
@@ -108,64 +107,8 @@ class CheckDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replies: list[CheckedReply]
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One reply and its replay."""
-
-    prompt: str
-    replayed: Replayed
-    stats: Stats
-
-    @property
-    def tie(self) -> bool:
-        """It differs at a token where the two best are so close that rounding decides; never after a draft
-        was accepted that is not the target's choice."""
-        return not self.replayed.equal and self.replayed.gap < TIE and not self.stats.lossy
-
-    @property
-    def sentence(self) -> str:
-        """What was found."""
-        r = self.replayed
-        if r.equal:
-            drafts = f"{self.stats.accepted} of {self.stats.judged} drafts accepted"
-            tokens = self.stats.emitted
-            end = " and its end" if r.compared > tokens else ""
-            same = f"Equal: all {tokens} tokens{end} are those of plain decoding ({drafts})."
-            return f"{same} {self._speeds}".rstrip()
-        return (
-            f"Different: MTP wrote {r.spec_text!r} where plain decoding writes {r.plain_text!r}, "
-            f"{r.gap:.4f} logits before the next best. {r.detail}"
-        )
-
-    @property
-    def _speeds(self) -> str:
-        """Both speeds, if both were measured."""
-        rate = self.stats.decode_tokens_per_s
-        plain = self.replayed.plain_speed
-        return f"{plain} With MTP it was {rate:.1f} tok/s." if plain and rate else plain
-
-    def document(self) -> CheckedReply:
-        """The entry in the JSON."""
-        r = self.replayed
-        difference = Difference(
-            index=r.first_difference,
-            mtp=ChosenToken(r.spec_token, r.spec_text),
-            plain=ChosenToken(r.plain_token, r.plain_text),
-            gap=round(r.gap, 6),
-        )
-        return CheckedReply(
-            prompt=self.prompt,
-            equal=bool(r.equal),
-            tie=self.tie,
-            compared=r.compared,
-            difference=None if r.equal else difference,
-            sentence=self.sentence,
-            stats=self.stats.document(),
-        )
-
-
-class CheckError(Exception):
-    """The check is impossible; the text is a sentence for the user."""
+class CheckError(UserFacingError):
+    """The check is impossible."""
 
 
 def parser() -> Parser:
@@ -175,7 +118,7 @@ def parser() -> Parser:
         usage="ds4chat check -m FILE [--mtp [FILE]] [-p TEXT] [options]",
         description="Decode a reply with MTP, replay it without, and show the first difference.",
     )
-    add_prompt(made, made.add_argument_group("Prompt"))
+    add_prompt(made.add_argument_group("Prompt"))
     add_hub_model(made)
     add_settings(made)
     return made
@@ -197,76 +140,66 @@ def main(argv: list[str]) -> int:
 def run(settings: Settings, options: OneShotOptions) -> int:
     """Check one prompt, or three of those that come with ds4chat; the exit code: 0 if all replies equal plain
     decoding up to rounding ties, 1 if one does not or the check failed, 130 after Ctrl-C."""
-    control = Control(Tuning())
-    stopped = False
+    tuning = replace(tuning_of(settings), probe=False)
+    control = Control(tuning)
     off: SpeculationOff | None = None
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        control.cancel()
 
     def note(event: Event) -> None:
         nonlocal off
         if isinstance(event, Notice):
-            say(f"{event.message}")
+            say(event.message)
         elif isinstance(event, SpeculationOff):
             off = event
             say(f"MTP is off: {event.reason}.")
 
-    try:
-        settings = with_demo(settings)
-        session, loaded = open_session(load_of(settings), note, forgiving=False)
-    except (LoadError, ModelFileError) as error:
-        say(error)
-        return RUN_ERROR
+    session, loaded = open_session(load_of(settings), note, forgiving=False)
     if loaded.strict_note:
         say(f"strict mode: {loaded.strict_note}.")
-    checked: list[Checked] = []
+    checked: list[CheckedReply] = []
     code = 0
     try:
-        _need_drafter(loaded)
-        with on_ctrl_c(stop):
-            for number, request in enumerate(_requests(settings, options)):
-                control = Control(request.tuning)
-                done = None if stopped else check(session, replace(request, reply=number), control, note)
-                if done is None:
+        with closing(session), on_ctrl_c(control.cancel):
+            _need_drafter(loaded)
+            for number, prompt in enumerate(_prompts(options)):
+                request = request_of(
+                    settings,
+                    prompt,
+                    reply=number,
+                    raw=options.raw,
+                    ignore_eos=options.ignore_eos,
+                    tuning=tuning,
+                    max_tokens=settings.predict if settings.predict >= 0 else TOKENS,
+                )
+                reply = check(session, prompt, request, control, note)
+                if reply is None:
                     code = INTERRUPTED
                     break
-                checked.append(done)
+                checked.append(reply)
                 if not options.json:
-                    print(f"{_short(done.prompt)}\n  {done.sentence}", flush=True)
+                    print(f"{_short(prompt)}\n  {reply.sentence}", flush=True)
     except CheckError as error:
         say(error)
         code = RUN_ERROR
-    finally:
-        session.close()
     if off is not None:
         loaded = loaded.without_drafter(off)
     if options.json:
-        print(json_line(_document(checked, loaded, settings)))
+        print(json_line(_document(checked, loaded, tuning)))
     elif len(checked) > 1:
         print(_summary(checked))
-    return code or int(any(not (c.replayed.equal or c.tie) for c in checked))
+    return code or int(not all(reply.equal or reply.tie for reply in checked))
 
 
 def check(
-    session: Session,
-    request: Generate,
-    control: Control,
-    note: Callable[[Event], object] = lambda event: None,
-) -> Checked | None:
-    """Answer and replay one request; None when it was cancelled. Raises CheckError when the engine failed.
-
-    ``note``: called with every event of both.
-    """
+    session: Session, prompt: str, request: Generate, control: Control, note: Callable[[Event], object]
+) -> CheckedReply | None:
+    """Answer and replay one request; None when it was cancelled. ``note`` is called with every event. Raises
+    CheckError when the engine fails."""
     stats = Stats()
     ended: list[Ended] = []
     replayed: list[Replayed] = []
 
     def collect(event: Event) -> None:
-        if isinstance(event, (Step, Ended, Replayed)):
-            stats.fold(event)
+        stats.fold(event)
         if isinstance(event, Ended):
             ended.append(event)
         elif isinstance(event, Replayed):
@@ -275,16 +208,57 @@ def check(
 
     session.reset()
     session.generate(request, control, collect)
-    if ended[-1].finish_reason == "error" or not stats.steps:
-        raise CheckError(ended[-1].detail or "The model's answer is empty, so there is nothing to check.")
     if control.cancelled:
         return None
+    if ended[0].finish_reason == "error" or not stats.steps:
+        raise CheckError(ended[0].detail or "The model's answer is empty, so there is nothing to check.")
     session.replay(request.reply, control, collect)
+    if control.cancelled:
+        return None
     if replayed[0].equal is None:
-        if control.cancelled:
-            return None
         raise CheckError(replayed[0].detail)
-    return Checked(_prompt_of(request), replayed[0], stats)
+    return checked_reply(prompt, replayed[0], stats)
+
+
+def checked_reply(prompt: str, replayed: Replayed, stats: Stats) -> CheckedReply:
+    """What was found about one reply."""
+    difference = None
+    if not replayed.equal:
+        difference = Difference(
+            index=replayed.first_difference,
+            mtp=ChosenToken(replayed.spec_token, replayed.spec_text),
+            plain=ChosenToken(replayed.plain_token, replayed.plain_text),
+            gap=round(replayed.gap, 6),
+        )
+    return CheckedReply(
+        prompt=prompt,
+        equal=bool(replayed.equal),
+        # After an accepted draft that is not the target's choice, a difference is never due to rounding.
+        tie=not replayed.equal and replayed.gap < TIE and not stats.lossy,
+        compared=replayed.compared,
+        difference=difference,
+        sentence=_sentence(replayed, stats),
+        stats=stats.document(),
+    )
+
+
+def _sentence(replayed: Replayed, stats: Stats) -> str:
+    if not replayed.equal:
+        return (
+            f"Different: MTP wrote {replayed.spec_text!r} where plain decoding writes "
+            f"{replayed.plain_text!r}, {replayed.gap:.4f} logits before the next best. {replayed.detail}"
+        )
+    tokens, rate = stats.emitted, stats.decode_tokens_per_s
+    end = " and its end" if replayed.compared > tokens else ""
+    sentences = [
+        f"Equal: all {tokens} tokens{end} are those of plain decoding "
+        f"({stats.accepted} of {stats.judged} drafts accepted)."
+    ]
+    if replayed.plain_speed:
+        sentences.append(replayed.plain_speed)
+        if rate:
+            sentences.append(f"With MTP it was {rate:.1f} tok/s.")
+    return " ".join(sentences)
 
 
 def _need_drafter(loaded: Loaded) -> None:
@@ -296,29 +270,11 @@ def _need_drafter(loaded: Loaded) -> None:
         )
 
 
-def _requests(settings: Settings, options: OneShotOptions) -> Iterator[Generate]:
-    """The requests: the given prompt, or the first one of three kinds of text."""
-    tuning = replace(tuning_of(settings), probe=False)
-    limit = settings.predict if settings.predict >= 0 else TOKENS
-    prompts: Sequence[str] = (
-        [options.prompt]
-        if options.prompt is not None
-        else [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
-    )
-    for prompt in prompts:
-        yield request_of(
-            settings,
-            prompt,
-            reply=0,
-            raw=options.raw,
-            ignore_eos=options.ignore_eos,
-            tuning=tuning,
-            max_tokens=limit,
-        )
-
-
-def _prompt_of(request: Generate) -> str:
-    return request.prompt if request.prompt is not None else request.messages[-1].content
+def _prompts(options: OneShotOptions) -> list[str]:
+    """The given prompt, or the first one of three kinds of text."""
+    if options.prompt is not None:
+        return [options.prompt]
+    return [workload.prompts[0] for workload in workloads() if workload.name in KINDS]
 
 
 def _short(prompt: str) -> str:
@@ -326,10 +282,10 @@ def _short(prompt: str) -> str:
     return line if len(line) <= 76 else f"{line[:73]}..."
 
 
-def _summary(checked: Sequence[Checked]) -> str:
-    equal = sum(bool(c.replayed.equal) for c in checked)
-    ties = sum(c.tie for c in checked)
-    tokens = sum(c.replayed.compared for c in checked)
+def _summary(checked: Sequence[CheckedReply]) -> str:
+    equal = sum(reply.equal for reply in checked)
+    ties = sum(reply.tie for reply in checked)
+    tokens = sum(reply.compared for reply in checked)
     text = f"{equal} of {len(checked)} replies equal plain decoding, {tokens} tokens compared"
     if ties:
         text += f"; {ties} differ by a rounding tie"
@@ -338,14 +294,13 @@ def _summary(checked: Sequence[Checked]) -> str:
     return f"{text}."
 
 
-def _document(checked: Sequence[Checked], loaded: Loaded, settings: Settings) -> CheckDocument:
-    tuning = tuning_of(settings)
+def _document(checked: list[CheckedReply], loaded: Loaded, tuning: Tuning) -> CheckDocument:
     return CheckDocument(
-        equal=bool(checked) and all(c.replayed.equal for c in checked),
-        lossless=bool(checked) and all(c.replayed.equal or c.tie for c in checked),
+        equal=bool(checked) and all(reply.equal for reply in checked),
+        lossless=bool(checked) and all(reply.equal or reply.tie for reply in checked),
         model=loaded.target.path,
         drafter=loaded.drafter.kind if loaded.drafter else None,
         off_reason=loaded.off_reason,
         settings=CheckSettings(tuning.depth, tuning.margin, tuning.gate, tuning.mode),
-        replies=[c.document() for c in checked],
+        replies=checked,
     )

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
-from ds4chat.commands.running import RUN_ERROR, say
+from ds4chat.commands.running import RUN_ERROR, report
 from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
-from ds4chat.settings.save import SaveError, document, save
+from ds4chat.settings.save import document, save
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import nearest
 from ds4chat.text import one_line
@@ -36,7 +36,7 @@ def parser() -> Parser:
         "       ds4chat config show | defaults | check [FILE] | write   [options]",
         description=f"Settings of ds4chat.\n\n{actions}",
     )
-    made.put(made.about, "--force", action="store_true", help="write: overwrite an existing file.")
+    made.about.add_argument("--force", action="store_true", help="write: overwrite an existing file.")
     add_settings(made)
     return made
 
@@ -56,7 +56,9 @@ def main(argv: Sequence[str]) -> int:
         case "path":
             return _path(rest[0] if rest else "", path)
         case "show":
-            return _show(_good(load(given.settings, path), given.config))
+            loaded = load(given.settings, path)
+            report(loaded, given.config)
+            return _show(loaded)
         case "defaults":
             sys.stdout.write(document(Settings()))
             return 0
@@ -85,15 +87,6 @@ def _path(name: str, path: Path | None) -> int:
     return 0
 
 
-def _good(loaded: Loaded, named: str | None) -> Loaded:
-    """``loaded``; problems are a usage error in a named file, and only reported in the user's own."""
-    if named and loaded.problems:
-        raise UsageError("\n".join(map(str, loaded.problems)))
-    for sentence in (*loaded.problems, *loaded.warnings):
-        say(f"{sentence}")
-    return loaded
-
-
 def _show(loaded: Loaded) -> int:
     import tomli_w
 
@@ -118,7 +111,7 @@ def _show(loaded: Loaded) -> int:
 def _check(path: Path | None) -> int:
     file = path or config_file()
     read = read_file(file, must_exist=path is not None)
-    problems = list(read.problems)
+    problems = read.problems
     if "theme" in read.values and (said := _theme_problem(read.values["theme"])):
         problems.append(Problem(said, key="theme", file=str(file)))
     for sentence in (*problems, *read.warnings):
@@ -136,7 +129,6 @@ def _theme_problem(name: str) -> str:
     """What is wrong with the name of a theme; "" if nothing is. Raises FolderError."""
     from textual.theme import BUILTIN_THEMES
 
-    from ds4chat.settings.paths import folder
     from ds4chat.tui.themes import load_themes, unknown_theme
 
     themes, _ = load_themes(folder("config") / "themes")
@@ -151,10 +143,6 @@ def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:
         raise UsageError(f"{path} exists already: --force rewrites it and keeps its values{lost}")
     # Values from the environment are not saved.
     merged, _, _ = merge(read.values, {}, settings)
-    try:
-        save(merged, path, force=force)
-    except SaveError as error:
-        say(f"{error}")
-        return RUN_ERROR
+    save(merged, path, force=force)
     print(path)
     return 0

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
+from ds4chat.commands.running import say
 from ds4chat.models.convert import convert_mtp
-from ds4chat.models.errors import ModelFileError, shown_size
+from ds4chat.models.errors import shown_size
 from ds4chat.models.gguf_write import OnProgress
 from ds4chat.text import one_line, redraw_line
 
@@ -23,7 +23,7 @@ def parser() -> Parser:
         description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
         "the layout that llama.cpp takes. No value changes.",
     )
-    made.put(made.about, "--force", action="store_true", help="Replace OUT if it exists.")
+    made.about.add_argument("--force", action="store_true", help="Replace OUT if it exists.")
     return made
 
 
@@ -42,16 +42,13 @@ def run(
     *,
     force: bool = False,
 ) -> int:
-    """The command ``convert-mtp``: exit code 0, or 1 with a sentence on stderr."""
+    """Convert, and say how to use the result; the exit code. Raises ModelFileError."""
     try:
         convert_mtp(main, support, out, _bar(), force=force)
-    except ModelFileError as error:
-        say(error)
-        return RUN_ERROR
     except KeyboardInterrupt:
         print(file=sys.stderr)
         say(f"Stopped; {one_line(out)} was not written.")
-        return INTERRUPTED
+        raise
     size = shown_size(Path(out).stat().st_size)
     files = [shlex.quote(one_line(path)) for path in (main, out)]
     print(f"{one_line(out)}: {size}. Use it with: ds4chat -m {files[0]} --mtp {files[1]}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TextIO
 
-from ds4chat.models.download import DownloadProgress, Report, fetch, resolve
+from ds4chat.models.download import DownloadProgress, fetch, resolve
 from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
-from ds4chat.text import json_text, one_line, redraw_line, takes_escapes
+from ds4chat.text import json_text, one_line, redraw_line, supports_escapes
 
-GOES_ON = "Stopped. The part downloaded so far is kept: the same command resumes from there."
+STOPPED = "Stopped. The part downloaded so far is kept: the same command resumes from there."
 
 
 def fetch_named(text: str) -> Path:
@@ -25,14 +24,20 @@ def fetch_named(text: str) -> Path:
 def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
     """Download a model and show its progress: as JSON lines, or as one line on stderr that is redrawn. Raises
     ModelFileError."""
-    if json:
-        return fetch(model, _json_progress)
+    try:
+        return fetch(model, _json_progress) if json else _fetch_drawn(model)
+    except KeyboardInterrupt:
+        print(f"ds4chat: {STOPPED}", file=sys.stderr)
+        raise
+
+
+def _fetch_drawn(model: HubModel) -> Path:
     size = f" ({shown_size(model.size)})" if model.size is not None else ""
     print(f"Fetching {one_line(model.name)}{size} from {model.repo}", file=sys.stderr)
-    if not takes_escapes(sys.stderr):
+    if not supports_escapes(sys.stderr):
         return fetch(model)
     try:
-        return fetch(model, _drawn_on(sys.stderr))
+        return fetch(model, _draw_progress)
     finally:
         redraw_line(sys.stderr)
 
@@ -42,5 +47,5 @@ def _json_progress(progress: DownloadProgress) -> None:
     print(json_text(row), flush=True)
 
 
-def _drawn_on(out: TextIO) -> Report:
-    return lambda progress: redraw_line(out, progress.words[: shutil.get_terminal_size().columns - 1])
+def _draw_progress(progress: DownloadProgress) -> None:
+    redraw_line(sys.stderr, progress.words[: shutil.get_terminal_size().columns - 1])

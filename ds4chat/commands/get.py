@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.commands.fetching import GOES_ON, fetch_shown
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
+from ds4chat.commands.fetching import fetch_shown
+from ds4chat.commands.running import RUN_ERROR
 from ds4chat.models.download import FoundRepository, repository, search, support_in
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
@@ -30,25 +30,22 @@ def parser() -> Parser:
         "the hub's cache, and an interrupted download resumes where it stopped. HF_TOKEN,\n"
         "HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE apply. Prints the file's path.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--search",
         metavar="WORDS",
         help="List repositories with GGUF files, the most downloaded first, and what drafts in them.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--with-support",
         action="store_true",
         help="Also download the repository's support file for the model, without asking.",
     )
-    made.put(
-        made.about,
+    made.about.add_argument(
         "--list",
         action="store_true",
         help="List the repository's files, even if there is only one.",
     )
-    made.put(made.about, "--json", action="store_true", help="JSON on stdout, one object per line.")
+    made.about.add_argument("--json", action="store_true", help="JSON on stdout, one object per line.")
     return made
 
 
@@ -75,11 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except ModelFileError as error:
         if given.json:
             print(json_text({"error": str(error)}))
-        say(error)
-        return RUN_ERROR
-    except KeyboardInterrupt:
-        say(GOES_ON)
-        return INTERRUPTED
+        raise
 
 
 def _get(reference: Reference, with_support: bool, json: bool) -> int:

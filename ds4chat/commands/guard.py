@@ -13,7 +13,8 @@ import sys
 import threading
 from contextlib import suppress
 
-RUN_ERROR = 1
+from ds4chat.commands.running import RUN_ERROR, say
+
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Signals that may be sent to the parent only, which passes them on."""
 _FROM_KERNEL = 0x80  # SI_KERNEL
@@ -96,5 +97,5 @@ def _tell(number: int) -> int:
             "Try another or a shorter prompt, a lower context length (-c), or free memory. If it happens "
             "with every prompt, download or convert the file again. The log may say more."
         )
-    print(f"ds4chat: The engine stopped: {why}. The output above is incomplete. {advice}", file=sys.stderr)
+    say(f"The engine stopped: {why}. The output above is incomplete. {advice}")
     return RUN_ERROR

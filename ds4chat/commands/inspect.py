@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
-from ds4chat.commands.running import RUN_ERROR, report, say, settings_of
+from ds4chat.commands.running import report, settings_of
 from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.kinds import classify, describe, kind_of
-from ds4chat.models.pairing import EMBEDDED, check_pair, check_target, rollback_class
+from ds4chat.models.kinds import describe, kind_of
+from ds4chat.models.pairing import EMBEDDED, check_pair, check_target
 from ds4chat.models.sanity import check_metadata
 from ds4chat.models.summary import dominant_type, file_type, nextn_layers, quantisation, trunk_layers
 from ds4chat.text import json_text, one_line, shortened
@@ -78,11 +78,6 @@ def inspect_files(target_path: str | Path, support_path: str | Path | None = Non
     return Report(_file(model), None if support is None else _file(support), _pair(model, support_path))
 
 
-def as_json(report: Report) -> dict[str, Any]:
-    """The report as JSON types; keys are the names of its fields."""
-    return asdict(report)
-
-
 def render(report: Report) -> str:
     """The report for people: aligned lines, a paragraph for each file and one for the pair."""
     paragraphs = [_lines(report.model)]
@@ -103,14 +98,15 @@ def parser() -> Parser:
         'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
         "With --server: what it is, what it reports of its drafts, what a request sets.",
     )
-    made.put(made.about, "--demo", action="store_true", help="Inspect the demo's files.")
-    made.put(made.about, "--json", action="store_true", help="JSON on stdout instead of text.")
+    made.about.add_argument("--demo", action="store_true", help="Inspect the demo's files.")
+    made.about.add_argument("--json", action="store_true", help="JSON on stdout instead of text.")
     add_settings(made, ("servers",))
     return made
 
 
 def main(argv: list[str]) -> int:
-    """Carry out ``ds4chat inspect``; the exit code. Raises UsageError."""
+    """Carry out ``ds4chat inspect``; the exit code: 1 if two files do not pair. Raises UsageError, and
+    ModelFileError for a file that cannot be read."""
     given, words = parser().read(argv)
     if given.settings.get("server"):
         if given.demo or words:
@@ -124,22 +120,11 @@ def main(argv: list[str]) -> int:
         raise UsageError("--demo inspects the demo's files: leave out FILE, or --demo.")
     if not given.demo and not 1 <= len(words) <= 2:
         raise UsageError("ds4chat inspect takes FILE and optionally SUPPORT; or --demo.")
-    model, support = (*words, "", "")[:2]
-    return run(model, support or None, given.demo, given.json)
-
-
-def run(args_model: str, args_support: str | None, demo: bool, json: bool) -> int:
-    """The exit code: 0 if the files can be read and, with two, fit; else 1. A file that cannot be read is
-    reported on stderr."""
-    try:
-        if demo:
-            args_model = args_model or str(demo_model())
-            args_support = args_support or str(demo_support())
-        found = inspect_files(args_model, args_support or None)
-    except ModelFileError as error:
-        say(error)
-        return RUN_ERROR
-    print(json_text(as_json(found), ascii_only=True, indent=2) if json else render(found))
+    if given.demo:
+        found = inspect_files(demo_model(), demo_support())
+    else:
+        found = inspect_files(*words)
+    print(json_text(asdict(found), ascii_only=True, indent=2) if given.json else render(found))
     return 0 if found.pair is None or found.pair.fits else 1
 
 
@@ -147,7 +132,7 @@ def _file(header: Header) -> FileReport:
     declared = header.own_integer("block_count") if header.architecture else None
     return FileReport(
         path=one_line(header.path),
-        kind=classify(header),
+        kind=kind_of(header).name,
         description=describe(header),
         name=header.text("general.name"),
         architecture=header.architecture,
@@ -164,7 +149,7 @@ def _file(header: Header) -> FileReport:
         vocabulary=tokenizer.vocabulary_size(header),
         tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), _pre(header)))),
         chat_template=bool(header.text("tokenizer.chat_template")),
-        rollback=rollback_class(header),
+        rollback=abilities(header.architecture).rollback,
         problem=_problem(header),
     )
 

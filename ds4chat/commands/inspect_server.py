@@ -3,15 +3,14 @@ accepts."""
 
 from __future__ import annotations
 
-import json as json_format
 from typing import Any
 
-from ds4chat.commands.running import RUN_ERROR, say
-from ds4chat.engine.events import Loaded, LoadError, Notice, ServerInfo, Tells
+from ds4chat.commands.running import say
+from ds4chat.engine.events import Event, Loaded, Notice, ServerInfo, Tells
 from ds4chat.engine.from_settings import load_of
 from ds4chat.engine.sessions import open_session
-from ds4chat.models.errors import ModelFileError
 from ds4chat.settings.schema import TUNING, Settings
+from ds4chat.text import json_text
 
 TELLS: dict[Tells, str] = {
     "exact": "every token's origin, as the reply is written",
@@ -23,22 +22,16 @@ TELLS: dict[Tells, str] = {
 
 
 def run(settings: Settings, json: bool) -> int:
-    """Print the report; the exit code: 0, or 1 if no known server answers."""
-    notes: list[str] = []
-    try:
-        _, loaded = open_session(
-            load_of(settings),
-            lambda event: notes.append(event.message) if isinstance(event, Notice) else None,
-            forgiving=False,
-        )
-    except (LoadError, ModelFileError) as error:
-        say(error)
-        return RUN_ERROR
-    for note in notes:
-        say(note)
+    """Print the report; the exit code. Raises LoadError if no known server answers."""
+
+    def note(event: Event) -> None:
+        if isinstance(event, Notice):
+            say(event.message)
+
+    _, loaded = open_session(load_of(settings), note, forgiving=False)
     assert loaded.server is not None
     report = _report(loaded, loaded.server)
-    print(json_format.dumps(report) if json else _lines(report))
+    print(json_text(report, ascii_only=True) if json else _lines(report))
     return 0
 
 

@@ -6,20 +6,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.commands.running import RUN_ERROR, say
+from ds4chat.commands.running import say
 from ds4chat.files import user_path
-from ds4chat.settings.paths import FolderError, data_dir, folder
+from ds4chat.settings.paths import folder, made_folder
 from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.text import json_text, one_line, printable, takes_escapes, unguarded
+from ds4chat.text import json_text, one_line, printable, supports_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
@@ -39,17 +40,16 @@ def parser() -> Parser:
         description=f"The stored conversations. ACTION is one of\n\n{actions}",
     )
     group = made.add_argument_group("Options")
-    made.put(group, "--json", action="store_true", help="list, show, search: JSON on stdout.")
-    made.put(
-        group,
+    group.add_argument("--json", action="store_true", help="list, show, search: JSON on stdout.")
+    group.add_argument(
         "--model",
         metavar="NAME",
         help="list, search: only conversations in which a model of that name answered.",
     )
-    made.put(group, "--limit", metavar="N", help="list, search: at most N results.")
-    made.put(group, "--format", choices=("md", "json", "jsonl"), help="export: what to write.")
-    made.put(group, "-o", "--output", metavar="FILE", help="export: the file to write, instead of stdout.")
-    made.put(group, "--force", action="store_true", help="export: replace FILE if it exists.")
+    group.add_argument("--limit", metavar="N", help="list, search: at most N results.")
+    group.add_argument("--format", choices=("md", "json", "jsonl"), help="export: what to write.")
+    group.add_argument("-o", "--output", metavar="FILE", help="export: the file to write, instead of stdout.")
+    group.add_argument("--force", action="store_true", help="export: replace FILE if it exists.")
     return made
 
 
@@ -70,10 +70,10 @@ def main(argv: Sequence[str]) -> int:
     _refuse_others(given, action)
     try:
         return actions[action](given, rest)
-    except (StoreError, FolderError) as error:
-        way = " --force replaces it." if isinstance(error, StoreError) and error.kind == "exists" else ""
-        say(f"{error}{way}")
-        return RUN_ERROR
+    except StoreError as error:
+        if error.kind == "exists":
+            raise StoreError(f"{error} --force replaces it.") from None
+        raise
 
 
 _TAKES = {
@@ -99,13 +99,10 @@ def _list(given: Any, rest: list[str]) -> int:
     if rest:
         raise UsageError(f'ds4chat logs list takes no further word "{one_line(rest[0])}".')
     limit = _number(given.limit, "--limit") if given.limit is not None else -1
-    store = _open_to_read()
-    try:
+    with closing(_open_to_read()) as store:
         found = store.conversations.listed(model=given.model or "", limit=limit)
-    finally:
-        store.close()
     if given.json:
-        _print_json([asdict(conversation) for conversation in found])
+        _print_json(to_builtins(found))
     elif found:
         for conversation in found:
             print(_line(conversation))
@@ -116,14 +113,11 @@ def _list(given: Any, rest: list[str]) -> int:
 
 def _show(given: Any, rest: list[str]) -> int:
     number = _id(rest, "show")
-    store = _open_to_read()
-    try:
+    with closing(_open_to_read()) as store:
         facts = store.conversations.get(number)
         path = store.conversations.path(number)
-    finally:
-        store.close()
     if given.json:
-        _print_json({**asdict(facts), "path": [asdict(message) for message in path]})
+        _print_json({**to_builtins(facts), "path": to_builtins(path)})
         return 0
     print(_line(facts))
     for message in path:
@@ -146,17 +140,15 @@ def _search(given: Any, rest: list[str]) -> int:
     if not query:
         raise UsageError("ds4chat logs search needs the TEXT to look for.")
     limit = _number(given.limit, "--limit") if given.limit is not None else 50
-    store = _open_to_read()
-    try:
+    with closing(_open_to_read()) as store:
         found = store.search(query, model=given.model or "", limit=limit)
-    finally:
-        store.close()
     if given.json:
-        _print_json([asdict(hit) for hit in found])
-    elif not found:
+        _print_json(to_builtins(found))
+        return 0
+    if not found:
         say("nothing was found.")
-    for hit in found if not given.json else ():
-        where = f"{hit.role}" if hit.message is not None else "title"
+    for hit in found:
+        where = hit.role if hit.message is not None else "title"
         line = f"{hit.conversation:6}  {_time(hit.created_ms)}  {where:9}  {_marked(hit)}"
         print(line, file=unguarded(sys.stdout))
     return 0
@@ -169,18 +161,14 @@ def _export(given: Any, rest: list[str]) -> int:
     form = given.format or (form_of(Path(given.output)) if given.output is not None else None)
     if form is None:
         raise UsageError("ds4chat logs export needs --format md, json or jsonl, or a FILE with that ending.")
-    store = _open_to_read()
-    try:
+    with closing(_open_to_read()) as store:
         if given.output is not None:
             export(store, number, user_path(given.output), form=form, overwrite=given.force)
             say(f"wrote {one_line(given.output)}.")
         else:
             # Markdown holds raw text, which could control a terminal.
             out = sys.stdout if sys.stdout.isatty() else unguarded(sys.stdout)
-            for chunk in chunks(store, number, form):
-                out.write(chunk)
-    finally:
-        store.close()
+            out.writelines(chunks(store, number, form))
     return 0
 
 
@@ -194,12 +182,9 @@ def _import(given: Any, rest: list[str]) -> int:
         # A refused file must not create a database.
         with closing(Store.in_memory()) as trial:
             import_file(trial, path)
-    store = open_store(data_dir() / FILE_NAME)
-    try:
+    with closing(open_store(made_folder("data") / FILE_NAME)) as store:
         number = import_file(store, path)
         title = store.conversations.get(number).title
-    finally:
-        store.close()
     print(f"{number}  {one_line(title)}")
     return 0
 
@@ -249,7 +234,7 @@ def _time(ms: int) -> str:
 
 def _marked(hit: Hit) -> str:
     """The snippet, with its matches bold on a terminal."""
-    if not takes_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
+    if not supports_escapes(sys.stdout) or os.environ.get("NO_COLOR"):
         return one_line(hit.snippet)
     parts, at = [], 0
     for begin, end in hit.matches:

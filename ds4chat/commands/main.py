@@ -18,7 +18,7 @@ from ds4chat.commands import chat
 from ds4chat.commands.arguments import USAGE_ERROR, UsageError
 from ds4chat.commands.guard import supervised
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, say
-from ds4chat.settings.paths import FolderError
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.validate import nearest
 from ds4chat.text import one_line, printable, printable_streams
 
@@ -76,7 +76,7 @@ def _run(arguments: list[str], *, own_process: bool) -> int:
         # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except FolderError as error:
+    except UserFacingError as error:
         return _tell(str(error), RUN_ERROR)
     except OSError as error:
         return _tell(_system_error(error), RUN_ERROR)
@@ -155,11 +155,11 @@ def _record(error: Exception) -> str:
     """Write an unexpected error's traceback to the log folder; the sentence for the user."""
     import traceback
 
-    from ds4chat.settings.paths import log_dir
+    from ds4chat.settings.paths import FolderError, made_folder
 
     said = f"{type(error).__name__}: {error}".rstrip(".")
     try:
-        file = log_dir() / "crash.log"
+        file = made_folder("log") / "crash.log"
         trace = printable("".join(traceback.format_exception(error)))
         file.write_text(trace, encoding="utf-8", errors="replace")
     except (OSError, FolderError) as failed:

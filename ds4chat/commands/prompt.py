@@ -7,13 +7,17 @@ import json
 import os
 import stat
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.files import NotRegularError, read_regular
 
 PATIENCE_S = 3.0
-"""How long to wait for a silent pipe before saying so."""
+"""How long a pipe is read before saying so."""
 MAX_BYTES = 64 << 20
 _TOO_LARGE = "The prompt is larger than 64 MiB, more than any context holds: shorten it."
 
@@ -40,7 +44,7 @@ def prompt_of(text: str | None, file: str | None, *, raw: bool, stdin: bool = Tr
     else:
         if text is not None:
             text = _argument(text)
-        piped_text = _trimmed(read_stdin(), raw) if stdin and piped() else None
+        piped_text = _trimmed(_stdin_text(), raw) if stdin and piped() else None
         if text is None and piped_text is None:
             return None
         prompt = "\n\n".join(part for part in (text, piped_text) if part)
@@ -49,10 +53,11 @@ def prompt_of(text: str | None, file: str | None, *, raw: bool, stdin: bool = Tr
     return prompt
 
 
-def read_stdin() -> str:
+def _stdin_text() -> str:
     """All of standard input as text. Raises UsageError when it is not UTF-8."""
-    _say_what_is_waited_for()
-    return _decoded(_read(sys.stdin.buffer), "Standard input")
+    with _announced("standard input until it ends; use </dev/null for none"):
+        data = _read(sys.stdin.buffer)
+    return _decoded(data, "Standard input")
 
 
 def prompts_of(file: str) -> tuple[str, ...]:
@@ -95,9 +100,9 @@ def _argument(text: str, place: str = "The prompt given with -p") -> str:
 
 def _file_text(file: str) -> str:
     if file == "-":
-        return read_stdin()
+        return _stdin_text()
     try:
-        data = read_regular(file, MAX_BYTES)
+        data = _contents(file)
     except FileNotFoundError:
         raise UsageError(f"{file} does not exist: name a text file with the prompt.") from None
     except IsADirectoryError:
@@ -114,6 +119,17 @@ def _file_text(file: str) -> str:
             f"{file} cannot be read: {error.strerror}. Change that, or name another file."
         ) from None
     return _decoded(data, file)
+
+
+def _contents(file: str) -> bytes:
+    """The bytes of a regular file or of a named pipe, such as the shell's ``<(command)``. Raises OSError."""
+    try:
+        return read_regular(file, MAX_BYTES)
+    except NotRegularError:
+        if not Path(file).is_fifo():
+            raise
+    with _announced(f"{file} until it ends"), open(file, "rb") as pipe:  # opening it waits for its writer
+        return _read(pipe)
 
 
 def _read(file: BinaryIO) -> bytes:
@@ -138,14 +154,17 @@ def _trimmed(text: str, raw: bool) -> str:
     return text if raw else text.removesuffix("\n").removesuffix("\r")
 
 
-def _say_what_is_waited_for() -> None:
-    """Say that a pipe is being read: one that nobody writes to or closes looks like a hang."""
-    if os.name != "posix":
-        return
-    import select
+@contextmanager
+def _announced(source: str) -> Iterator[None]:
+    """Say what is being read if it takes long: a pipe that nobody writes to or closes looks like a hang."""
 
-    if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
-        print(
-            "ds4chat: reading the prompt from standard input until it ends; use </dev/null for none.",
-            file=sys.stderr,
-        )
+    def say_so() -> None:
+        print(f"ds4chat: reading the prompt from {source}.", file=sys.stderr)
+
+    timer = threading.Timer(PATIENCE_S, say_so)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # a process with threads could not be forked (guard.supervised)

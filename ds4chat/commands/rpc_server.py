@@ -17,13 +17,15 @@ def parser() -> Parser:
         description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
         "Ctrl-C. It serves one client at a time, without encryption and without a password.",
     )
-    made.put(
-        made.about, "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
+    made.about.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
     )
-    made.put(
-        made.about, "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
+    made.about.add_argument(
+        "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
     )
-    made.put(made.about, "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all].")
+    made.about.add_argument(
+        "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
+    )
     return made
 
 
@@ -36,16 +38,13 @@ def main(argv: list[str]) -> int:
 
 
 def run(host: str, port: int, threads: int) -> int:
-    """Serve until Ctrl-C; the exit code: 1 if this llama.cpp has no RPC or the port is in use."""
+    """Serve until Ctrl-C; the exit code: 1 if the port is in use. Raises LlamaError if this llama.cpp has no
+    RPC."""
     import ds4chat.engine.llama as llama
     from ds4chat.engine.machine import cores
     from ds4chat.engine.rpc import UNPROTECTED
 
     say(UNPROTECTED)
-    try:
-        llama.serve_rpc(f"{host}:{port}", threads or cores())
-    except llama.LlamaError as error:
-        say(error)
-        return RUN_ERROR
+    llama.serve_rpc(f"{host}:{port}", threads or cores())
     say(f"{host}:{port} cannot be served: the port may be in use. Name another with --port.")
     return RUN_ERROR

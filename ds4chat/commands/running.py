@@ -89,21 +89,12 @@ def settings_of(given: Namespace) -> Loaded:
 
 
 def _name_fetched(given: Namespace) -> None:
-    """Set -m to the file that -hf names. Raises UsageError, and SystemExit after reporting that it cannot be
-    downloaded."""
+    """Set -m to the file that -hf names. Raises UsageError, and ModelFileError if it cannot be downloaded."""
     if any(given.settings.get(key) for key in ("model", "demo", "server")):
         raise UsageError("-hf, -m, --demo and --server all name the model: give only one of them.")
-    from ds4chat.commands.fetching import GOES_ON, fetch_named
-    from ds4chat.models.errors import ModelFileError
+    from ds4chat.commands.fetching import fetch_named
 
-    try:
-        given.settings["model"] = str(fetch_named(given.hf_repo))
-    except ModelFileError as error:
-        say(error)
-        raise SystemExit(RUN_ERROR) from None
-    except KeyboardInterrupt:
-        say(GOES_ON)
-        raise SystemExit(INTERRUPTED) from None
+    given.settings["model"] = str(fetch_named(given.hf_repo))
 
 
 def report(loaded: Loaded, named: str | None) -> None:

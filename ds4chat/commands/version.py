@@ -18,7 +18,7 @@ def show(*, own_process: bool) -> int:
     except (ImportError, OSError, RuntimeError) as error:  # llama_cpp raises each of them
         say(f"llama.cpp cannot be loaded: {error}. Install llama-cpp-python again; docs/gpu.md says how.")
         return RUN_ERROR
-    print(f"llama.cpp of llama-cpp-python {llama.VERSION}")
+    print(f"llama.cpp {llama.version()}")
     for name, devices in llama.backends():
         print(f"  {name:<8} {', '.join(devices) or 'no device'}")
     return 0

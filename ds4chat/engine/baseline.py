@@ -1,9 +1,8 @@
-"""The speed of plain decoding, which everything that speculation brings is held against. Pure: no clock, no
-model.
+"""The speed of plain decoding, with which that of speculation is compared. Pure: no clock, no model.
 
-What a plain step takes depends on how much stands in the context and on what else the machine does, so it
-is measured within the reply it is compared with. Every surface (panel, status line, footer, logs, JSON,
-explorer, what-if) works it out from the reply's steps by PlainTime, live and from the store alike.
+What a plain step takes depends on the tokens in the context and on what else the machine does, so it is
+measured within the reply that it is compared with. Panels, logs, JSON and what-if all work it out from the
+reply's steps by PlainTime, live and from the store alike.
 
 - PlainPasses, in the engine, has the reply decode a step without a draft now and then, and says which steps
   were passes: of one row, and not paying for a change of the batch size.
@@ -20,12 +19,12 @@ from dataclasses import dataclass
 
 
 class PlainPasses:
-    """When the next step is decoded plainly for the sake of the baseline, and which steps were passes.
+    """When the next step is decoded plainly for the baseline, and which steps were passes.
 
-    ``settling``: plain steps that pay for a change of the batch size before one counts. llama.cpp builds its
-    graph anew for a batch of another size, and a GPU records the graph only when that batch comes a second
-    time. A run of plain steps goes on until its passes are measured: one at the start of a reply, PASSES
-    later. Steps that draft nothing of their own accord are passes as well, and then no run is due.
+    ``settling``: plain steps that pay for a change of the batch size before one counts. llama.cpp builds
+    another graph for a batch of another size, and a GPU records the graph only when that batch comes a second
+    time. A run of plain steps ends when its passes are measured: one at the start of a reply, PASSES later.
+    Steps that had nothing to draft are passes as well, and then no run is due.
     """
 
     EVERY = 32
@@ -33,18 +32,18 @@ class PlainPasses:
     one text even where drafts are accepted by ratio."""
     PASSES = 2
     SHARE = 0.01
-    """Of the reply's time, what the runs after the first may add to it."""
+    """Most that the runs after the first may add to a reply's time."""
 
     def __init__(self, settling: int) -> None:
         self._settling = settling
         self._changes: deque[float] = deque(maxlen=5)
-        """Milliseconds that the changes to one row were measured to cost, of earlier replies too."""
+        """Measured milliseconds of the latest changes to one row, of earlier replies too."""
         self.begin()
 
     def begin(self) -> None:
         """A reply starts."""
         self._wanted = 1
-        """Passes that the run still has to bring; 0 between runs."""
+        """Passes still to be measured in this run; 0 between runs."""
         self._run: list[float] = []
         """Milliseconds of its steps so far."""
         self._one_row = 0
@@ -53,21 +52,21 @@ class PlainPasses:
         """Steps since a pass."""
         self._pass_ms = math.inf
         self._added: float | None = None
-        """Milliseconds that the runs after the first made the reply longer; None before the first is over."""
+        """Milliseconds that the runs after the first added to the reply; None before the first is over."""
         self._total_ms = self._drafting_ms = 0.0
         self._drafting_steps = self._drafting_tokens = 0
 
     def due(self) -> bool:
-        """Whether the next step is to be decoded without a draft."""
+        """Whether to decode the next step without a draft."""
         if not self._wanted and self._since >= self.EVERY:
             cost = self._cost(self._settling + self.PASSES)
             if (self._added or 0.0) + cost <= self.SHARE * self._total_ms:
                 self._wanted = self.PASSES
         return self._wanted > 0
 
-    def took(self, rows: int, tokens: int, total_ms: float, plain_ms: float) -> bool:
-        """Take in a step: the rows of its batch (0 where something went wrong), the tokens it emitted, its
-        milliseconds, and those without the time spent on a draft. True where it was a pass."""
+    def add(self, rows: int, tokens: int, total_ms: float, plain_ms: float) -> bool:
+        """Count a step: the rows of its batch (0 where it went wrong), the tokens that it emitted, its
+        milliseconds, and those without its draft's. True where it was a pass."""
         settled = rows == 1 and self._one_row >= self._settling
         self._one_row = self._one_row + 1 if rows == 1 else 0
         self._since = 0 if settled else self._since + 1
@@ -91,75 +90,50 @@ class PlainPasses:
         self._run = []
 
     def _cost(self, steps: int) -> float:
-        """Milliseconds that a run of so many steps makes the reply longer: what they take beyond the time of
-        their tokens with drafts, the change of size, and the change back, which costs as much."""
+        """Milliseconds that a run of ``steps`` adds to the reply: what they take beyond the time of their
+        tokens with drafts, the change of size, and the change back, which costs the same."""
         if not self._drafting_steps:
             return 0.0
-        # More rows never take less time: a pass that seems to say so was interrupted.
+        # More rows never take less time: a pass that seems slower was interrupted.
         pass_ms = min(self._pass_ms, self._drafting_ms / self._drafting_steps)
         change_ms = statistics.median_low(self._changes) if self._changes else 0.0
         return max(0.0, steps * (pass_ms - self._drafting_ms / self._drafting_tokens) + 2 * change_ms)
 
 
 def plain_steps(emitted: int, judged: int) -> int:
-    """Steps in which plain decoding gets as far as one that emitted and judged so many tokens: an end token
-    is decided in a step of its own, and no token shows it."""
+    """Steps that plain decoding takes for one that emitted and judged this many tokens: an end token takes a
+    step of its own, though it is not emitted."""
     return max(emitted, judged, 1)
 
 
 class PlainTime:
-    """What plain decoding takes for the tokens of a reply, by its steps as they are added.
+    """What plain decoding takes for the tokens of one reply, by its steps as they are added.
 
-    A pass took what it took, and so did a plain step before the first draft: plain decoding begins with the
-    same. Tokens between two runs of passes would have taken the mean of what the passes
-    on either side took, so that a context that grows and a load that drifts count as they are there. Those
-    after the last run would have taken what that one took, and longer as the steps with drafts since then
-    have come to take longer.
+    A pass took what it took, and so did a plain step before the first draft, with which plain decoding begins
+    as well. Tokens between two runs of passes would have taken the mean of the passes on either side, so that
+    a growing context and a drifting load are accounted for. Those after the last run would have taken what
+    its passes took, and longer as the steps with drafts have become slower since.
 
-    Machines interrupt a step now and then. A pass stands for many tokens, so it counts for them with no more
-    than the median of the steps with drafts among them, which no pass exceeds by itself; and plain decoding
-    is taken to be interrupted for the same share of its time as those steps, by what some of them take beyond
+    Machines interrupt a step now and then. A pass stands for many tokens, so it counts for them as the median
+    of the steps with drafts among them at most, which no pass exceeds by itself; and plain decoding is
+    assumed to be interrupted for the same share of its time as those steps, by what some of them take beyond
     twice the median of their size.
 
-    ``load_ms``: what a pass over an empty cache took at the load, which stands in before the first pass; 0
-    where that is unknown.
+    ``load_ms``: what a pass over an empty cache took at the load, used before the first pass; 0 where that is
+    unknown.
     """
 
     RECENT = 9
-    """Steps that a median is taken of."""
+    """Steps of which a median is taken."""
     NEAR = 4
-    """Passes on each side of a stretch that count for it."""
+    """Passes on each side of a gap that count for it."""
     SETTLED = 2
     """Steps after which a change of the batch size does not count as an interruption."""
 
-    __slots__ = (
-        "_before",
-        "_closed_ms",
-        "_drafting",
-        "_drafting_first",
-        "_drafting_ms",
-        "_drafting_rows",
-        "_gap",
-        "_interrupted_ms",
-        "_pass_ms",
-        "_rows",
-        "_run",
-        "_same",
-        "_usual",
-        "checked_ms",
-        "load_ms",
-        "passes",
-        "tokens",
-        "total_ms",
-    )
-
     def __init__(self, load_ms: float = 0.0) -> None:
-        self._begin(load_ms)
-
-    def _begin(self, load_ms: float) -> None:
         self.load_ms = load_ms
         self.checked_ms = 0.0
-        """Of a check, which decoded all tokens again plainly and weighs as a pass for each; 0 without one."""
+        """Of a check, which decoded all tokens again plainly and counts as a pass for each; 0 without one."""
         self.passes = 0
         """Passes measured within the reply."""
         self.tokens = 0
@@ -168,13 +142,13 @@ class PlainTime:
         """Milliseconds that the steps took."""
         self._pass_ms = 0.0
         self._before: float | None = None
-        """What the run of passes before the gap took for each; None where there was none."""
+        """Mean of the run of passes before the gap; None where there was none."""
         self._gap = 0
         """Tokens since that run, up to the next one."""
         self._run: deque[float] = deque(maxlen=self.NEAR)
         """Passes since the gap."""
         self._closed_ms = 0.0
-        """Of the tokens of all gaps before this one."""
+        """Of the tokens in all gaps before this one."""
         self._drafting: deque[float] = deque(maxlen=self.RECENT)
         """The latest steps with drafts in the gap, all of one size."""
         self._drafting_first: list[float] = []
@@ -185,16 +159,11 @@ class PlainTime:
         self._rows = self._same = 0
         self._drafting_ms = self._interrupted_ms = 0.0
 
-    def add(
-        self, *, index: int, rows: int, tokens: int, total_ms: float, draft_ms: float, is_pass: bool
-    ) -> None:
-        """Take in a step: its number within its reply (at 0 another reply begins), the rows of its batch, the
-        steps that plain decoding takes for it, its milliseconds, those spent on its draft, and whether it was
-        a pass."""
+    def add(self, *, rows: int, tokens: int, total_ms: float, draft_ms: float, is_pass: bool) -> None:
+        """Count a step: the rows of its batch, the steps that plain decoding takes for it, its milliseconds,
+        those of its draft, and whether it was a pass."""
         if not total_ms >= 0:
             return  # a log without times
-        if index == 0:
-            self._begin(self.load_ms)
         self.tokens += tokens
         self.total_ms += total_ms
         self._same = self._same + 1 if rows == self._rows else 0
@@ -204,7 +173,7 @@ class PlainTime:
             self._pass_ms += total_ms - draft_ms
             self._run.append(total_ms - draft_ms)
             if len(self._run) == self.NEAR:
-                self._close()  # what comes later in a long run is not near the gap
+                self._close()  # later passes of a long run are not near the gap
             return
         if rows == 1 and not self._drafting_ms:
             self._pass_ms += total_ms - draft_ms
@@ -229,7 +198,7 @@ class PlainTime:
 
     @property
     def ms(self) -> float | None:
-        """Milliseconds that plain decoding takes for all tokens; None where nothing tells."""
+        """Milliseconds that plain decoding takes for all tokens; None where that is unknown."""
         weight = self.tokens if self.checked_ms else 0
         if self.at_load:
             return self.load_ms * self.tokens if self.load_ms > 0 and self.tokens else None
@@ -240,13 +209,13 @@ class PlainTime:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Speed of plain decoding; before a token, that of the pass at the load. None where nothing tells."""
+        """Speed of plain decoding; before a token, that of the pass at the load. None where it is unknown."""
         ms, tokens = (self.ms, self.tokens) if self.tokens else (self.load_ms, 1)
         return tokens / ms * 1000 if ms else None
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as plain decoding the steps were; None where nothing tells."""
+        """Speed of the steps over that of plain decoding; None where that is unknown."""
         ms = self.ms
         return ms / self.total_ms if ms and self.total_ms else None
 
@@ -270,8 +239,8 @@ class PlainTime:
         return self._gap * statistics.fmean(sides) * (1.0 if self._run else self._trend())
 
     def _trend(self) -> float:
-        """What a token of the gap takes over one at its begin, by the steps with drafts: half of what the
-        latest take over the first."""
+        """What the gap's tokens take on average over its first one, by the steps with drafts: half of what
+        the latest take over the first."""
         if len(self._drafting) < self.RECENT:
             return 1.0
         grown = statistics.median(self._drafting) / statistics.median(self._drafting_first)
@@ -290,10 +259,10 @@ class Together:
     """Plain decoding of several replies."""
 
     ms: float
-    """What it takes for all their tokens; NaN where nothing tells."""
+    """Of all their tokens; NaN where that is unknown."""
     tokens: int
     speedup: float | None
-    """How many times as fast the replies were."""
+    """Speed of the replies over that of plain decoding."""
     at_load: bool
     """No pass was measured in any of them."""
 

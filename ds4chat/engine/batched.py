@@ -1,24 +1,23 @@
-"""Many prompts at once: native batching, one sequence a slot in one context. Always plain decoding.
+"""Many prompts at once: native batching, a sequence for each of them in one context. Always plain decoding.
 
-A batch that carries one row of every slot already keeps the hardware busy, which is what drafts would do,
-and each slot would need its own drafter state and rollback; so MTP is off here, and says so.
+A batch with a row of every sequence already keeps the hardware busy, which is what drafts would do, and each
+sequence would need its own drafter state and rollback; so MTP is off here, and says so.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ds4chat.engine.events import Ended, Event, FinishReason, Generate, Load, Notice, Phases, Step, refused
-from ds4chat.engine.llama import BadRowError, CacheConfig, Context, LlamaError, Model, TooLongError
+from ds4chat.engine.events import Event, Generate, Load, Notice, Phases, Step
+from ds4chat.engine.llama import BadRowError, CacheConfig, Context, Floats, LlamaError, Model
 from ds4chat.engine.machine import cores
-from ds4chat.engine.prompting import Prompter, PromptError, named_template
+from ds4chat.engine.prompting import Prompter, PromptError, named_template, refusal
 from ds4chat.engine.reply import Generation
 from ds4chat.models.pairing import check_target
 
@@ -26,21 +25,24 @@ OFF_REASON = "the prompts of a file share one batched context (--parallel), wher
 
 BATCH = 512
 DEFAULT_CTX = 4096
-"""Tokens of context a slot, when none is asked for."""
+"""Tokens of context for each sequence, when none is asked for."""
 
 
-@dataclass(slots=True)
-class _Slot:
-    """One sequence: a reply on its way, or free."""
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A reply in one sequence of the context."""
 
+    number: int
+    """Index of its request."""
     seq: int
-    reply: Generation | None = None
-    prompt: list[int] = field(default_factory=list)
+    reply: Generation
+    events: list[Event]
+    prompt: list[int]
     pos: int = 0
-    number: int = 0
-    started: float = 0.0
+    """Tokens decoded so far, those of the prompt included."""
+    started: float = field(default_factory=time.perf_counter)
     decoding: float = 0.0
-    events: list[Event] = field(default_factory=list)
+    """When its prompt was decoded but for a last batch."""
 
 
 class BatchedSession:
@@ -62,102 +64,80 @@ class BatchedSession:
             cache=CacheConfig(load.cache_type_k, load.cache_type_v, load.flash_attn),
             sequences=slots,
         )
-        self._slots = [_Slot(seq) for seq in range(slots)]
+        self._slots: list[_Running | None] = [None] * slots
+        """The replies by their sequences; None for a free one."""
+        self._done: dict[int, list[Event]] = {}
 
     def run(self, requests: Sequence[Generate]) -> Iterator[tuple[int, list[Event]]]:
         """Each request's events, an Ended last, with the request's index, in the order of the requests."""
         waiting = deque(enumerate(requests))
-        done: dict[int, list[Event]] = {}
-        next_out = 0
-        while waiting or any(slot.reply for slot in self._slots):
-            for slot in self._slots:
-                while slot.reply is None and waiting:
-                    number, request = waiting.popleft()
-                    self._begin(slot, number, request, done)
-            if any(slot.reply for slot in self._slots):
-                self._step(done)
-            while next_out in done:
-                yield next_out, done.pop(next_out)
-                next_out += 1
-        while next_out in done:
-            yield next_out, done.pop(next_out)
-            next_out += 1
+        for number in range(len(requests)):
+            while number not in self._done:
+                if waiting and None in self._slots:
+                    self._begin(*waiting.popleft())
+                else:
+                    self._step()
+            yield number, self._done.pop(number)
 
     def close(self) -> None:
         """Free everything."""
         self._context.close()
         self._model.close()
 
-    def _begin(self, slot: _Slot, number: int, request: Generate, done: dict[int, list[Event]]) -> None:
+    def _begin(self, number: int, request: Generate) -> None:
         try:
             prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            reason: FinishReason = "context" if isinstance(error, TooLongError) else "error"
-            done[number] = [refused(request.reply, str(error), reason)]
+            self._done[number] = [refusal(request, error)]
             return
-        if len(prompt.tokens) >= self._n_ctx:
-            detail = (
-                f"The prompt has {len(prompt.tokens)} tokens and a slot holds {self._n_ctx}. Shorten it, or "
-                "raise the context length (-c)."
-            )
-            done[number] = [refused(request.reply, detail, "context")]
-            return
-        seed = request.tuning.seed if request.tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
-        request = replace(request, tuning=replace(request.tuning, seed=seed))
-        self._context.remove_from(0, slot.seq)
-        slot.reply = Generation(request, prompt, self._model, request.tuning, seed)
-        slot.prompt, slot.pos, slot.number, slot.events = prompt.tokens, 0, number, []
-        slot.events += [Notice("info", note) for note in prompt.notes]
-        slot.started, slot.decoding = time.perf_counter(), 0.0
+        seq = self._slots.index(None)
+        self._context.remove_from(0, seq)
+        reply = Generation(request, prompt, self._model, request.tuning)
+        notes: list[Event] = [Notice("info", note) for note in prompt.notes]
+        self._slots[seq] = _Running(number, seq, reply, notes, prompt.tokens)
 
-    def _step(self, done: dict[int, list[Event]]) -> None:
-        """One batch: the next token of every slot that decodes, and prompt tokens in what room is left."""
+    def _step(self) -> None:
+        """Decode one batch: the last token of every reply, and prompt tokens as far as there is room."""
         started = time.perf_counter()
         tokens: list[int] = []
         pos: list[int] = []
         seq: list[int] = []
         outputs: list[bool] = []
-        speaking: list[_Slot] = []
+        decoding: list[_Running] = []
         room = BATCH - len(self._slots)
-        for slot in self._slots:
-            reply = slot.reply
-            if reply is None:
-                continue
-            left = (
-                slot.prompt[slot.pos : slot.pos + 1 + room] if slot.pos < len(slot.prompt) else [reply.last]
-            )
-            room -= len(left) - 1
-            tokens += left
-            pos += range(slot.pos, slot.pos + len(left))
-            seq += [slot.seq] * len(left)
-            slot.pos += len(left)
-            speaks = slot.pos >= len(slot.prompt)
-            outputs += [False] * (len(left) - 1) + [speaks]
-            if speaks:
-                slot.decoding = slot.decoding or time.perf_counter()
-                speaking.append(slot)
+        for running in filter(None, self._slots):
+            part = running.prompt[running.pos : running.pos + 1 + room] or [running.reply.last]
+            room -= len(part) - 1
+            tokens += part
+            pos += range(running.pos, running.pos + len(part))
+            seq += [running.seq] * len(part)
+            running.pos += len(part)
+            has_prompt = running.pos >= len(running.prompt)
+            outputs += [False] * (len(part) - 1) + [has_prompt]
+            if has_prompt:
+                running.decoding = running.decoding or time.perf_counter()
+                decoding.append(running)
         self._context.decode_many(
             np.array(tokens, np.int32), np.array(pos, np.int32), np.array(seq, np.int32), np.array(outputs)
         )
         ms = (time.perf_counter() - started) * 1000
-        if speaking:
-            rows = self._context.logits(len(speaking))
-            for slot, row in zip(speaking, rows):
-                self._take(slot, row, ms, done)
+        if decoding:
+            for running, row in zip(decoding, self._context.logits(len(decoding))):
+                self._emit(running, row, ms)
 
-    def _take(self, slot: _Slot, row: np.ndarray, ms: float, done: dict[int, list[Event]]) -> None:
-        reply = slot.reply
-        assert reply is not None
-        request = reply.request
+    def _emit(self, running: _Running, row: Floats, ms: float) -> None:
+        """Emit the next token of a reply, by the row (n_vocab,) that follows its tokens, or end it."""
+        reply, request = running.reply, running.reply.request
+        index = len(reply.ids)
         try:
-            tokens = tuple(reply.emit_own(row))
+            tokens = reply.emit_own(row)
         except BadRowError as error:
-            tokens, reply.finish, reply.detail = (), "error", str(error)
-        slot.events.append(
+            tokens, reply.finish, reply.detail = [], "error", str(error)
+        running.events.append(
             Step(
                 reply=request.reply,
-                index=sum(isinstance(event, Step) for event in slot.events),
-                tokens=tokens,
+                index=index,
+                tokens=tuple(tokens),
                 drafted=0,
                 judged=(),
                 outcome="plain",
@@ -165,28 +145,22 @@ class BatchedSession:
                 tuning=request.tuning,
                 depth=0,
                 drafter="",
-                context_used=slot.pos,
+                context_used=running.pos,
             )
         )
-        if not reply.finish and slot.pos >= self._n_ctx:
+        if not reply.finish and running.pos >= self._n_ctx:
             reply.end_for_context(self._n_ctx)
         if reply.finish:
-            now = time.perf_counter()
-            slot.events.append(
-                Ended(
-                    reply=request.reply,
-                    finish_reason=reply.finish,
-                    detail=reply.detail,
-                    prompt_tokens=len(slot.prompt),
+            prefill_ms = (running.decoding - running.started) * 1000
+            running.events.append(
+                reply.ended(
                     reused_tokens=0,
-                    prefill_ms=(slot.decoding - slot.started) * 1000,
-                    decode_ms=(now - slot.decoding) * 1000,
-                    first_token_ms=(slot.decoding - slot.started) * 1000,
-                    context_used=slot.pos,
-                    seed=request.tuning.seed,
-                    **reply.tails(),
+                    prefill_ms=prefill_ms,
+                    decode_ms=(time.perf_counter() - running.decoding) * 1000,
+                    first_token_ms=prefill_ms,
+                    context_used=running.pos,
                 )
             )
             reply.close()
-            slot.reply = None
-            done[slot.number] = slot.events
+            self._slots[running.seq] = None
+            self._done[running.number] = running.events

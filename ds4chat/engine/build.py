@@ -1,4 +1,4 @@
-"""How llama.cpp is built for a GPU, and where a build leaves a card idle."""
+"""How to build llama.cpp for a GPU, and the advice to do so where a card is idle."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PACKAGE = "llama-cpp-python"
 WITHOUT_GPU = {"CPU", "BLAS", "RPC"}
 """Backends of ggml that use no GPU of this machine."""
 TOLD = "nvidia-told"
-"""Name of the empty file in the cache folder that stands where the advice on the card was given."""
+"""Name of the empty file in the cache folder that says that the advice was given."""
 
 
 def rebuild(option: str) -> str:
-    """The shell command that builds llama.cpp anew with this option of its CMake, such as GGML_CUDA.
+    """The shell command that builds llama.cpp with this CMake option, such as GGML_CUDA.
 
-    pip keeps the wheels that it built, and takes them again whatever CMAKE_ARGS says: --no-cache-dir and
-    --no-binary are what makes it compile.
+    pip would use a wheel that it built before, whatever CMAKE_ARGS says: --no-cache-dir and --no-binary make
+    it compile.
     """
-    from importlib import metadata  # slow to import, and seldom needed
+    from importlib import metadata  # slow to import, and rarely needed
 
     return (
         f'CMAKE_ARGS="-D{option}=on" {shlex.quote(sys.executable)} -m pip install --no-cache-dir '
@@ -36,8 +36,8 @@ def rebuild(option: str) -> str:
 
 
 def has_nvidia_card(root: Path = Path("/")) -> bool:
-    """Whether this machine shows an NVIDIA card: by the driver's files, or by nvidia-smi where the driver is
-    another system's, as in WSL. ``root``: where /proc and /dev are."""
+    """Whether this machine has an NVIDIA card: by the driver's files, or by nvidia-smi where the driver is
+    another system's, as in WSL. ``root``: the folder of /proc and /dev."""
     cards = root / "proc/driver/nvidia/gpus"
     try:
         listed = any(cards.iterdir())
@@ -47,16 +47,16 @@ def has_nvidia_card(root: Path = Path("/")) -> bool:
 
 
 def tell_of_idle_card(backends: Collection[str], emit: Emit) -> None:
-    """Say, once for this user, that there is an NVIDIA card and a llama.cpp that can use no GPU at all.
-    ``backends``: names of those that it was built with; none where that is not known."""
+    """Say, once for this user, that there is an NVIDIA card and a llama.cpp that can use no GPU.
+    ``backends``: names of those that it was built with; empty where that is not known."""
     if not backends or set(backends) - WITHOUT_GPU or not has_nvidia_card():
         return
     try:
-        (paths.cache_dir() / TOLD).touch(exist_ok=False)
+        (paths.made_folder("cache") / TOLD).touch(exist_ok=False)
     except FileExistsError:
         return
     except (OSError, paths.FolderError) as error:
-        log.warning("the NVIDIA card here is idle, which is not said: it could not be said once (%s)", error)
+        log.warning("the NVIDIA card here is idle; no notice says so, since it would come again (%s)", error)
         return
     emit(
         Notice(

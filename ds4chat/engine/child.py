@@ -1,10 +1,11 @@
 """The engine process: commands come in on stdin, events go out on stdout, everything else goes to the log.
 
-Two threads. The reader takes commands as they come: a Cancel or a Retune acts at once, on what waits as on
-what runs; Load, Generate and Replay wait in a queue. The main thread works the queue; llama.cpp runs there.
+Two threads. The reader handles a Cancel or a Retune at once, for the commands that wait and the one that
+runs; it puts Load, Generate and Replay into a queue. The main thread works through the queue; llama.cpp runs
+there.
 
-When stdin closes without a Quit, the chat is gone, however it went, and the process leaves at once; after a
-Quit, as soon as the conversation's state is kept or the client's time for that is over. No orphan stays.
+When stdin closes without a Quit, the chat is gone, and the process leaves at once; after a Quit, when the
+conversation's state is kept or the client's time for that is over. No process is orphaned.
 """
 
 from __future__ import annotations
@@ -30,33 +31,30 @@ from ds4chat.engine.events import (
     Load,
     LoadError,
     LoadFailed,
-    ProtocolError,
     Quit,
     Replay,
     Retune,
     Tuning,
-    decode_command,
-    encode,
-    read_frame,
     refused,
     uncompared,
 )
 from ds4chat.engine.sessions import AnySession, open_session
+from ds4chat.engine.wire import ProtocolError, decode_command, encode, read_frame
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
 
 log = logging.getLogger("ds4chat.engine")
 
 IDLE_S = 2.0
-"""Without a command for this long, what the next start can use is put on disk."""
+"""Seconds without a command after which the conversation's state is kept."""
 
 KEEP_SHARE = 0.75
-"""Of the time that the client waits after a Quit, what keeping the state may take: leaving needs the rest."""
+"""Share of the client's time after a Quit that keeping the state may take; leaving needs the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A Generate or a Replay on its way, with what changes it from outside."""
+    """A Generate or a Replay that waits or runs, with its control."""
 
     command: Generate | Replay
     control: Control
@@ -66,7 +64,7 @@ _Queued = Load | Quit | _Asked
 
 
 class Engine:
-    """Works the commands of one client."""
+    """Works through the commands of one client."""
 
     def __init__(self, commands: BinaryIO, events: BinaryIO) -> None:
         self._commands = commands
@@ -75,10 +73,10 @@ class Engine:
         self._asked: list[_Asked] = []
         """Those that wait and the one that runs."""
         self._lock = threading.Lock()
-        """Held by who changes or reads ``_asked``."""
+        """Guards ``_asked``."""
         self._loading = False
         self._keep_until: float | None = None
-        """After a Quit: when keeping the conversation's state is given up."""
+        """After a Quit: the time at which keeping the conversation's state is given up."""
         self._writing = threading.Lock()
         self._crowding = Crowding()
 
@@ -129,7 +127,7 @@ class Engine:
             session.replay(command.reply, asked.control, self.emit)
 
     def _next(self, session: AnySession | None) -> _Queued:
-        """The next command. While none comes, what drafts cost is measured, and after a while the
+        """The next command. Until one comes, the costs of drafts are measured, and after a while the
         conversation's state is kept."""
         if session:
             if self._queue.empty():
@@ -141,13 +139,13 @@ class Engine:
         return self._queue.get()
 
     def _interrupted(self) -> bool:
-        """The client waits for the answer to a command or, after a Quit, has waited for most of its time."""
+        """The client waits for an answer or, after a Quit, most of its time for that is over."""
         if self._keep_until is not None:
             return time.monotonic() > self._keep_until
         return not self._queue.empty()
 
     def emit(self, event: Event) -> None:
-        """Send one event, and what it tells of the processors."""
+        """Send one event, and a notice where it shows that the processors are crowded."""
         notice = self._crowding.notice(event)
         frames = encode(event) + (encode(notice) if notice else b"")
         with self._writing:
@@ -168,7 +166,7 @@ class Engine:
                         for asked in self._asked:
                             asked.control.tuning = command.tuning
                     elif isinstance(command, Quit):
-                        # Neither a reply nor a load that still runs is waited for: there is nothing to keep.
+                        # A reply or a load that still runs leaves nothing to keep, and is not waited for.
                         quitting = not self._asked and not self._loading
                         self._keep_until = time.monotonic() + KEEP_SHARE * command.seconds
                         patience = command.seconds
@@ -183,13 +181,13 @@ class Engine:
         except ProtocolError as error:
             log.error("the client sent %s", error)
         if quitting:
-            time.sleep(2 * patience)  # the main thread leaves before, unless it hangs and the client is gone
+            time.sleep(2 * patience)  # the main thread leaves first, unless it hangs and the client is gone
         os._exit(0)
 
 
 def main() -> None:
     """Entry of the engine process."""
-    # Whatever prints to stdout, native code included, must not fall between the frames.
+    # What prints to stdout, such as native code, must not get between the frames.
     commands = os.fdopen(os.dup(0), "rb")
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -205,7 +203,7 @@ def main() -> None:
             Engine(commands, events).run()
         except BrokenPipeError:
             os._exit(0)
-        except BaseException:  # noqa: BLE001  whatever it is, the client must see the process end
+        except BaseException:  # noqa: BLE001  the client must see the process end
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)

@@ -1,8 +1,8 @@
-"""The handle that a UI holds on the engine process: start it, send commands, drain events.
+"""A UI's handle on the engine process: start it, send commands, drain events.
 
-The process is a fresh interpreter, never a fork: a native abort, an out-of-memory kill or a hang in it costs
-the reply in flight and nothing else. Its stderr, where llama.cpp and ggml print, goes to the log file; where
-that cannot be written, the engine runs without one.
+The process is a new interpreter, never a fork: a native abort, an out-of-memory kill or a hang in it costs
+the reply in flight and nothing else. Its stderr, to which llama.cpp and ggml print, goes to the log file;
+where that cannot be written, the engine runs without one.
 """
 
 from __future__ import annotations
@@ -17,31 +17,20 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from ds4chat.engine.events import (
-    Command,
-    Ended,
-    EngineDied,
-    Event,
-    Generate,
-    Load,
-    LoadFailed,
-    Notice,
-    ProtocolError,
-    Quit,
-    decode_event,
-    encode,
-    read_frame,
-)
+from ds4chat.engine.events import Command, Ended, EngineDied, Event, Generate, Load, LoadFailed, Notice, Quit
 from ds4chat.engine.rpc import lost
+from ds4chat.engine.wire import ProtocolError, decode_event, encode, read_frame
 from ds4chat.files import open_to_append
+
+Kind = TypeVar("Kind", bound=Event)
 
 LOG_TAIL = 20
 """Lines of the log that come with an EngineDied."""
 
 CLOSE_S = 2.0
-"""How long close() waits for the process to leave before it is killed: the user waits for it too."""
+"""Seconds that close() waits for the process to leave before it is killed: the user waits, too."""
 
 
 class EngineClient:
@@ -58,7 +47,7 @@ class EngineClient:
         """RPC servers of the load that was sent last."""
         self._closing = False
         self._log_start: int | None = None
-        """Where this process's lines begin in the log; None while it runs without one."""
+        """Where this process's lines begin in the log; None while it runs without a log."""
         self._said_no_log = False
 
     @property
@@ -92,7 +81,7 @@ class EngineClient:
             if log is not None:
                 log.close()
         self._process = process
-        self._outbox.put(None)  # to the writer of a process that died
+        self._outbox.put(None)  # ends the writer of a process that died
         self._outbox = queue.SimpleQueue()
         assert process.stdin is not None and process.stdout is not None
         threading.Thread(
@@ -103,8 +92,8 @@ class EngineClient:
         ).start()
 
     def send(self, command: Command) -> None:
-        """Send one command, without waiting for an engine that does not read. To a process that is gone it
-        is not sent; its EngineDied says so."""
+        """Send one command, without waiting for an engine that does not read. A process that is gone does not
+        get it; its EngineDied says so."""
         if isinstance(command, Generate):
             self._reply = command.reply
         if isinstance(command, Load):
@@ -119,7 +108,7 @@ class EngineClient:
             events.append(self._events.popleft())
         return events
 
-    def wait_for(self, kind: type[Event], seconds: float) -> tuple[Event | None, list[Event]]:
+    def wait_for(self, kind: type[Kind], seconds: float) -> tuple[Kind | None, list[Event]]:
         """The next event of a kind, and all events up to it; later ones stay for the next call.
 
         None when time runs out, or when the engine died or a load failed instead.
@@ -145,8 +134,8 @@ class EngineClient:
             self._process.kill()
 
     def close(self, seconds: float = CLOSE_S) -> None:
-        """Have the process leave, by force where asking does not help within ``seconds``. It keeps the
-        conversation's state if that can be done in this time. No EngineDied follows."""
+        """Have the process leave; kill it where it does not within ``seconds``. It keeps the conversation's
+        state if there is time. No EngineDied follows."""
         self._closing = True
         process = self._process
         if process is None:
@@ -157,7 +146,7 @@ class EngineClient:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            # What waits for a disk that does not answer is killed only when it does: not waited for.
+            # A process that waits for a disk is only killed when the disk answers: not waited for.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
 
@@ -179,8 +168,8 @@ class EngineClient:
             self._events.append(self._death(code, broken))
 
     def _open_log(self) -> IO[bytes] | None:
-        """The log, open for the process to append to. None where it cannot be written, which is said once
-        until it can be again."""
+        """The log, open for the process to append to. None where it cannot be written, with a Notice the
+        first time until it can be written again."""
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = open_to_append(self.log_path)
@@ -214,9 +203,8 @@ class EngineClient:
         elif name == "SIGKILL":
             why = "it was killed (SIGKILL), most often because memory ran out"
         elif name == "SIGABRT" and (gone := lost(self._rpc)):
-            why = (
-                f"the RPC server {' and '.join(gone)} was lost, and llama.cpp goes on without none (SIGABRT)"
-            )
+            servers = " and ".join(gone)
+            why = f"the RPC server {servers} was lost, and llama.cpp cannot go on without it (SIGABRT)"
         elif name == "SIGABRT":
             why = "llama.cpp aborted it (SIGABRT)"
         elif name:
@@ -237,7 +225,7 @@ class EngineClient:
         )
 
     def _tail(self) -> list[str]:
-        """The last lines that this process logged."""
+        """The last lines of this process in the log."""
         if self._log_start is None:
             return []
         try:
@@ -251,8 +239,8 @@ class EngineClient:
 
 
 def _write(stream: IO[bytes], outbox: queue.SimpleQueue[bytes | None]) -> None:
-    """Send frames as they come, and end the stream with them. A process that is gone gets none; the reader
-    of its events sees the same end and makes the EngineDied."""
+    """Send frames as they come, and close the stream after the last. Where the process is gone, the reader of
+    its events makes the EngineDied."""
     with suppress(OSError, ValueError):
         while (frame := outbox.get()) is not None:
             stream.write(frame)

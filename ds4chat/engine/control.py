@@ -1,5 +1,5 @@
-"""What may change while a reply or a check runs. It loads no llama.cpp, so that the reader of commands can
-make one before the engine is up."""
+"""What may change while a reply or a check runs. It loads no llama.cpp, since commands may come before the
+engine is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ds4chat.engine.events import Tuning
 
 
 class Control:
-    """What others may change while a reply waits or runs. Written by any thread, read between two decodes."""
+    """The tuning and the cancel of a reply that waits or runs. Written by any thread, read between
+    decodes."""
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning

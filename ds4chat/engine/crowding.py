@@ -1,8 +1,8 @@
-"""Whether the engine gets the processors that it asks for. Arithmetic over events and two clocks.
+"""Whether the engine gets the processors that it needs. Arithmetic over events and two clocks.
 
-ggml's threads spin while they wait for each other, so that a process alone uses as many processors as it has
-threads. Where others want them too, such as a second engine with as many threads, each barrier waits for a
-thread that does not run, and a step takes ten times as long and more.
+ggml's threads spin while they wait for each other, so a process alone uses as many processors as it has
+threads. Where others use them too, such as a second engine, each barrier waits for a thread that does not
+run, and a step takes ten times as long or more.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from ds4chat.engine.events import Event, Loaded, Notice, Step
 
 ENOUGH = 0.7
-"""Share of the asked processor time from which nothing is said. Two engines with a thread for each core get
-half each; alone the parts of a step that one thread does leave more than this."""
+"""Share of the threads' processor time below which a warning is due. Two engines with a thread for each core
+get half each; an engine alone gets more than this, even with the parts of a step that one thread does."""
 LEAST_S = 2.0
-"""Seconds of steps over which the share is taken."""
+"""Seconds of steps over which the share is measured."""
 
 
 class Crowding:
-    """Looks at the events of an engine process. ``used`` gives the processor seconds of this process."""
+    """Watches the events of an engine process. ``used`` gives the processor seconds of this process."""
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.process_time
@@ -28,11 +28,11 @@ class Crowding:
         self._clock = clock
         self._used = used
         self._threads = 0
-        """Of the loaded model; 0 where a GPU or a server does the work, or where it was said already."""
+        """Of the loaded model; 0 where a GPU or a server does the work, or after the warning."""
         self._since = (0.0, 0.0)
 
     def notice(self, event: Event) -> Notice | None:
-        """A warning after this event, once for each load; None in most cases."""
+        """A warning after this event, once for each load, or None."""
         if isinstance(event, Loaded):
             self._threads = event.threads if event.device == "CPU" and event.server is None else 0
         if not isinstance(event, Step) or not self._threads:

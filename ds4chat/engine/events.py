@@ -1,12 +1,8 @@
-"""The engine's protocol: what goes in (commands), what comes out (events), and their wire form.
+"""The engine's protocol: commands in, events out.
 
-Everything the rest of ds4chat knows of the engine stands here. All of it is frozen, so that nothing
-travels back by shared state. Times are milliseconds, rates are tokens per second, token ids are the
-target's vocabulary ids, positions inside a draft count from 1.
-
-On the wire (engine process <-> client) one message is one frame: four bytes of big-endian length, then a
-JSON object ``{"type": <class name>, "body": {...}}``. JSON through msgspec rather than pickle: a frame is
-validated field by field, so a broken or hostile peer yields a ProtocolError and never runs code here.
+It is all that the rest of ds4chat knows of the engine. Messages are frozen, so that no state is shared. Times
+are milliseconds, rates tokens per second, token ids those of the target's vocabulary; positions in a draft
+count from 1.
 """
 
 from __future__ import annotations
@@ -14,27 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import IO, Annotated, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from ds4chat.errors import UserFacingError
 from ds4chat.models.naming import display_name
 from ds4chat.text import one_line
 
 Origin = Literal["accepted", "corrected", "bonus", "plain", "unknown"]
-"""Where an emitted token comes from: a verified draft, the target's token instead of a rejected
-draft, the target's token after a fully accepted draft, or a step in which no draft was judged. unknown: a
-server did not tell."""
+"""Where an emitted token comes from: a verified draft, the target's token instead of a rejected draft, the
+target's token after a fully accepted draft, or a step that judged no draft; unknown where a server does not
+say."""
 
 Outcome = Literal["full", "partial", "miss", "gated", "plain", "fallback", "unknown"]
 """How a step ended: all drafts accepted; some; the first one rejected; the gate left no draft; no draft was
-asked for or possible; the step could not be verified and one token was decoded instead; a server did not
-tell."""
-
+asked for or possible; the step could not be verified and one token was decoded instead; a server does not
+say."""
 Tells = Literal["exact", "exact at the end", "by step", "counters", "nothing"]
 """What a server tells of its speculation: every token's origin; the same once the reply has ended; how many
-of a step's tokens were accepted; totals of the reply; none of it."""
+of a step's tokens were accepted; a reply's totals; nothing."""
 
 Mode = Literal["exact", "approximate", "strict"]
 FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
@@ -48,13 +43,9 @@ Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TokenId = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Large = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Position = Annotated[int, Meta(ge=1, le=2**16)]
-"""Ranges are checked wherever a step is decoded: from the engine, a database, or a file."""
+"""These ranges are checked wherever a step is decoded: from the engine, a database, or a file."""
 CONTEXT_LENGTH = "the context length (-c, or /ctx in the chat)"
-"""How sentences name the setting, which is reached in two ways."""
-
-
-class ProtocolError(Exception):
-    """A frame is not a message of this protocol; the text says what is wrong with it."""
+"""How sentences name this setting."""
 
 
 # ---------------------------------------------------------------------------------------- values
@@ -62,8 +53,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What may change while a reply runs. The session takes it up between two steps and stamps every
-    Step with the one that was in force."""
+    """What may change while a reply runs, from one step to the next. Every Step carries the one in force."""
 
     depth: Depth = 1
     """Most drafts a step: 0 (speculation paused) to 16, or "auto"."""
@@ -86,7 +76,7 @@ class Tuning:
 
     @property
     def mode(self) -> Mode:
-        """strict before approximate before exact: strict ignores the margin."""
+        """How drafts are judged; strict ignores the margin."""
         if self.strict:
             return "strict"
         return "approximate" if self.margin < 1.0 else "exact"
@@ -99,7 +89,7 @@ class Message:
     role: Literal["system", "user", "assistant"]
     content: str
     thinking: str = ""
-    """What an assistant's turn thought before its content, without tags; templates that ask for it get it."""
+    """The assistant's thinking before its content, without tags, for templates that ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +104,12 @@ class Token:
     outside the thinking, joined, are the answer; those inside it, the thinking."""
     origin: Origin
     thinking: bool = False
-    """The token belongs to the model's thinking, its marks included."""
+    """The token belongs to the model's thinking, including its marks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullRow:
-    """The whole distribution of one judged target row, reduced to what a reader can use."""
+    """The whole distribution of one judged target row, in a few figures."""
 
     p_draft: float
     p_target: float
@@ -131,7 +121,7 @@ class FullRow:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One draft held against the target's row: a line of the confidence log."""
+    """One draft judged by the target's row: a line of the confidence log."""
 
     position: Position
     """1 is the step's first draft."""
@@ -143,12 +133,12 @@ class Judged:
     target_text: str
     accepted: bool
     by: Literal["match", "ratio", "server", ""]
-    """Why it was accepted: it is the target's choice; its ratio reaches the margin; a server's own rule; not
-    accepted."""
+    """Why it was accepted: it is the target's choice; its ratio reaches the margin; a server's own rule; ""
+    where it was not."""
     ratio: float | None
-    """exp(l[draft] - max l) over the target's logits l, 0..1; None where a server does not tell."""
+    """exp(l[draft] - max l) over the target's logits l, 0..1; None where a server does not say."""
     gap: float | None
-    """The target's top-1 minus top-2 logit; None where a server does not tell."""
+    """The target's top-1 minus top-2 logit; None where a server does not say."""
     draft_gap: float | None = None
     """The drafter's top-1 minus top-2 logit; None where the drafter has no logits (lookup)."""
     draft_prob: float | None = None
@@ -158,7 +148,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Wall milliseconds of one step. ``other`` is what ``total`` has beside the four phases."""
+    """Wall milliseconds of one step. ``other``: the rest of ``total`` beside the four phases."""
 
     draft: float
     verify: float
@@ -182,19 +172,18 @@ class ModelInfo:
     n_layer: int
     n_embd: int
     n_vocab: int
-    has_template: bool
     sampling: tuple[tuple[str, float], ...] = ()
     """The sampling that the file asks for: name of the option, value."""
 
     @property
     def title(self) -> str:
-        """What the model is called on a screen, on one printable line."""
+        """The model's name on a screen, as one printable line."""
         return one_line(self.name or PurePath(self.path).stem)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The server that answers instead of an engine of this machine, and what can be known through it."""
+    """The server that answers instead of an engine on this machine, and what it tells."""
 
     url: str
     name: str
@@ -204,21 +193,21 @@ class ServerInfo:
     version: str
     tells: Tells
     why: str
-    """What it does not tell, and why, as a sentence; empty where it tells all."""
+    """What it does not tell, and why, as a sentence; empty where it tells everything."""
     speculates: bool | None
-    """None where it does not tell."""
+    """None where it does not say."""
     live: tuple[str, ...]
-    """Fields of a Tuning that it takes with each request."""
+    """Fields of a Tuning that are sent with each request."""
     fixed: tuple[tuple[str, str], ...]
     """Fields of a Tuning that no request changes, each with where to change it."""
     chosen: tuple[str, ...]
-    """Those of them that the user set: the server's own defaults hold for the others."""
+    """Those of them that the user set; the others keep the server's own defaults."""
     has_key: bool
-    """A key goes with each request."""
+    """A key is sent with each request."""
     exposed: bool
-    """What is said to it can be read on the way: plain http to another machine."""
+    """The conversation can be read on the way: plain http to another machine."""
     goes_on: bool = True
-    """It may go on with a reply that was cut; else it always begins a new turn."""
+    """It can go on with a reply that was cut; else it always begins a new turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +227,7 @@ class DrafterInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Which server answers, and how to reach it. The key itself is read where it is used."""
+    """A server to ask, and how to reach it. The key itself is read where it is used."""
 
     url: str
     name: str = ""
@@ -249,7 +238,7 @@ class ServerAddress:
     key_env: str = ""
     ca_file: str = ""
     chosen: tuple[str, ...] = ()
-    """Fields of the Tuning that the user set: for the others the server's own defaults hold."""
+    """Fields of the Tuning that the user set; the others keep the server's own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,16 +271,16 @@ class Load:
     rpc: tuple[str, ...] = ()
     """RPC servers, host:port each, whose memory and compute hold a part of the models."""
     server: ServerAddress | None = None
-    """Answers instead of an engine here; of all other fields none counts then."""
+    """Answers instead of an engine here; the other fields mean nothing then."""
     keep_states: bool = False
     """The engine process keeps conversations' KV states in the cache folder; off, it deletes those there."""
     depth: Depth = MAX_DEPTH
-    """The deepest draft that may be asked for until the next load. It counts where each drafted token costs
-    a copy of a recurrent state; "auto": as deep as such copies take little memory."""
+    """The deepest draft that can be asked for until the next load, where each drafted token takes a copy of
+    a recurrent state; "auto": as many as take little memory."""
 
     @property
     def title(self) -> str:
-        """What is being loaded, before its own name is known."""
+        """The name to show until the model's own is known."""
         if self.server is not None:
             return self.server.name or self.server.url
         return display_name(self.model)
@@ -299,10 +288,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Answer. Either ``messages`` through the chat template, or ``prompt`` as it stands."""
+    """Answer ``messages`` through the chat template, or ``prompt`` as it is."""
 
     reply: int
-    """The caller's number for this reply; every event of the reply carries it."""
+    """The caller's number for this reply, which all its events carry."""
     messages: tuple[Message, ...] = ()
     prompt: str | None = None
     tuning: Tuning = field(default_factory=Tuning)
@@ -313,19 +302,19 @@ class Generate:
     ignore_eos: bool = False
     keep_accepted: bool = True
     conversation: int = 0
-    """The number under which the conversation is stored, and so its KV state; 0 where it is not."""
+    """The number under which the conversation, and so its KV state, is stored; 0 where it is not."""
     baseline: bool = False
-    """Decode a plain step now and then, so that the speed can be held against plain decoding's
-    (ds4chat.engine.baseline). Off where plain decoding is measured apart, as in the bench."""
+    """Decode a plain step now and then, to compare the speed with plain decoding's (ds4chat.engine.baseline).
+    Off where plain decoding is measured separately, as in the bench."""
     end_loops: bool = False
-    """End the reply where it has come to repeat itself (ds4chat.engine.loops)."""
+    """End the reply once it only repeats itself (ds4chat.engine.loops)."""
     trial: bool = False
-    """Part of a measurement, not of the conversation: a Replay goes on to mean the reply before."""
+    """Part of a measurement, not of the conversation: a Replay still means the reply before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retune:
-    """Take up this tuning from the next step on, in every reply that was asked for before."""
+    """Use this tuning from the next step on, in every reply that was asked for before."""
 
     tuning: Tuning
 
@@ -349,7 +338,7 @@ class Quit:
     """Leave the process."""
 
     seconds: float = 2.0
-    """How long the client waits for that: what is still to be put on disk is given up before."""
+    """How long the client waits for that; writing a state to disk is given up before."""
 
 
 Command = Load | Generate | Retune | Cancel | Replay | Quit
@@ -360,7 +349,7 @@ Command = Load | Generate | Retune | Cancel | Replay | Quit
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The load goes on. ``fraction`` (0..1) is of the stage that ``stage`` names."""
+    """Progress of a load: ``fraction`` (0..1) of the stage that ``stage`` names."""
 
     stage: str
     fraction: float
@@ -368,7 +357,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are ready for a Generate. Within a reply: a server's reply told more of it."""
+    """The models are ready for a Generate. Within a reply: what a server's answer told besides."""
 
     target: ModelInfo
     drafter: DrafterInfo | None
@@ -378,15 +367,17 @@ class Loaded:
     threads: int
     device: str
     plain_ms: float
-    """Median milliseconds of a one-token decode just after the load: the baseline that speed is compared
-    with; 0 where it was not measured."""
+    """Median milliseconds of a one-token decode just after the load, the baseline until a reply has measured
+    its own; 0 where it was not measured."""
     strict_note: str = ""
     """What strict mode does here: bit-equal batches, or verification one token at a time."""
     server: ServerInfo | None = None
     """Where the models are; None: in the engine's own process."""
+    llama_cpp: str = ""
+    """Version of the llama.cpp that runs them; empty with a server."""
 
     def without_drafter(self, off: SpeculationOff) -> Loaded:
-        """The same models once the drafter was given up."""
+        """The same models after the drafter was given up."""
         return replace(self, drafter=None, off_reason=off.reason)
 
 
@@ -407,8 +398,8 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens decoded so far. ``reused`` of them were still in the KV cache. With ``again`` it is the
-    conversation so far that is decoded, within a reply, because the cache or the drafter lost it."""
+    """Prompt tokens in the KV cache so far, of which ``reused`` were there before. With ``again`` it is the
+    conversation that is decoded again within a reply, because the cache or the drafter lost it."""
 
     reply: int
     done: int
@@ -433,32 +424,32 @@ class Step:
     ms: Phases
     tuning: Tuning
     depth: Count
-    """Drafts asked for: tuning.depth, or what auto chose, after the limits of context and budget. A fixed
-    depth stands here for a step that is plain for the baseline's sake, too."""
+    """Drafts asked for: tuning.depth, or what auto chose, within the limits of context and budget. A fixed
+    depth is given for a step that is plain for the baseline, too."""
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: Count
     """Tokens in the target's KV cache after the step."""
     baseline: bool = False
-    """A pass that the baseline rests on: its batch had one row and did not pay for a change of size. A plain
-    step takes ms.total - ms.draft here."""
+    """A pass that the baseline is measured by: its batch had one row and did not pay for a change of size. A
+    plain step takes ms.total - ms.draft here."""
 
     @property
     def accepted(self) -> int:
-        """Judged drafts that were accepted. Each is one of ``tokens``, but for the one of ``accepted_end``
-        and for those of a probe, which are hits and never used."""
+        """Drafts that were accepted: ``tokens`` of that origin, and that of ``accepted_end``; of a probe, the
+        hits, which are not used."""
         return sum(row.accepted for row in self.judged)
 
     @property
     def accepted_end(self) -> bool:
-        """The last accepted draft was the token that ended the reply, which is accepted and not emitted."""
+        """The last accepted draft was the token that ended the reply, which is not emitted."""
         return self.accepted > len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Revised:
-    """A server told only at the end what its steps did: these take the place of all steps of the reply so
-    far. The tokens' texts joined are what they were."""
+    """The steps of a reply, instead of those so far: a server told only at the end what they did. The tokens'
+    texts joined are the same."""
 
     reply: int
     steps: tuple[Step, ...]
@@ -466,7 +457,7 @@ class Revised:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A server that reads or writes says that it is at work, and nothing else."""
+    """A server is at work on the reply and has nothing to show yet."""
 
     reply: int
 
@@ -481,7 +472,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A reply is over. Its text is what its steps emitted; nothing more follows for this reply."""
+    """A reply is over. No event of it follows."""
 
     reply: int
     finish_reason: FinishReason
@@ -496,22 +487,22 @@ class Ended:
     context_used: int
     seed: int
     tail: str = ""
-    """The answer's text that was still held back when the reply ended: it follows the last token's."""
+    """Text of the answer that was held back until the reply ended: it follows the last token's."""
     thinking_tail: str = ""
     """The same of the thinking."""
     counters: Counters | None = None
-    """The totals that a server gave; None where the steps are all there is to count."""
+    """A server's totals; None where the steps tell everything."""
 
 
 def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
-    """What is said of a reply that a limit ended; empty where none did."""
+    """How a reply that a limit ended is described; empty where none did."""
     if reason == "context":
         return "cut: the context is full" if any_text else "the prompt does not fit into the context"
     return "cut at its limit" if reason == "length" else ""
 
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
-    """The end of a reply of which nothing was decoded; ``detail`` is the sentence why."""
+    """The end of a reply that never began; ``detail`` is a sentence that says why."""
     return Ended(reply, reason, detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)
 
 
@@ -521,9 +512,9 @@ class Replayed:
 
     reply: int
     equal: bool | None
-    """None where nothing was compared: it was stopped, or could not be made, as ``detail`` says."""
+    """None where nothing was compared, as ``detail`` says: the check was stopped, or not possible."""
     compared: int
-    """Tokens compared; the one that ended the reply counts, though it emits nothing."""
+    """Tokens compared, including the one that ended the reply, which emits nothing."""
     first_difference: int
     """Index of the first token that differs, the reply's length where its end does; -1 when equal."""
     spec_token: int
@@ -534,11 +525,11 @@ class Replayed:
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
     detail: str
     plain_ms: float = 0.0
-    """Milliseconds that the plain decoding of an equal reply's tokens took; 0 where it was broken off."""
+    """Milliseconds that plain decoding of an equal reply's tokens took; 0 where it did not finish."""
 
     @property
     def plain_speed(self) -> str:
-        """What plain decoding took, as a sentence; empty where that was not measured."""
+        """The speed of plain decoding, as a sentence; empty where it was not measured."""
         if not self.plain_ms:
             return ""
         ms = self.plain_ms / self.compared
@@ -546,7 +537,7 @@ class Replayed:
 
 
 def uncompared(reply: int, why: str) -> Replayed:
-    """The end of a Replay that compared nothing; ``why`` is a sentence."""
+    """The end of a Replay that compared nothing; ``why`` is a sentence for the user."""
     return Replayed(reply, None, 0, -1, -1, -1, "", "", 0.0, why)
 
 
@@ -592,84 +583,5 @@ Emit = Callable[[Event], None]
 """Takes the events of a session, in order."""
 
 
-class LoadError(Exception):
-    """Nothing was loaded; the text is a sentence for the user."""
-
-
-# ---------------------------------------------------------------------------------------- wire form
-
-_COMMANDS: dict[str, type] = {c.__name__: c for c in (Load, Generate, Retune, Cancel, Replay, Quit)}
-_EVENTS: dict[str, type] = {
-    e.__name__: e
-    for e in (
-        Loading,
-        Loaded,
-        LoadFailed,
-        SpeculationOff,
-        Prefill,
-        Step,
-        Revised,
-        Alive,
-        Ended,
-        Replayed,
-        Notice,
-        EngineDied,
-    )
-}
-
-MAX_FRAME = 64 << 20
-"""Bytes. A longer frame is refused: a length field read from a broken stream must not be trusted."""
-
-
-class _Envelope(msgspec.Struct):
-    type: str
-    body: msgspec.Raw
-
-
-_encoder = msgspec.json.Encoder()
-_envelopes = msgspec.json.Decoder(_Envelope)
-_decoders: dict[str, msgspec.json.Decoder[object]] = {}
-
-
-def encode(message: Command | Event) -> bytes:
-    """The frame of one message, its four length bytes included."""
-    body = _encoder.encode(message)
-    payload = b'{"type":"%s","body":%s}' % (type(message).__name__.encode(), body)
-    return len(payload).to_bytes(4, "big") + payload
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame's payload; None at the end of the stream, in the middle of a frame too. Raises
-    ProtocolError for a length that no frame has."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > MAX_FRAME:
-        raise ProtocolError(f"a frame of {length} bytes")
-    payload = stream.read(length)
-    return payload if len(payload) == length else None
-
-
-def _decode(payload: bytes, known: dict[str, type]) -> object:
-    try:
-        envelope = _envelopes.decode(payload)
-        cls = known.get(envelope.type)
-        if cls is None:
-            raise ProtocolError(f"a frame of the unknown type {envelope.type[:40]!r}")
-        decoder = _decoders.get(envelope.type)
-        if decoder is None:
-            decoder = _decoders[envelope.type] = msgspec.json.Decoder(cls)
-        return decoder.decode(envelope.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a frame that does not decode: {error}") from None
-
-
-def decode_event(payload: bytes) -> Event:
-    """The event in one frame's payload (without the length bytes). Raises ProtocolError."""
-    return _decode(payload, _EVENTS)  # type: ignore[return-value]
-
-
-def decode_command(payload: bytes) -> Command:
-    """The command in one frame's payload (without the length bytes). Raises ProtocolError."""
-    return _decode(payload, _COMMANDS)  # type: ignore[return-value]
+class LoadError(UserFacingError):
+    """Nothing was loaded."""

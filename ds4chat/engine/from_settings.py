@@ -1,4 +1,4 @@
-"""Settings in the engine's own terms: a Load, and a Tuning and back."""
+"""Settings as the engine's Load and Tuning, and a Tuning as settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tuning_of(settings: Settings) -> Tuning:
 
 
 def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
-    """The settings with the live values of a tuning. A pause is not kept: the depth before it stays."""
+    """The settings with the live values of a tuning. A pause is not kept, but the depth before it."""
     return replace(
         settings,
         **{
@@ -32,14 +32,14 @@ def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
 
 
 def changed(tuning: Tuning, values: Mapping[str, Any]) -> Tuning:
-    """``tuning`` with what these option keys are set to; keys of other options are passed over. Raises
-    SettingError for a value that its option does not take."""
+    """``tuning`` with the values of these option keys; keys of other options are ignored. Raises SettingError
+    for a value that its option does not allow."""
     new = {option.tuning: check(option, values[option.key]) for option in TUNING if option.key in values}
     return replace(tuning, **new)
 
 
 def preset_of(tuning: Tuning) -> dict[str, Any]:
-    """The table of a preset that holds this tuning, by option key. A pause is no part of a preset."""
+    """The table of a preset with this tuning, by option key. A preset holds no pause."""
     table = {option.key: getattr(tuning, option.tuning) for option in TUNING}
     if tuning.depth == 0:
         del table["mtp-draft"]
@@ -47,7 +47,7 @@ def preset_of(tuning: Tuning) -> dict[str, Any]:
 
 
 def chosen_sampling(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The sampling fields that somebody set, by where each key's value comes from."""
+    """The sampling fields that the user set, by the source of each key's value."""
     return tuple(
         option.tuning
         for option in TUNING
@@ -62,8 +62,8 @@ def ends_loops(settings: Settings) -> bool:
 
 def load_of(settings: Settings, chosen: tuple[str, ...] = ()) -> Load:
     """What to load; with ``demo``, the demo's files unless a support file is named. ``chosen``: sampling
-    fields that hold for a server too, instead of its own defaults. Raises ModelFileError when the demo model
-    is not installed, or where there is no server of the name."""
+    fields that a server gets, instead of its own defaults. Raises ModelFileError when the demo model is not
+    installed, or no server has the name."""
     if settings.server:
         return Load(model="", server=_server(settings, chosen))
     settings = with_demo(settings)
@@ -117,8 +117,8 @@ def _server(settings: Settings, chosen: tuple[str, ...]) -> ServerAddress:
 
 
 def with_demo(settings: Settings) -> Settings:
-    """The settings with the demo's model filled in where ``demo`` asks for it, and its support model unless
-    another one is named. Raises ModelFileError when the demo model is not installed."""
+    """The settings with the demo's model where ``demo`` asks for it, and its support model unless another one
+    is named. Raises ModelFileError when the demo model is not installed."""
     if not settings.demo or settings.server:
         return settings
     return replace(settings, model=str(demo_model()), mtp=settings.mtp or str(demo_support()))

@@ -74,14 +74,13 @@ def ratio(logits: Floats, draft: int, best: int) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def judge(logits: Floats, draft: int, own: int, margin: float) -> Verdict:
+def judge(logits: Floats, draft: int, best: int, own: int, margin: float) -> Verdict:
     """Hold one draft against the target's row.
 
-    logits: the row (n_vocab,), before temperature and penalties. own: the target's own choice in it (its
-    argmax, or the token that was sampled from it). margin: 1.0 is exact, and then only the own choice is
+    logits: the row (n_vocab,), before temperature and penalties. best: its argmax. own: the target's choice
+    (the argmax, or the token that was sampled). margin: 1.0 is exact, and then only the target's choice is
     accepted; below 1.0 a draft whose ratio reaches it is accepted too, which is lossy.
     """
-    best = choose(logits)
     share = ratio(logits, draft, best)
     gap = top_gap(logits, best)
     if draft == own:

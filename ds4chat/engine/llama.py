@@ -1,14 +1,14 @@
 """llama.cpp as ds4chat uses it: Model, Context, Sampler. The only module that touches llama_cpp or ctypes.
 
 llama.cpp aborts the process on many mistakes, so every precondition that is known to abort is checked here
-and raises LlamaError or ValueError instead. What a file must look like is checked before, in ds4chat.models.
+and raises LlamaError or ValueError instead. The files themselves are checked before, in ds4chat.models.
 
-llama_cpp is imported before numpy, here and so in whatever imports this module first: a llama.cpp that holds
-libstdc++ within itself crashes in std::regex while it loads a vocabulary, if numpy has brought the shared
-one before. Modules at which an engine's process may begin import this one before all others of ds4chat.
+llama_cpp must be imported before numpy: a llama.cpp that is linked statically with libstdc++ crashes in
+std::regex while it loads a vocabulary if numpy has loaded the shared libstdc++ first. So the modules with
+which an engine process may start import this one first.
 
-Rows that a Context hands out are views of llama.cpp's buffers: the next decode overwrites them. Copy what
-must live longer.
+Rows that a Context returns are views of llama.cpp's buffers: the next decode overwrites them. Copy what must
+live longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
@@ -37,6 +37,7 @@ from ds4chat.engine import stack
 from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
+from ds4chat.errors import UserFacingError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -52,18 +53,16 @@ _SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _RECURRENT_ONLY = 1  # a flag of llama_state_seq_get_size_ext
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_CPU, _GPU, _IGPU
-VERSION: str = llama_cpp.__version__
-"""Of llama-cpp-python, which brings llama.cpp."""
 PENALTY_WINDOW = 64
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 STACK_PER_CHARACTER = 1024
-"""Bytes of stack that llama.cpp's splitting of text may take for each character of the longest piece: most
-pre-tokenizers are std::regex patterns, and libstdc++ matches a run by recursion. Measured: 326 in each of
-them, with the optimisation that wheels are built with; the rest is for other compilers."""
+"""Bytes of stack that splitting a text may take for each of its characters: most pre-tokenizers are
+std::regex patterns, and libstdc++ matches a run of characters by recursion. 326 were measured, with the
+optimisation that wheels are built with; the rest is for other compilers."""
 
 
-class LlamaError(Exception):
-    """llama.cpp refused something; the text is a sentence for the user."""
+class LlamaError(UserFacingError):
+    """llama.cpp refused something."""
 
 
 class DecodeError(LlamaError):
@@ -77,26 +76,26 @@ class DecodeError(LlamaError):
 
 
 class CacheTypeError(LlamaError):
-    """The model's heads are no whole number of the cache type's blocks wide."""
+    """The width of the model's heads is not a multiple of the cache type's block."""
 
 
 class TooLongError(LlamaError):
-    """A text becomes ``fewest`` tokens or more, which fill a context of ``room``."""
+    """A prompt of ``tokens``, such as "12" or "12 or more", does not fit into a context of ``room``."""
 
-    def __init__(self, fewest: int, room: int) -> None:
+    def __init__(self, tokens: str, room: int) -> None:
         super().__init__(
-            f"The prompt has {fewest} tokens or more and the context holds {room}. Shorten it, or raise "
+            f"The prompt has {tokens} tokens and the context holds {room}. Shorten it, or raise "
             f"{CONTEXT_LENGTH}."
         )
 
 
 class BadRowError(LlamaError):
-    """A row of logits decides nothing: it holds what is no number, or the same number everywhere."""
+    """A row of logits decides nothing: it holds NaN or infinity, or the same number everywhere."""
 
     def __init__(self) -> None:
         super().__init__(
             "The model's output is not numbers that decide anything. Most often the file is damaged, such as "
-            "by a download that broke off: download or convert it again. Or its numbers overflow here: take "
+            "by a download that broke off: download or convert it again. Or its numbers overflow here: try "
             "another cache type (-ctk f16 -ctv f16), other flash attention (-fa off), or no GPU (-ngl 0)."
         )
 
@@ -104,75 +103,52 @@ class BadRowError(LlamaError):
 # ------------------------------------------------------------------------------------ the library
 
 
-def _symbol(names: Sequence[str], restype: Any, argtypes: list[Any]) -> Any:
-    """The first of these symbols in a function object of our own, or None: llama-ext.h promises nothing."""
-    for name in names:
-        try:
-            function = C._lib[name]
-        except AttributeError:
-            continue
-        function.restype, function.argtypes = restype, argtypes
-        return function
-    return None
+def _symbol(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function object of our own for this symbol, which leaves the shared bindings as they are."""
+    function = C._lib[name]
+    function.restype, function.argtypes = restype, argtypes
+    return function
 
 
-_pointer, _i32, _u32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32
-# Indexing the library makes function objects of our own: these return plain addresses, which cost a
-# quarter of a typed pointer, and leave the shared bindings as they are.
-_get_logits = _symbol(["llama_get_logits"], _pointer, [_pointer])
-_get_nextn = _symbol(
-    ["llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context"], _pointer, [_pointer]
-)
+_pointer, _i32, _u32, _size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_size_t
+# Buffers as plain addresses: a typed pointer costs four times as much.
+_get_logits = _symbol("llama_get_logits", _pointer, _pointer)
+# C++ functions of llama-ext.h, which llama_cpp_ext does not bind.
+_get_nextn = _symbol("_Z26llama_get_embeddings_nextnP13llama_context", _pointer, _pointer)
 _set_layer_input = _symbol(
-    ["llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"],
-    None,
-    [_pointer, _u32, ctypes.c_bool],
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, _pointer, _u32, ctypes.c_bool
 )
-_get_layer_input = _symbol(
-    ["llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj"],
-    _pointer,
-    [_pointer, _u32],
-)
-_target_layers = _symbol(
-    ["llama_model_target_layer_ids", "_Z28llama_model_target_layer_idsPK11llama_model"],
-    ctypes.POINTER(_i32),
-    [_pointer],
-)
-_target_layers_n = _symbol(
-    ["llama_model_target_layer_ids_n", "_Z30llama_model_target_layer_ids_nPK11llama_model"],
-    _u32,
-    [_pointer],
-)
+_get_layer_input = _symbol("_Z30llama_get_embeddings_layer_inpP13llama_contextj", _pointer, _pointer, _u32)
+_target_layers = _symbol("_Z28llama_model_target_layer_idsPK11llama_model", ctypes.POINTER(_i32), _pointer)
+_target_layers_n = _symbol("_Z30llama_model_target_layer_ids_nPK11llama_model", _u32, _pointer)
 
-# These are ggml's: the loader finds them through libllama, except on Windows.
-_device_count = _symbol(["ggml_backend_dev_count"], ctypes.c_size_t, [])
-_device_get = _symbol(["ggml_backend_dev_get"], _pointer, [ctypes.c_size_t])
-_device_type = _symbol(["ggml_backend_dev_type"], ctypes.c_int, [_pointer])
+# ggml's own, which the loader finds through libllama.
+_device_count = _symbol("ggml_backend_dev_count", _size)
+_device_get = _symbol("ggml_backend_dev_get", _pointer, _size)
+_device_type = _symbol("ggml_backend_dev_type", ctypes.c_int, _pointer)
 _device_memory = _symbol(
-    ["ggml_backend_dev_memory"],
-    None,
-    [_pointer, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
+    "ggml_backend_dev_memory", None, _pointer, ctypes.POINTER(_size), ctypes.POINTER(_size)
 )
-_device_description = _symbol(["ggml_backend_dev_description"], ctypes.c_char_p, [_pointer])
-
-_device_registry = _symbol(["ggml_backend_dev_backend_reg"], _pointer, [_pointer])
-_registry_name = _symbol(["ggml_backend_reg_name"], ctypes.c_char_p, [_pointer])
-_registry_count = _symbol(["ggml_backend_reg_count"], ctypes.c_size_t, [])
-_registry_get = _symbol(["ggml_backend_reg_get"], _pointer, [ctypes.c_size_t])
-_registry_devices = _symbol(["ggml_backend_reg_dev_count"], ctypes.c_size_t, [_pointer])
-_registry_device = _symbol(["ggml_backend_reg_dev_get"], _pointer, [_pointer, ctypes.c_size_t])
-_registry_by_name = _symbol(["ggml_backend_reg_by_name"], _pointer, [ctypes.c_char_p])
-_registry_function = _symbol(["ggml_backend_reg_get_proc_address"], _pointer, [_pointer, ctypes.c_char_p])
-_register = _symbol(["ggml_backend_register"], None, [_pointer])
-_load_backend = _symbol(["ggml_backend_load"], _pointer, [ctypes.c_char_p])
-_token_attributes = _symbol(["llama_vocab_get_attr"], ctypes.c_int, [_pointer, _i32])
+_device_description = _symbol("ggml_backend_dev_description", ctypes.c_char_p, _pointer)
+_device_registry = _symbol("ggml_backend_dev_backend_reg", _pointer, _pointer)
+_registry_name = _symbol("ggml_backend_reg_name", ctypes.c_char_p, _pointer)
+_registry_count = _symbol("ggml_backend_reg_count", _size)
+_registry_get = _symbol("ggml_backend_reg_get", _pointer, _size)
+_registry_devices = _symbol("ggml_backend_reg_dev_count", _size, _pointer)
+_registry_device = _symbol("ggml_backend_reg_dev_get", _pointer, _pointer, _size)
+_registry_by_name = _symbol("ggml_backend_reg_by_name", _pointer, ctypes.c_char_p)
+_registry_function = _symbol("ggml_backend_reg_get_proc_address", _pointer, _pointer, ctypes.c_char_p)
+_register = _symbol("ggml_backend_register", None, _pointer)
+_load_backend = _symbol("ggml_backend_load", _pointer, ctypes.c_char_p)
+_version = _symbol("llama_version", ctypes.c_char_p)
+_commit = _symbol("ggml_commit", ctypes.c_char_p)
 
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
 class _LogSink:
-    """llama.cpp's log lines, put together from their pieces, and the first error since it was reset: the
-    ones that follow only say that it was not overcome."""
+    """llama.cpp's log lines, joined from their pieces, and the first error since it was reset, which tells
+    most: those that follow come of it."""
 
     def __init__(self) -> None:
         self.part = ""
@@ -191,37 +167,31 @@ class _LogSink:
                 self.first_error = line.strip()
 
 
-_sink: _LogSink | None = None
+_sink = _LogSink()
 
 
+@cache
 def start() -> None:
-    """Bring up the backends and send llama.cpp's log to Python's. Calling it again does nothing."""
-    global _sink
-    if _sink is None:
-        _sink = _LogSink()
-        C.llama_log_set(_sink.callback, _pointer(0))
-        C.llama_backend_init()
+    """Start the backends and send llama.cpp's log to Python's. Calling it again does nothing."""
+    C.llama_log_set(_sink.callback, _pointer(0))
+    C.llama_backend_init()
 
 
-def first_error() -> str:
-    """llama.cpp's first error line since the last load began; empty when there was none."""
-    return _sink.first_error if _sink else ""
-
-
-def _reason(otherwise: str) -> str:
-    return (first_error() or otherwise).rstrip(".")
+def _reason() -> str:
+    """llama.cpp's first error line since the sink was reset."""
+    return (_sink.first_error or "it gave no reason").rstrip(".")
 
 
 _ODD_HEADS = "does not divide"
-"""Of llama.cpp's reasons: the cache type's block and the heads of a layer do not go together."""
+"""In llama.cpp's reason where the cache type's block does not fit the width of a layer's heads."""
 
 
 def _context_advice(reason: str) -> str:
     """What to do where llama.cpp makes no context, by the reason that it logged."""
     if "quantized V cache" in reason:
-        return "Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
+        return "Switch flash attention on (-fa on), or choose a V cache that is not quantised (-ctv f16)."
     if _ODD_HEADS in reason:
-        return "Take a cache type that suits the model (-ctk f16 -ctv f16)."
+        return "Choose a cache type that suits the model (-ctk f16 -ctv f16)."
     return f"Lower {CONTEXT_LENGTH}, or free memory."
 
 
@@ -253,35 +223,39 @@ def apply_builtin_template(name: str, messages: Sequence[tuple[str, str]], *, op
         size = n
 
 
-def missing_for_eagle3() -> bool:
-    """True when this build of llama.cpp does not export the calls that EAGLE-3 needs."""
-    return None in (_set_layer_input, _get_layer_input, _target_layers, _target_layers_n)
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A device of ggml."""
+
+    handle: int
+    kind: int
+    """A ggml_backend_dev_type."""
+    name: str
+    """Its description, which of an RPC server's device is the server's address."""
+
+
+def _devices() -> list[_Device]:
+    start()
+    handles = [_device_get(i) for i in range(_device_count())]
+    return [_Device(h, _device_type(h), _text(_device_description(h))) for h in handles]
 
 
 def devices(rpc_servers: Sequence[str] = ()) -> list[tuple[int, str]]:
-    """Type (ggml_backend_dev_type) and description of ggml's devices, of RPC servers these alone; empty where
-    they cannot be asked."""
-    if None in (_device_count, _device_get, _device_type, _device_description):
-        return []
-    start()
-    handles = [_device_get(i) for i in range(_device_count())]
-    found = [(_device_type(h), _text(_device_description(h))) for h in handles]
+    """Type (ggml_backend_dev_type) and description of ggml's devices, among them these RPC servers' alone."""
     unused = _rpc_servers - set(rpc_servers)
-    return [(kind, name) for kind, name in found if name not in unused]
+    return [(device.kind, device.name) for device in _devices() if device.name not in unused]
 
 
 RPC_LIBRARY = "DS4CHAT_RPC_LIBRARY"
-"""Names a libggml-rpc that was built by itself, for a llama.cpp that was built without RPC."""
+"""Path of a libggml-rpc that was built separately, for a llama.cpp that was built without RPC."""
 
 
-def _rpc_function(name: bytes, restype: Any, argtypes: list[Any]) -> Any:
+def _rpc_function(name: bytes, restype: Any, *argtypes: Any) -> Any:
     """A function of the RPC backend. Raises LlamaError where this llama.cpp has none."""
     start()
-    registry = None
-    if None not in (_registry_by_name, _registry_function, _register, _load_backend):
-        registry = _registry_by_name(b"RPC")
-        if not registry and (library := os.environ.get(RPC_LIBRARY)):
-            registry = _load_backend(os.fsencode(library))
+    registry = _registry_by_name(b"RPC")
+    if not registry and (library := os.environ.get(RPC_LIBRARY)):
+        registry = _load_backend(os.fsencode(library))
     address = _registry_function(registry, name) if registry else None
     if not address:
         raise LlamaError(
@@ -291,15 +265,15 @@ def _rpc_function(name: bytes, restype: Any, argtypes: list[Any]) -> Any:
 
 
 _rpc_servers: set[str] = set()
-"""Those that were added in this process; nothing takes one out again."""
+"""Those that were added in this process; none can be removed."""
 
 
 def add_rpc_servers(servers: Sequence[str]) -> None:
-    """Make devices of these RPC servers, which must answer: llama.cpp aborts the process otherwise. Raises
+    """Add these RPC servers' devices to ggml's. They must answer, or llama.cpp aborts the process. Raises
     LlamaError."""
     if not servers:
         return
-    add = _rpc_function(b"ggml_backend_rpc_add_server", _pointer, [ctypes.c_char_p])
+    add = _rpc_function(b"ggml_backend_rpc_add_server", _pointer, ctypes.c_char_p)
     for server in servers:
         if server not in _rpc_servers:
             registry = add(server.encode())
@@ -312,61 +286,58 @@ def add_rpc_servers(servers: Sequence[str]) -> None:
 
 
 def serve_rpc(endpoint: str, threads: int) -> None:
-    """Lend this machine's devices at ``host:port``; returns only where that cannot be. Raises LlamaError."""
+    """Lend this machine's devices at ``host:port``; returns only where that fails. Raises LlamaError."""
     serve = _rpc_function(
         b"ggml_backend_rpc_start_server",
         None,
-        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(_pointer)],
+        *(ctypes.c_char_p, ctypes.c_char_p, _size, _size, ctypes.POINTER(_pointer)),
     )
-    handles = [_device_get(i) for i in range(_device_count())]
-    gpus = [handle for handle in handles if _device_type(handle) in (_GPU, _INTEGRATED_GPU)]
-    lent = gpus or handles[:1]
+    found = _devices()
+    gpus = [device.handle for device in found if device.kind in (_GPU, _INTEGRATED_GPU)]
+    lent = gpus or [found[0].handle]
     serve(endpoint.encode(), None, threads, len(lent), (_pointer * len(lent))(*lent))
 
 
 def _devices_with(servers: Sequence[str]) -> Any:
-    """The devices that a model is laid on: those of these RPC servers, and the GPUs here. None for
-    llama.cpp's own choice, where no RPC server was added in this process."""
+    """The devices that hold a model: those of these RPC servers, and the GPUs here. None for llama.cpp's own
+    choice, where no RPC server was added in this process."""
     if not _rpc_servers:
         return None
     chosen = []
-    for handle in (_device_get(i) for i in range(_device_count())):
-        remote = (_registry_name(_device_registry(handle)) or b"").startswith(b"RPC")
-        name = _text(_device_description(handle))
-        if name in servers if remote else _device_type(handle) == _GPU:
-            chosen.append(handle)
+    for device in _devices():
+        remote = (_registry_name(_device_registry(device.handle)) or b"").startswith(b"RPC")
+        if device.name in servers if remote else device.kind == _GPU:
+            chosen.append(device.handle)
     return (_pointer * (len(chosen) + 1))(*chosen, None)
 
 
 def memory() -> int:
     """Bytes of memory, used or free, of the devices that the layers run on; 0 where that is not known."""
-    if None in (_device_count, _device_get, _device_type, _device_memory):
-        return 0
-    start()
-    handles = [_device_get(i) for i in range(_device_count())]
-    kinds = (_GPU, _INTEGRATED_GPU, _CPU) if C.llama_supports_gpu_offload() else (_CPU,)
-    for kind in kinds:
+    for kind in (_GPU, _INTEGRATED_GPU, _CPU) if C.llama_supports_gpu_offload() else (_CPU,):
         total = 0
-        for handle in handles:
-            if _device_type(handle) == kind:
-                free, size = ctypes.c_size_t(), ctypes.c_size_t()
-                _device_memory(handle, ctypes.byref(free), ctypes.byref(size))
+        for device in _devices():
+            if device.kind == kind:
+                free, size = _size(), _size()
+                _device_memory(device.handle, ctypes.byref(free), ctypes.byref(size))
                 total += size.value
         if total:
             return total
     return 0
 
 
+def version() -> str:
+    """llama.cpp's version and commit, and those of the llama-cpp-python that contains it:
+    "0.5.0 (0c1e570) of llama-cpp-python 0.3.36"."""
+    return f"{_text(_version())} ({_text(_commit())}) of llama-cpp-python {llama_cpp.__version__}"
+
+
 def build() -> str:
     """What this llama.cpp is and which instructions it uses."""
-    return f"{VERSION} {C.llama_print_system_info().decode('utf-8', 'replace')}"
+    return f"{version()} {C.llama_print_system_info().decode('utf-8', 'replace')}"
 
 
 def backends() -> list[tuple[str, tuple[str, ...]]]:
-    """Name and devices, by their descriptions, of each of ggml's backends in this build; empty where they
-    cannot be asked."""
-    if None in (_registry_count, _registry_get, _registry_name, _registry_devices, _registry_device):
-        return []
+    """Name and devices, by their descriptions, of each of ggml's backends in this build."""
     start()
     return [
         (
@@ -385,8 +356,8 @@ def _text(raw: bytes | None) -> str:
 
 
 def device(rpc_servers: Sequence[str] = ()) -> str:
-    """What the layers run on: "CPU" when this build cannot offload, else the description of the GPU, and of
-    each of these RPC servers its address."""
+    """What the layers run on: "CPU" when this build cannot offload, else the descriptions of the GPUs and the
+    addresses of these RPC servers."""
     found = devices(rpc_servers)
     gpus = any(type_ in (_GPU, _INTEGRATED_GPU) for type_, _ in found)
     return gpu_name(found) if gpus and C.llama_supports_gpu_offload() else "CPU"
@@ -408,12 +379,12 @@ def gpu_name(found: Sequence[tuple[int, str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SpecialToken:
-    """A token that stands for a text of its own, apart from what the tokenizer makes of texts."""
+    """A token with a text of its own, which llama.cpp looks for before it tokenizes the rest of a text."""
 
     id: int
     text: str
     control: bool
-    """It is recognised only where special tokens are; the others (user-defined ones) are in every text."""
+    """Recognised only where special tokens are asked for; the others (user-defined ones) in every text."""
     strips_left: bool = False
     """It swallows the blanks before it."""
     strips_right: bool = False
@@ -422,10 +393,10 @@ class SpecialToken:
 class Model:
     """A loaded GGUF and its vocabulary.
 
-    ``mtp`` must be True for the model that hosts an MTP context (a support file, or a target with an
-    embedded NextN block): llama.cpp aborts when such a context is made of a model loaded without it.
+    ``mtp`` must be True for the model of an MTP context (a support file, or a target with an embedded NextN
+    block): llama.cpp aborts when such a context is made of a model loaded without it.
     ``rpc_servers``: those of add_rpc_servers that hold a part of it.
-    ``progress`` is called with 0..1 and may return False to give up. Raises LlamaError.
+    ``progress`` is called with 0..1 and may return False to stop the load. Raises LlamaError.
     """
 
     def __init__(
@@ -450,13 +421,12 @@ class Model:
             params.devices = ctypes.cast(chosen, _pointer)
         callback = C.llama_progress_callback(lambda f, _: progress(f) if progress else True)
         params.progress_callback = callback
-        assert _sink is not None
         _sink.first_error = ""
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise LlamaError(
-                f"llama.cpp could not load {path}: {_reason('it gave no reason')}. The log says more; "
-                "most often the file needs a newer llama.cpp, or more memory than is free."
+                f"llama.cpp could not load {path}: {_reason()}. The log says more; most often the file needs "
+                "a newer llama.cpp, or more memory than is free."
             )
         self.path = path
         self.mtp = mtp
@@ -469,17 +439,17 @@ class Model:
         self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
         self.n_params: int = C.llama_model_n_params(self.handle)
         self.size_bytes: int = C.llama_model_size(self.handle)
-        self.has_encoder: bool = C.llama_model_has_encoder(self.handle)
         self.recurrent: bool = C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle)
         self.windowed: bool = C.llama_model_n_swa(self.handle) > 0
         """Some layers attend a sliding window."""
-        self._eog: dict[int, bool] = {}
-        self._control: dict[int, bool] = {}
+        self.is_eog: Callable[[int], bool] = cache(partial(C.llama_vocab_is_eog, self.vocab))
+        """True for a token that ends a reply."""
+        self.is_control: Callable[[int], bool] = cache(partial(C.llama_vocab_is_control, self.vocab))
+        """True for a control token (end of turn, role marks, and the like)."""
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._bound: tuple[bytes, int] | None = None
         self.room = 0
-        """Tokens of the context. A text that fills it however it is split is refused before it is split,
-        which takes time and memory with its length. 0: no text is."""
+        """Tokens of the context. A text that exceeds it however it is tokenized is refused before that, which
+        would take time and memory with its length. 0: none is refused."""
 
     def close(self) -> None:
         """Free the model; its contexts must be closed before."""
@@ -506,7 +476,7 @@ class Model:
         """
         raw = text.encode("utf-8", "surrogatepass")
         if self.room and len(raw) >= self.room and (fewest := self._fewest_tokens(raw)) >= self.room:
-            raise TooLongError(fewest, self.room)
+            raise TooLongError(f"{fewest} or more", self.room)
         try:
             return stack.call(
                 lambda: self._tokenize(raw, add_special, parse_special), STACK_PER_CHARACTER * len(text)
@@ -529,19 +499,22 @@ class Model:
         """A lower bound of the tokens that ``raw`` becomes.
 
         A byte that has a token of its own is never lost: it belongs to exactly one token, merged or by
-        itself, unless it is a blank beside a special token that strips its neighbourhood. And a token stands
-        for at most as many bytes as its stored text has, which writes each byte as one character or more. So
-        n tokens hold at most n times the longest text's length of such bytes.
+        itself, unless it is a blank beside a special token that strips blanks. And a token holds at most as
+        many bytes as its stored text has, which writes each byte as one character or more. So n tokens hold
+        at most n times the longest text's length of such bytes.
         """
-        if self._bound is None:
-            texts = [C.llama_vocab_get_text(self.vocab, i) for i in range(self.n_vocab)]
-            known = _bytes_with_tokens(C.llama_vocab_type(self.vocab), frozenset(texts))
-            self._bound = bytes(set(range(256)) - known | set(b" \t\n\v\f\r")), max(map(len, texts))
-        lost, longest = self._bound
+        lost, longest = self._bytes_lost_and_longest
         return -(-len(raw.translate(None, lost)) // longest)
 
+    @cached_property
+    def _bytes_lost_and_longest(self) -> tuple[bytes, int]:
+        """The bytes that may be lost in tokenizing, and the length of the longest token's text."""
+        texts = [C.llama_vocab_get_text(self.vocab, i) for i in range(self.n_vocab)]
+        known = _bytes_with_tokens(C.llama_vocab_type(self.vocab), frozenset(texts))
+        return bytes(set(range(256)) - known | set(b" \t\n\v\f\r")), max(map(len, texts))
+
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes that a token stands for; control tokens are empty unless ``special``."""
+        """The bytes of a token; control tokens are empty unless ``special``."""
         known = self._pieces.get((token, special))
         if known is None:
             size = 64
@@ -554,28 +527,14 @@ class Model:
             known = self._pieces[token, special] = buffer.raw[:n]
         return known
 
-    def is_eog(self, token: int) -> bool:
-        """True for a token that ends a reply."""
-        known = self._eog.get(token)
-        if known is None:
-            known = self._eog[token] = bool(C.llama_vocab_is_eog(self.vocab, token))
-        return known
-
-    def is_control(self, token: int) -> bool:
-        """True for a control token (end of turn, role marks, and the like)."""
-        known = self._control.get(token)
-        if known is None:
-            known = self._control[token] = bool(C.llama_vocab_is_control(self.vocab, token))
-        return known
-
     @cached_property
     def special_tokens(self) -> tuple[SpecialToken, ...]:
-        """The tokens that llama.cpp looks for in a text before it takes the rest apart, in the order in which
-        it does: the longest first."""
+        """The tokens that llama.cpp looks for in a text before it tokenizes the rest, in its order: the
+        longest first."""
         hidden = C.LLAMA_TOKEN_ATTR_UNKNOWN | C.LLAMA_TOKEN_ATTR_CONTROL
         found: list[tuple[bytes, SpecialToken]] = []
         for token in range(self.n_vocab):
-            attributes = _token_attributes(self.vocab, token)
+            attributes = C.llama_vocab_get_attr(self.vocab, token)
             if attributes & (hidden | C.LLAMA_TOKEN_ATTR_USER_DEFINED):
                 raw = C.llama_vocab_get_text(self.vocab, token)
                 special = SpecialToken(
@@ -616,15 +575,12 @@ class Model:
     @property
     def eagle3_layers(self) -> list[int]:
         """Layers of the target whose inputs an EAGLE-3 model reads."""
-        if missing_for_eagle3():
-            return []
-        n = _target_layers_n(self.handle)
-        return list(_target_layers(self.handle)[:n])
+        return list(_target_layers(self.handle)[: _target_layers_n(self.handle)])
 
 
 def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:
-    """The bytes that a vocabulary of this kind has a token for: as ``<0xNN>``, or as GPT-2's stand-in. Kinds
-    that may drop whole words, or make one token of them, have none."""
+    """The bytes that a vocabulary of this kind has a token for: as ``<0xNN>``, or as GPT-2's character for
+    it. None for kinds that may drop whole words, or make one token of them."""
     if kind not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
         return set()
     found = {byte for byte in range(256) if b"<0x%02X>" % byte in texts}
@@ -632,17 +588,20 @@ def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:
         return found
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
-    stand_ins = {**{byte: chr(byte) for byte in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
-    return {byte for byte, text in stand_ins.items() if text.encode() in texts}
+    characters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return {byte for byte, char in characters.items() if char.encode() in texts}
 
 
 # ------------------------------------------------------------------------------------ context
 
 
 class _Batch:
-    """One llama_batch over numpy arrays made once; only its fields are written per decode."""
+    """A llama_batch over numpy arrays, which each decode overwrites.
 
-    def __init__(self, capacity: int, width: int) -> None:
+    ``width``: floats of the embedding in a row, 0 for none; ``tokens``: rows have token ids.
+    """
+
+    def __init__(self, capacity: int, width: int, *, tokens: bool = True) -> None:
         self.capacity = capacity
         self.token = np.zeros(capacity, np.int32)
         self.pos = np.zeros(capacity, np.int32)
@@ -651,23 +610,15 @@ class _Batch:
         self.seq = np.zeros(capacity, np.int32)
         self._n_seq = np.ones(capacity, np.int32)
         self._seq = self.seq.ctypes.data + self.seq.itemsize * np.arange(capacity, dtype=np.uint64)
-        self._token_p = self.token.ctypes.data_as(ctypes.POINTER(C.llama_token))
-        self._embd_p = (
-            self.embd.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if self.embd is not None else None
-        )
         self.struct = C.llama_batch(
             0,
-            self._token_p,
-            self._embd_p,
+            self.token.ctypes.data_as(ctypes.POINTER(C.llama_token)) if tokens else None,
+            None if self.embd is None else self.embd.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
             self.pos.ctypes.data_as(ctypes.POINTER(C.llama_pos)),
             self._n_seq.ctypes.data_as(ctypes.POINTER(_i32)),
             self._seq.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id))),
             self.logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
-
-    def use(self, *, token: bool) -> None:
-        """With or without token ids (an encoder takes embeddings alone)."""
-        self.struct.token = self._token_p if token else None
 
 
 Outputs = Literal["all", "last", "none"]
@@ -684,7 +635,6 @@ class CacheConfig:
 
 DEFAULT_CACHE = CacheConfig()
 
-
 MOST_CELLS = 2**31 - 1
 """llama.cpp counts positions in 32 bits with a sign; a larger number would be cut to its low bits."""
 
@@ -695,12 +645,12 @@ class Context:
     ``n_outputs``: most rows that one decode may ask logits of. ``rollback``: how many tokens of the last
     batch a recurrent state can drop; it multiplies that state's memory. ``embd_width``: floats a row when
     decodes carry an embedding beside each token (MTP, EAGLE-3), else 0. ``n_ctx``: cells of all sequences
-    together. Raises LlamaError, of the kind CacheTypeError where ``cache`` cannot hold the model's heads, and
+    together. Raises LlamaError, which is a CacheTypeError where ``cache`` cannot hold the model's heads, and
     ValueError where ``n_batch`` has no room for the rollback.
     """
 
     native_s = 0.0
-    """Seconds that all contexts spent in llama_decode and llama_encode, for measuring what Python adds."""
+    """Seconds that all contexts spent in llama_decode and llama_encode: the rest of a step is Python's."""
 
     def __init__(
         self,
@@ -717,7 +667,6 @@ class Context:
         encoder_width: int = 0,
         cache: CacheConfig = DEFAULT_CACHE,
         sequences: int = 1,
-        swa_full: bool = True,
     ) -> None:
         if mtp and not (model.mtp and model.n_layer_nextn):
             raise LlamaError(f"{model.path} was not loaded with its NextN block, so it cannot draft.")
@@ -738,29 +687,29 @@ class Context:
         params.ctx_type = _MTP_CONTEXT if mtp else 0
         params.flash_attn_type = _FLASH[cache.flash_attn]
         params.type_k, params.type_v = CACHE_TYPES[cache.type_k], CACHE_TYPES[cache.type_v]
-        params.swa_full = swa_full
+        params.swa_full = True  # all cells, so that a cache with sliding windows can be rolled back
         params.no_perf = True
         if other is not None:
             params.ctx_other = other.handle
-        assert _sink is not None
         _sink.first_error = ""
         self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
-            reason = _reason("it gave no reason")
+            reason = _reason()
             kind = CacheTypeError if _ODD_HEADS in reason else LlamaError
             raise kind(
                 f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}. "
                 f"{_context_advice(reason)}"
             )
         self.model = model
+        self.cache = cache
         self.memory = C.llama_get_memory(self.handle)
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch = n_batch
         self.rollback: int = C.llama_n_rs_seq(self.handle)
         self._outputs_max = min(n_outputs, n_batch)
         self._batch = _Batch(n_batch, embd_width)
-        # The encoder puts out a row for each input, so its batches are as long as there are output rows.
-        self._encoder = _Batch(self._outputs_max, encoder_width) if encoder_width else None
+        # An encoder puts out a row for each input, so its batches are as long as there are output rows.
+        self._encoder = _Batch(self._outputs_max, encoder_width, tokens=False) if encoder_width else None
         self._views: dict[tuple[int, int], Floats] = {}
         self._layer_inputs: list[int] = []
 
@@ -802,7 +751,7 @@ class Context:
             batch.logits[n - 1] = 1
         if embd is not None and batch.embd is not None:
             batch.embd[:n] = embd
-        self._run(n)
+        self._run(C.llama_decode, batch, n)
 
     def decode_many(self, tokens: Ints, pos: Ints, seq: Ints, outputs: NDArray[np.bool_]) -> None:
         """Decode tokens of several sequences in one batch; all four arrays are (n,).
@@ -819,14 +768,14 @@ class Context:
         batch.token[:n], batch.pos[:n], batch.logits[:n] = tokens, pos, outputs
         batch.seq[:n] = seq
         try:
-            self._run(n)
+            self._run(C.llama_decode, batch, n)
         finally:
             batch.seq[:n] = 0
 
-    def _run(self, n: int) -> None:
-        self._batch.struct.n_tokens = n
+    def _run(self, native: Any, batch: _Batch, n: int) -> None:
+        batch.struct.n_tokens = n
         started = time.perf_counter()
-        code = C.llama_decode(self.handle, self._batch.struct)
+        code = native(self.handle, batch.struct)
         # A GPU still works when llama_decode returns: the wait belongs to this decode, not to whoever reads
         # its rows next, or every cost that is measured here would be wrong.
         C.llama_synchronize(self.handle)
@@ -843,22 +792,15 @@ class Context:
         if batch is None or batch.embd is None:
             raise ValueError("this context was made without an encoder")
         out = np.empty((len(rows), self.model.n_embd), np.float32)
-        batch.use(token=False)
         first = self.used
         for i in range(0, len(rows), batch.capacity):
             part = rows[i : i + batch.capacity]
             n = len(part)
             batch.embd[:n] = part
-            # llama.cpp checks that positions go on from the cache's, though an encoder puts nothing there.
+            # llama.cpp checks that positions follow the cache's, though an encoder puts nothing there.
             batch.pos[:n] = np.arange(first, first + n)
             batch.logits[:n] = 1
-            batch.struct.n_tokens = n
-            started = time.perf_counter()
-            code = C.llama_encode(self.handle, batch.struct)
-            C.llama_synchronize(self.handle)
-            Context.native_s += time.perf_counter() - started
-            if code != 0:
-                raise DecodeError(code, n)
+            self._run(C.llama_encode, batch, n)
             out[i : i + n] = self.nextn(n, self.model.n_embd)
         return out
 
@@ -962,10 +904,10 @@ class Sampler:
     """Draws tokens by llama.cpp's sampler chain: top-k, top-p, min-p, temperature, distribution.
 
     The repeat penalty comes before them, over the last PENALTY_WINDOW tokens, as in llama.cpp's penalties
-    sampler; at temperature 0 the best token after it is taken, without a draw. ``history`` is what was said
-    before: the prompt's last tokens.
+    sampler; at temperature 0 the best token after it is chosen, without a draw. ``history``: the tokens
+    before the first draw.
 
-    The chain gets only the tokens that it may draw, and draws bit for bit what it would draw from the whole
+    The chain gets only the tokens that it may draw, and draws exactly what it would draw from the whole
     vocabulary, which takes many times as long.
     """
 
@@ -1006,8 +948,8 @@ class Sampler:
         C.llama_sampler_chain_add(self._chain, sampler)
 
     def sample(self, logits: Floats) -> int:
-        """The token chosen from a row (n_vocab,) of finite best logit, which is unchanged afterwards; it also
-        enters the penalties."""
+        """The token chosen from a row (n_vocab,) whose best logit is finite; the penalties count it from now
+        on. The row is unchanged afterwards."""
         draw = self._draw if self._chain else choose
         if self._penalty == 1:
             return draw(logits)
@@ -1028,10 +970,9 @@ class Sampler:
         return int(self._ids[array.selected])
 
     def _possible(self, logits: Floats) -> NDArray[np.intp]:
-        """Ids, in ascending order, of the tokens that the chain may draw, and of a few more: it draws the
-        line itself. All ids where the draw depends on every token: for top-p without top-k, which sums up all
-        probabilities, and for top-k among equal logits, which come out of its sort in an order that depends
-        on the others."""
+        """Ids, in ascending order, of the tokens that the chain may draw, and of a few more, which it leaves
+        out itself. All ids where the draw depends on every token: for top-p without top-k, which sums up all
+        probabilities, and for top-k among equal logits, whose order after its sort depends on the others."""
         n = len(logits)
         if 0 < self._top_k < n:
             ids = largest(logits, self._top_k)
@@ -1044,7 +985,7 @@ class Sampler:
         return np.arange(n)
 
     def emitted_instead(self, token: int) -> None:
-        """Another token than the one just sampled was emitted: the penalties must see that one."""
+        """Have the penalties count this token, which was emitted instead of the one just sampled."""
         if self._recent:
             self._recent[-1] = token
 

@@ -1,4 +1,4 @@
-"""Whether a text has come to repeat itself. Pure: tokens in, a verdict out."""
+"""Whether a text only repeats itself. Pure: tokens in, a verdict out."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ds4chat.engine.events import UNKNOWN_ID, Token
 
 
 def identity(token: Token) -> Hashable | None:
-    """What a token is known by when it comes again: its id and its text, of which a server may tell one.
-    None where it tells neither."""
+    """What makes two tokens equal: id and text, of which a server may give only one. None where it gives
+    neither."""
     return (token.id, token.text) if token.id != UNKNOWN_ID or token.text else None
 
 
 class LoopDetector:
-    """Follows a reply token by token and knows whether its end is one passage said over and over.
+    """Follows a reply token by token and knows whether its end is one passage over and over.
 
-    The reply repeats itself once each of its last LEAST tokens, or of its last (SAID - 1) periods where those
-    are more, is the token one period before it. A period is looked for by the last place at which the same
-    GRAM tokens stood, and kept as long as it goes on: O(1) for each token, and one entry of memory. None is a
-    token of which nothing is known: it may stand in a passage, and is none by itself.
+    The reply repeats itself once each of its last LEAST tokens, or of its last (TIMES - 1) periods where
+    those are more, equals the token one period before it. A period is found by the last occurrence of the
+    same GRAM tokens, and kept as long as it continues: each token takes O(1) and one entry of memory. None is
+    an unknown token: it may be part of a passage, but does not make one.
     """
 
     GRAM = 8
-    """Tokens that must come again before a period is looked at."""
+    """Tokens that must occur again before a period is considered."""
     LEAST = 64
-    """Tokens said again: a row of a table or a list of zeros is no loop yet."""
-    SAID = 3
-    """How often a passage has to be said."""
+    """Repeated tokens: a row of a table or a list of zeros is no loop yet."""
+    TIMES = 3
+    """How often a passage must occur."""
     _NOTHING = (None,) * GRAM
 
     __slots__ = ("_matched", "_places", "_tokens", "period")
@@ -39,10 +39,10 @@ class LoopDetector:
         self.period = 0
         """Tokens of the passage that may be repeating; 0 while there is none."""
         self._matched = 0
-        """Of the last tokens, those that are the same as one period before."""
+        """How many of the last tokens equal those one period before."""
 
     def push(self, token: Hashable | None) -> bool:
-        """Take in the next token; whether the text repeats itself now."""
+        """Add the next token; whether the text repeats itself now."""
         tokens = self._tokens
         tokens.append(token)
         n = len(tokens)
@@ -65,7 +65,7 @@ class LoopDetector:
     @property
     def looping(self) -> bool:
         """The text repeats itself up to its end."""
-        return self.period > 0 and self._matched >= max(self.LEAST, (self.SAID - 1) * self.period)
+        return self.period > 0 and self._matched >= max(self.LEAST, (self.TIMES - 1) * self.period)
 
     @property
     def why_ended(self) -> str:

@@ -1,4 +1,4 @@
-"""The machine that all of it runs on: its processor and its memory."""
+"""The machine that this process runs on: its processor and its memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def system() -> str:
 
 
 def processor() -> str:
-    """Name of the processor, as its maker wrote it."""
+    """The processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""From a Load to a ready Session: check the files, load the target, make its drafter, measure."""
+"""From a Load to a ready Session: check the files, load the target, open its drafter, measure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine import judge, measure, rpc
 from ds4chat.engine.auto import costs
+from ds4chat.engine.caches import Caches
 from ds4chat.engine.drafters.base import Drafter
 from ds4chat.engine.drafters.lookup import Either, Lookup
 from ds4chat.engine.drafters.registry import OPENERS
@@ -38,6 +39,7 @@ from ds4chat.engine.llama import (
     build,
     device,
     memory,
+    version,
 )
 from ds4chat.engine.machine import cores
 from ds4chat.engine.prompting import Prompter, named_template
@@ -45,17 +47,17 @@ from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
 from ds4chat.engine.strict import (
     ODD_HEADS_CACHE,
-    ODD_HEADS_NOTE,
     STRICT_CACHE,
     prepare_strict,
     strict_batches_are_exact,
 )
+from ds4chat.models.architectures import abilities
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header, read_range
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.naming import display_name
-from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target, rollback_class
+from ds4chat.models.pairing import EMBEDDED, Pair, check_pair, check_target
 from ds4chat.models.sampling import sampling_of
 from ds4chat.models.summary import quantisation
 from ds4chat.settings import paths
@@ -65,9 +67,9 @@ log = logging.getLogger(__name__)
 DEFAULT_CTX = 8192
 BATCH = 512
 PROBE = 32
-"""Tokens of a context that is only made to be measured."""
+"""Tokens of a context that is only made for a measurement."""
 COPIES_SHARE = 0.05
-"""Of the memory, what copies of a recurrent state take at most unless a depth asks for more."""
+"""Most of the memory that copies of a recurrent state take unless a depth needs more."""
 
 
 def open_session(
@@ -75,7 +77,7 @@ def open_session(
 ) -> tuple[Session, Loaded]:
     """A ready session for ``load`` and its Loaded event. Raises LoadError.
 
-    forgiving: a support file that does not fit leaves speculation off, with its reason, instead of raising.
+    forgiving: where a support file does not fit, speculation is off, with a reason, instead of an error.
     resuming: conversations go on from states on disk, where ``load`` allows that.
     """
     try:
@@ -87,9 +89,9 @@ def open_session(
 
 
 def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> tuple[Pair | None, str]:
-    """The support file's pair, if it can be used, and else why speculation by it is off.
+    """The pair of target and support file, or None and why it cannot be used.
 
-    Raises ModelFileError for a misfit, unless ``forgiving``.
+    Raises ModelFileError for a support file that does not fit, unless ``forgiving``.
     """
     if load.split_mode in ("row", "tensor"):
         return None, (
@@ -111,11 +113,11 @@ def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> t
 
 
 def _converted(load: Load, emit: Emit) -> str:
-    """The support file, or what it was converted to if it is in ds4's layout. Raises ModelFileError."""
+    """The support file, or its conversion where it is in ds4's layout. Raises ModelFileError."""
     if load.support == EMBEDDED or not kind_of(read_header(load.support)).converts:
         return load.support
     try:
-        out = converted_path(load.model, load.support, paths.cache_dir())
+        out = converted_path(load.model, load.support, paths.made_folder("cache"))
     except paths.FolderError as error:
         raise ModelFileError(str(error)) from None
     if not out.exists():
@@ -129,8 +131,11 @@ def _converted(load: Load, emit: Emit) -> str:
     return str(out)
 
 
+Made = TypeVar("Made")
+
+
 class _Opening:
-    """One load on its way, over files that were checked."""
+    """One load of files that were checked."""
 
     def __init__(self, load: Load, header: Header, emit: Emit, resuming: bool) -> None:
         self._load = load
@@ -138,11 +143,11 @@ class _Opening:
         self._header = header
         self._template = named_template(load.chat_template)
         self._emit = emit
-        self._rollback = rollback_class(header)
+        self._rollback = abilities(header.architecture).rollback
         self._threads = load.threads or cores()
         self._max_depth = MAX_DEPTH
         self._windowed = False
-        """A cache of the target's or the drafter's holds sliding windows."""
+        """The target or the drafter has sliding windows."""
         self._cache = (
             STRICT_CACHE
             if load.strict
@@ -156,7 +161,7 @@ class _Opening:
             prepare_strict()
         if load.rpc:
             self._add_rpc_servers()
-        model = self._model(load.model, "target", mtp=pair is not None and pair.path is None)
+        model = self._model(load.model, "target", mtp=pair is not None and pair.support is None)
         prompter = Prompter(model, self._template, use_template=load.template)
         if prompter.note:
             emit(Notice("warning", prompter.note))
@@ -191,22 +196,15 @@ class _Opening:
         exact, strict_note = False, ""
         if load.strict:
             emit(Loading("strict self-test", 0.0))
-            exact, strict_note = (
-                strict_batches_are_exact(target, token)
-                if self._cache is STRICT_CACHE
-                else (False, ODD_HEADS_NOTE)
-            )
+            exact, strict_note = strict_batches_are_exact(target, token)
         session = Session(
-            target,
-            drafter,
+            Caches(target, drafter, rollback=self._rollback, windowed=self._windowed),
             prompter,
-            # llama.cpp rounds a context up; what was asked for is what counts.
+            # llama.cpp rounds a context up, beyond what was asked for.
             n_ctx=self._n_ctx(model),
-            rollback=self._rollback,
             batches_are_exact=exact,
             costs=self._costs(drafter),
             states=self._states(target, drafter, pair) if self._resuming else None,
-            windowed=self._windowed,
             settling=1 if device() == "CPU" else 2,
         )
         return session, Loaded(
@@ -220,10 +218,11 @@ class _Opening:
             device=device(load.rpc),
             plain_ms=plain_ms,
             strict_note=strict_note,
+            llama_cpp=version(),
         )
 
     def _add_rpc_servers(self) -> None:
-        """Take the other machines in, each asked first. Raises RpcError, LlamaError."""
+        """Add the other machines' devices, after a check of each. Raises RpcError, LlamaError."""
         self._emit(Loading("asking the RPC servers", 0.0))
         rpc.check(self._load.rpc)
         add_rpc_servers(self._load.rpc)
@@ -246,7 +245,7 @@ class _Opening:
 
     def _depth_of_copies(self, model: Model) -> int:
         """The deepest draft of this load on a recurrent target, which keeps a copy of its state for each
-        drafted token. What takes more than a little of the memory is said. Raises LlamaError."""
+        drafted token. Warns where these take much of the memory. Raises LlamaError."""
         probe = Context(model, n_ctx=PROBE, n_batch=PROBE, n_outputs=1, threads=self._threads)
         try:
             probe.decode([model.any_token], 0)
@@ -268,51 +267,57 @@ class _Opening:
                     "trained for; its text may lose the thread beyond that.",
                 )
             )
-        make = partial(
-            Context,
-            model,
-            n_ctx=n_ctx,
-            n_batch=BATCH,
-            n_outputs=MAX_DEPTH + 1,
-            threads=self._threads,
-            # A recurrent state is kept once more for every token that may be dropped.
-            rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
+        target = self._with_cache(
+            partial(
+                Context,
+                model,
+                n_ctx=n_ctx,
+                n_batch=BATCH,
+                n_outputs=MAX_DEPTH + 1,
+                threads=self._threads,
+                # A recurrent state is copied once more for each token that can be dropped.
+                rollback=self._max_depth if speculates and self._rollback == "bounded" else 0,
+            )
         )
+        self._cache = target.cache
+        return target
+
+    def _with_cache(self, make: Callable[..., Made]) -> Made:
+        """What ``make`` returns for this load's cache; in strict mode for one with odd heads if need be."""
         try:
             return make(cache=self._cache)
         except CacheTypeError:
             if not self._load.strict:
                 raise
-            self._cache = ODD_HEADS_CACHE
-            return make(cache=self._cache)
+            return make(cache=ODD_HEADS_CACHE)
 
     def _n_ctx(self, model: Model) -> int:
         return self._load.ctx or min(model.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
 
     def _drafter(self, pair: Pair, target: Context) -> Drafter:
         """The drafter of a checked pair. Raises LlamaError."""
-        options: dict[str, Any] = {"max_depth": self._max_depth, "threads": self._threads}
         opener = OPENERS[pair.kind]
-        inside = pair.path is None
-        model = target.model if inside else self._model(str(pair.path), "support", mtp=opener.mtp)
+        inside = pair.support is None
+        model = (
+            target.model
+            if pair.support is None
+            else self._model(str(pair.support.path), "support", mtp=opener.mtp)
+        )
         try:
-            try:
-                return opener.open(target, model, cache=self._cache, **options)
-            except CacheTypeError:
-                if not self._load.strict:
-                    raise
-                # What a drafter rounds differently changes no token: its cache need not be strict's.
-                return opener.open(target, model, cache=ODD_HEADS_CACHE, **options)
+            # Another cache than strict's changes how a drafter rounds, and so no token of the reply.
+            return self._with_cache(
+                partial(opener.open, target, model, max_depth=self._max_depth, threads=self._threads)
+            )
         except LlamaError:
             if not inside:
                 model.close()
             raise
 
     def _costs(self, drafter: Drafter | None) -> costs.Tables:
-        """What was measured with the same files, threads and device before. Without a cache folder it is
-        measured at every load."""
+        """The costs that were measured with the same files, threads and device before; none without a cache
+        folder, and then each load measures them."""
         try:
-            path = paths.cache_dir() / "costs.json"
+            path = paths.made_folder("cache") / "costs.json"
         except paths.FolderError as error:
             log.warning("%s", error)
             return costs.Tables()
@@ -320,18 +325,17 @@ class _Opening:
         return costs.Tables(path, costs.key(self._load.model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
-        """Where conversations of this load are kept; None without a cache folder, or where that is off:
-        then nothing stays there."""
+        """Where conversations of this load are kept; None without a cache folder, and where keeping them is
+        off, which deletes those there."""
+        load = self._load
         try:
-            paths.cache_dir()
+            paths.made_folder("cache")
         except paths.FolderError as error:
             log.warning("%s", error)
             return None
-        folder = paths.states_folder()
-        tidy(folder, keep=self._load.keep_states)
-        if not self._load.keep_states:
+        tidy(paths.states_folder(), keep=load.keep_states)
+        if not load.keep_states:
             return None
-        load = self._load
         try:
             identity = {
                 "model": _file_identity(self._header),
@@ -361,7 +365,6 @@ class _Opening:
             n_layer=model.n_layer,
             n_embd=model.n_embd,
             n_vocab=model.n_vocab,
-            has_template=bool(model.chat_template),
             sampling=tuple(sampling_of(self._header).items()),
         )
 
@@ -370,7 +373,7 @@ def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
     """How many copies of a recurrent state to keep, one for each token of the deepest draft, and a sentence
     for the user where they take more than COPIES_SHARE of the memory.
 
-    asked: the depth to be reached; "auto" takes no more than fit into that share, but one. copy: bytes of
+    asked: the deepest draft; "auto": as many copies as fit into that share, and one at least. copy: bytes of
     one. available: bytes of memory, 0 where that is not known.
     """
     affordable = int(COPIES_SHARE * available / copy) if copy and available else MAX_DEPTH
@@ -385,7 +388,7 @@ def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:
-    """A loader's callback that reports each new hundredth."""
+    """A callback for a load that reports each hundredth once."""
     last = -1
 
     def report(fraction: float) -> bool:
@@ -399,7 +402,7 @@ def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:
 
 
 def _file_identity(header: Header) -> list[object]:
-    """What tells a model's files from others that lie in their place. Raises OSError, ModelFileError."""
+    """What distinguishes a model's files from others at the same path. Raises OSError, ModelFileError."""
     described: list[object] = []
     for part in header.parts:
         path = part.path.resolve()

@@ -1,9 +1,9 @@
 """From messages to prompt tokens, through a chat template or a plain layout without one.
 
-A template gets the conversation in the form that it takes. Tried in turn: as it is; with the system prompt
-inside the first user turn; with turns of one role joined, as one that was never answered leaves them; each
-with contents as text and as lists of typed parts. The first form counts that the template accepts and of
-which every message is in the prompt.
+A template gets the conversation in a form that it accepts. Tried in turn: as it is; with the system prompt
+inside the first user turn; with successive turns of one role joined, such as one that was never answered and
+the next; each with contents as text and as lists of typed parts. The first form is used that the template
+accepts with every message in the prompt.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ds4chat.engine.events import Generate, Message
-from ds4chat.engine.llama import Model, builtin_templates
+from ds4chat.engine.events import Ended, Generate, Message, refused
+from ds4chat.engine.llama import Model, TooLongError, builtin_templates
+from ds4chat.engine.reply_text import ReplyFormat
 from ds4chat.engine.templates import BuiltinTemplate, JinjaTemplate, Template, TemplateError, Turn
 from ds4chat.engine.thinking import (
     TAGS,
-    ReplyFormat,
     declared_by_template,
     switches,
     system_switch,
@@ -38,29 +38,28 @@ _OTHER_TEMPLATE = "another template with --chat-template FILE or NAME, or none w
 
 
 class PromptError(Exception):
-    """The conversation cannot be made a prompt; the text is a sentence for the user."""
+    """No prompt can be made of the conversation; the text is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens to decode, strings that end the reply beside the end tokens, and where thinking stands."""
+    """Tokens to decode, strings that end the reply besides the end tokens, and how to read the reply."""
 
     tokens: list[int]
     stop: tuple[str, ...]
     format: ReplyFormat
-    """How the reply is read."""
     thinking: str = ""
-    """The mark that opened a thought at the prompt's end; empty where none did."""
+    """The mark that opens a thought at the prompt's end; empty where none does."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user, each said once a model."""
+    """Sentences for the user, each only once for a model."""
     form: str = ""
-    """How the template got the conversation, in words; empty where there was none."""
+    """The form in which the template got the conversation, in words; empty without a template."""
 
 
 class Prompter:
     """Renders conversations for one model.
 
-    template: instead of the model's own. use_template: False for the plain layout.
+    template: one to use instead of the model's own. use_template: False for the plain layout.
     """
 
     def __init__(self, model: Model, template: Template | None = None, *, use_template: bool = True) -> None:
@@ -68,52 +67,50 @@ class Prompter:
         names = names_of(model.special_tokens)
         self._specials = Finder(names)
         self._names = Finder([*names, *TAGS])
-        self._structural: set[str] = set()
-        self._said: set[str] = set()
-        self._template: Template | None = None
-        self._answers = True
-        """Examples may be asked of the template: none of them has exceeded a limit."""
+        self._told: set[str] = set()
+        """Notes that were given."""
+        self._shows_examples = True
+        """The template may be asked for examples: none has exceeded a limit so far."""
         self.note = ""
         """A sentence when the model's chat template is missing or broken."""
-        if not use_template:
-            return
-        if template is not None:
-            self._use(template)
-            return
-        if not model.chat_template:
+        self._template = (template or self._own_template()) if use_template else None
+        source = self._source = self._template.source if self._template else ""
+        self._structural = {source[start:end] for start, end in self._specials.spans(source)}
+
+    def _own_template(self) -> Template | None:
+        """The model's template; None where it has none that can be used, as ``note`` says."""
+        if not self._model.chat_template:
             self.note = (
                 f"The model has no chat template, {_PLAIN_LINES}. It may be a base model: look for an "
                 "instruct version to chat with, or name a template with --chat-template FILE or NAME."
             )
-            return
+            return None
         try:
-            self._use(JinjaTemplate(model.chat_template))
+            return JinjaTemplate(self._model.chat_template)
         except TemplateError as error:
             self.note = (
                 f"The model's chat template cannot be used ({_short(error)}), {_PLAIN_LINES}. Its replies "
                 "may be the worse for it: name another template with --chat-template FILE or NAME, or get a "
                 "newer file of the model."
             )
-
-    def _use(self, template: Template) -> None:
-        self._template = template
-        source = template.source
-        self._structural = {source[start:end] for start, end in self._specials.spans(source)}
+            return None
 
     def of(self, request: Generate) -> Prompt:
-        """Tokens of a request: its raw prompt, or its messages; at least one. Raises PromptError,
-        LlamaError."""
+        """The prompt of a request, raw or of its messages, with one token at least and room for another.
+        Raises PromptError, LlamaError."""
         if request.prompt is not None:
             prompt = self.raw(request.prompt)
         else:
             prompt = self.chat(request.messages, think=request.think)
         if not prompt.tokens:
             raise PromptError("The prompt is empty. Write something to answer.")
+        if len(prompt.tokens) >= self._model.room > 0:
+            raise TooLongError(str(len(prompt.tokens)), self._model.room)
         return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:
-        """Tokens of a conversation with the assistant's turn opened, or left open at its end when it is the
-        assistant's already. Raises PromptError, LlamaError."""
+        """The prompt of a conversation, with the assistant's turn opened, or left open where the last turn is
+        the assistant's. Raises PromptError, LlamaError."""
         if self._template is None:
             return self._lines(messages)
         messages = with_word(messages, self._words[think])
@@ -137,13 +134,13 @@ class Prompter:
 
     def _variables(self, think: bool) -> dict[str, Any]:
         tokens = {"bos_token": self._model.bos, "eos_token": self._model.eos}
-        return {**tokens, **switches(self._template.source if self._template else "", think)}
+        return {**tokens, **switches(self._source, think)}
 
     def _forbidden(self, text: str, own: Sequence[TextRange]) -> dict[int, str]:
         return forbidden_tokens(self._model.special_tokens, self._specials, text, own, self._structural)
 
     def raw(self, text: str) -> Prompt:
-        """Tokens of a text as it stands, special tokens recognised in it."""
+        """The prompt of a text as it is, with special tokens recognised in it."""
         tokens = self._model.tokenize(text, add_special=False, parse_special=True)
         return Prompt(self._with_first(tokens), (), self._raw_format, self._raw_format.opened_by(text))
 
@@ -153,9 +150,9 @@ class Prompter:
 
     @cached_property
     def _format(self) -> ReplyFormat:
-        """Asked after a conversation was rendered: a template that never ends is then not asked at all."""
-        source = self._template.source if self._template else ""
-        declared = declared_by_template(self._example, source)
+        """Needed after a conversation was rendered, so a template that never ends is not asked for
+        examples."""
+        declared = declared_by_template(self._example, self._source)
         turns = turn_marks(self._example)
         return ReplyFormat(self._special_ids, self._hidden, declared=declared, turns=turns)
 
@@ -169,15 +166,15 @@ class Prompter:
 
     @cached_property
     def _words(self) -> tuple[str, str]:
-        """What the system prompt says to have the model answer at once, and think."""
-        return system_switch(self._template.source if self._template else "", self._example)
+        """What the system prompt says to have the model not think, and think."""
+        return system_switch(self._source, self._example)
 
     def _example(
         self, messages: list[dict[str, str]], *, think: bool, add_generation_prompt: bool = True
     ) -> str:
         """An example conversation rendered, with contents as text or, where that loses one, as typed parts.
         Raises TemplateError."""
-        if self._template is None or not self._answers:
+        if self._template is None or not self._shows_examples:
             raise TemplateError("it is not asked")
         variables = self._variables(think)
         rendered = ""
@@ -187,7 +184,7 @@ class Prompter:
                 if all(message["content"] in rendered for message in messages):
                     break
         except TemplateError as error:
-            self._answers = error.retry
+            self._shows_examples = error.retry
             raise
         return rendered
 
@@ -202,28 +199,28 @@ class Prompter:
         return Prompt(tokens, ("\nUser:",), self._raw_format, notes=self._notes(forbidden.values(), ""))
 
     def _with_first(self, tokens: list[int]) -> list[int]:
-        """The tokens behind the one that the vocabulary wants at the beginning, which stands there once. The
-        one that it wants at the end would close the turn that is to be written."""
+        """The tokens after the one that the vocabulary wants at the beginning, once. The one that it wants at
+        the end is left out, since it would close the turn that the model is to write."""
         first = self._model.first_token
         return tokens if first is None or not tokens or tokens[0] == first else [first, *tokens]
 
     def _notes(self, disarmed: Collection[str], left_out: str) -> tuple[str, ...]:
-        """What is said of a prompt, if it was not said before."""
-        notes = []
-        if disarmed and "disarmed" not in self._said:
-            self._said.add("disarmed")
-            notes.append(
+        """The notes on a prompt that were not given before."""
+        notes = {}
+        if disarmed:
+            notes["disarmed"] = (
                 f"The conversation's text holds {shortened(', '.join(disarmed))}: the model gets that as "
                 "text, not as the token of this name, so that it cannot end or begin a turn."
             )
-        if left_out and left_out not in self._said:
-            self._said.add(left_out)
-            notes.append(left_out)
-        return tuple(notes)
+        if left_out:
+            notes[left_out] = left_out
+        new = [note for key, note in notes.items() if key not in self._told]
+        self._told.update(notes)
+        return tuple(new)
 
 
 class _Rendering:
-    """One conversation on its way through a template."""
+    """A conversation rendered by a template."""
 
     def __init__(
         self,
@@ -249,13 +246,13 @@ class _Rendering:
         self.holds_names = any(next(names.spans(text), None) for text in texts)
         """A text holds the name of a special token or a thinking tag."""
         self.form = ""
-        """The name of the form that the template took."""
+        """The name of the form that the template accepted."""
         self.left_out = ""
-        """A sentence about what the template does not put into the prompt."""
+        """A sentence on the messages that the template leaves out of the prompt."""
 
-    def marked(self) -> tuple[str, list[tuple[int, int]]]:
-        """The prompt's text, in the first form that has every message in it, and which stretches of it are
-        the messages' own. Raises PromptError."""
+    def marked(self) -> tuple[str, list[TextRange]]:
+        """The prompt's text, in the first form with every message in it, and the parts of it that are the
+        messages' own. Raises PromptError."""
         marks, source = self._marks, self._template.source
         turns = [
             turn_of(
@@ -272,8 +269,7 @@ class _Rendering:
             try:
                 rendered = self._template.render(form, self._variables, open_turn=not self._continues)
             except TemplateError as error:
-                # What the template says of the conversation as it is tells more than what follows.
-                failure = failure or error
+                failure = failure or error  # that of the conversation as it is tells most
                 if not error.retry:
                     break
                 continue
@@ -293,17 +289,14 @@ class _Rendering:
             )
             return self._finished(rendered)
         if failure is not None:
-            raise PromptError(
-                f"The chat template failed on this conversation: {_short(failure)}. Take back the last turn "
-                f"(/undo), or take {_OTHER_TEMPLATE}."
-            )
+            raise _failed(failure)
         raise PromptError(
             "The chat template leaves out what was written last, so the model would not see it: take "
             f"{_OTHER_TEMPLATE}."
         )
 
     def plain(self) -> str:
-        """The prompt's text in the form that marked() found, without marks on the way. Raises PromptError."""
+        """The prompt's text in the form that marked() found, rendered without marks. Raises PromptError."""
         turns = [
             turn_of(message.role, message.content, message.thinking, self._template.source)
             for message in self._messages
@@ -312,10 +305,7 @@ class _Rendering:
         try:
             return self._template.render(form, self._variables, open_turn=True)
         except TemplateError as error:
-            raise PromptError(
-                f"The chat template failed on this conversation: {_short(error)}. Take back the last turn "
-                f"(/undo), or take {_OTHER_TEMPLATE}."
-            ) from None
+            raise _failed(error) from None
 
     def _missing(self, rendered: str) -> list[int]:
         """Indices of the messages whose text is not in the prompt."""
@@ -326,15 +316,22 @@ class _Rendering:
             and not (self._marks.start(2 * i) in rendered and self._marks.end(2 * i) in rendered)
         ]
 
-    def _finished(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
+    def _finished(self, rendered: str) -> tuple[str, list[TextRange]]:
         if self._continues and self._messages[-1].content.strip():
             last = self._marks.end(2 * (len(self._messages) - 1))
             rendered = rendered[: rendered.rindex(last) + 1]
         return self._marks.remove(rendered)
 
 
+def _failed(error: TemplateError) -> PromptError:
+    return PromptError(
+        f"The chat template failed on this conversation: {_short(error)}. Take back the last turn (/undo), "
+        f"or take {_OTHER_TEMPLATE}."
+    )
+
+
 def _forms(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
-    """The conversation in every form that templates take, by name, the likeliest first."""
+    """The conversation in every form that templates accept, by name, the likeliest first."""
     merged = _system_merged(turns)
     forms = {
         "as it is": list(turns),
@@ -355,7 +352,7 @@ def _typed(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _system_merged(turns: Sequence[Turn]) -> list[Turn]:
-    """System turns put before the user's turn that follows, as llama.cpp does where a template knows none."""
+    """System turns inside the user's turn that follows, as llama.cpp does where a template has none."""
     merged: list[Turn] = []
     before = ""
     for turn in turns:
@@ -372,7 +369,7 @@ def _system_merged(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _joined(turns: Sequence[Turn]) -> list[Turn]:
-    """Turns of one role in a row made one."""
+    """Successive turns of one role as one turn."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and joined[-1]["role"] == turn["role"]:
@@ -414,6 +411,11 @@ def named_template(name: str) -> Template | None:
             f"The chat template {one_line(name)} cannot be used: {_short(error)}. Correct it, or name "
             "another file."
         ) from None
+
+
+def refusal(request: Generate, error: Exception) -> Ended:
+    """The end of a reply whose prompt could not be made, by the error that ``Prompter.of`` raised."""
+    return refused(request.reply, str(error), "context" if isinstance(error, TooLongError) else "error")
 
 
 def _short(error: TemplateError) -> str:

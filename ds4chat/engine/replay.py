@@ -3,64 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine import judge
-from ds4chat.engine.events import Generate, Replayed, Tuning
+from ds4chat.engine.events import Replayed
 from ds4chat.engine.llama import Context
-from ds4chat.engine.prompting import Prompt
 from ds4chat.engine.reply import Generation
 
 TIE = 0.5
-"""Logits: below this gap, rounding in batched kernels can turn one choice into the other."""
-
-
+"""Logits: below this gap, rounding in batched kernels can change the choice."""
 SETTLING = 2
 """Passes after the prompt's that pay for the change of the batch size, on a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a replay needs to know of the reply that it replays."""
-
-    request: Generate
-    prompt: Prompt
-    ids: tuple[int, ...]
-    """Every emitted token."""
-    end_token: int
-    """The token that ended the reply, which emits nothing; -1 where something else ended it."""
-    seed: int
-    tuning: Tuning
-    """In force at the reply's start."""
-    lossy: bool
-    """A margin below 1 was in force at some step."""
-    resampled: bool
-    """Sampling settings changed on the way, so the same draws cannot be made again."""
-
-    @property
-    def compared(self) -> tuple[int, ...]:
-        """The tokens to be compared."""
-        return self.ids if self.end_token < 0 else (*self.ids, self.end_token)
+def compared(finished: Generation) -> Sequence[int]:
+    """The tokens of a reply that are compared: those that it emitted, and the one that ended it."""
+    return finished.ids if finished.end_token < 0 else [*finished.ids, finished.end_token]
 
 
 def compare(
     target: Context,
-    finished: Finished,
+    finished: Generation,
     stop: Callable[[], bool],
-    progress: Callable[[int], object] = lambda compared: None,
+    progress: Callable[[int], object],
 ) -> Replayed | None:
-    """Decode on from a cache that holds the prompt but its last token, choosing as plain decoding would.
+    """Compare a reply with plain decoding, from a cache that holds its prompt except the last token.
 
     The token that ended the reply is compared like those it emitted: a reply may differ by stopping short.
-    None when ``stop`` asked for it. The cache holds more tokens afterwards.
+    ``progress`` is called with the tokens compared so far. None when ``stop`` asked for it. The cache holds
+    more tokens afterwards.
     """
-    request = replace(finished.request, max_tokens=-1)
-    reply = Generation(request, finished.prompt, target.model, finished.tuning, finished.seed)
-    last, pos = finished.prompt.tokens[-1], len(finished.prompt.tokens) - 1
-    ends = finished.end_token >= 0
-    wanted = finished.compared
+    tuning = replace(finished.first_tuning, seed=finished.seed)
+    reply = Generation(finished.request, finished.prompt, target.model, tuning)
+    last, pos = reply.last, reply.given - 1
+    wanted = compared(finished)
     settled_at = 0.0
     try:
         for i, expected in enumerate(wanted):
@@ -70,11 +48,11 @@ def compare(
                 settled_at = time.perf_counter()
             target.decode([last], pos, outputs="all")
             row = target.logits(1)[0]
-            own = reply.own_choice(row)
+            best, own = reply.choices(row)
             if own != expected:
-                gap = judge.top_gap(row, judge.choose(row))
+                gap = judge.top_gap(row, best)
                 return Replayed(
-                    reply=request.reply,
+                    reply=reply.request.reply,
                     equal=False,
                     compared=i + 1,
                     first_difference=i,
@@ -92,11 +70,13 @@ def compare(
     settled = len(wanted) - SETTLING
     pass_ms = (time.perf_counter() - settled_at) * 1000 / settled if settled > 0 else 0.0
     n = len(finished.ids)
-    same = f"All {n} tokens {'and the end of the reply ' if ends else ''}are those of plain decoding."
-    return Replayed(request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, pass_ms * len(wanted))
+    end = "and the end of the reply " if len(wanted) > n else ""
+    same = f"All {n} tokens {end}are those of plain decoding."
+    plain_ms = pass_ms * len(wanted)
+    return Replayed(reply.request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, plain_ms)
 
 
-def _explain(finished: Finished, gap: float, index: int) -> str:
+def _explain(finished: Generation, gap: float, index: int) -> str:
     where = f"The first difference is at token {index + 1}"
     if index == len(finished.ids):
         where += ", where the reply ends"

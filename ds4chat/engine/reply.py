@@ -1,15 +1,17 @@
-"""One reply on its way: what it has emitted, when it ends, and the acceptance of each step's rows."""
+"""One reply between its first and its last token: what it has emitted, when it ends, and the acceptance of
+each step's rows."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
-from typing import TypedDict
 
 from ds4chat.engine import judge
 from ds4chat.engine.drafters.base import Draft, Drafter
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
+    Ended,
     FinishReason,
     FullRow,
     Generate,
@@ -21,24 +23,17 @@ from ds4chat.engine.events import (
 from ds4chat.engine.llama import BadRowError, Context, DecodeError, Floats, Model, Sampler
 from ds4chat.engine.loops import LoopDetector, identity
 from ds4chat.engine.prompting import Prompt
-from ds4chat.engine.thinking import ReplyText
-
-
-class Tails(TypedDict):
-    """What was held back at a reply's end, as fields of Ended."""
-
-    tail: str
-    thinking_tail: str
+from ds4chat.engine.reply_text import ReplyText
 
 
 class TargetRows:
     """The target's logits of one step: row i follows tokens[i] and judges tokens[i + 1].
 
-    In one batch all rows are there at once. One by one, a row is decoded when it is first asked for, so
-    that nothing after a rejected draft is ever decoded.
+    A batch gives all rows at once. One by one, a row is decoded when it is first asked for, so that nothing
+    after a rejected draft is ever decoded.
 
-    A token is committed when its row is asked for: that needs it decoded, and says that it stands. So what
-    is committed is in the cache in either way, and the token that a reply ends on is in neither.
+    A token is committed when its row is asked for, since only an accepted token's row is. So every committed
+    token is in the cache either way, and the token on which a reply ends is neither.
     """
 
     def __init__(
@@ -49,7 +44,7 @@ class TargetRows:
         self.decoded = 0
         """Tokens of this step in the target's cache."""
         self.committed = 1
-        """Those of them that stand. The first does in any case: it was certain before the step."""
+        """Those of them that are committed; the first was certain before the step."""
         self.failure: DecodeError | None = None
         """Why a row after the first could not be decoded."""
         self.late_s = 0.0
@@ -69,8 +64,8 @@ class TargetRows:
             self._drafter.observe(self.tokens[:1], self._pos, 1)
 
     def row(self, i: int) -> Floats | None:
-        """Row i, (n_vocab,); None where it cannot be decoded, as ``failure`` says. Rows must be asked for in
-        order."""
+        """Row i, (n_vocab,); None where it cannot be decoded, and then ``failure`` says why. Rows must be
+        asked for in order."""
         if i >= self.decoded:
             started = time.perf_counter()
             token = self.tokens[i : i + 1]
@@ -93,12 +88,15 @@ class TargetRows:
 class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
-    def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning, seed: int) -> None:
+    def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning) -> None:
         self.request = request
+        self.prompt = prompt
+        self.first_tuning = tuning
+        """In force at the reply's start."""
         self.last = prompt.tokens[-1]
         self.finish: FinishReason | None = None
         self.detail = ""
-        self.seed = seed
+        self.seed = tuning.seed if tuning.seed >= 0 else secrets.randbelow(2**32 - 1)
         self.ids: list[int] = []
         """Every emitted token."""
         self.lossy = False
@@ -106,10 +104,9 @@ class Generation:
         self.resampled = False
         """Sampling settings changed after the first token."""
         self.end_token = -1
-        """The token that ended the reply; it is not among ``ids``. -1 where none did."""
-        self._prompt = prompt.tokens
+        """The token that ended the reply, which is not emitted; -1 where something else ended it."""
         self.given = len(prompt.tokens)
-        """Tokens that stand before the reply."""
+        """Tokens before the reply."""
         self._model = model
         self._ends = prompt.format.ends
         self._text = ReplyText(
@@ -120,7 +117,7 @@ class Generation:
         )
         self._loop = LoopDetector() if request.end_loops else None
         self._tuning = tuning
-        self._sampler = self._make_sampler(tuning, seed, prompt.tokens)
+        self._sampler = self._make_sampler(tuning, self.seed, prompt.tokens)
         self._last_end: float | None = None
 
     # -- limits
@@ -143,8 +140,8 @@ class Generation:
     # -- tuning
 
     def retune(self, tuning: Tuning, committed: Sequence[int]) -> None:
-        """Take up changed sampling settings; the rest of a Tuning is read per step."""
-        if _sampling(tuning) != _sampling(self._tuning):
+        """Apply changed sampling settings; the rest of a Tuning is read by each step."""
+        if tuning is not self._tuning and _sampling(tuning) != _sampling(self._tuning):
             self.resampled = True
             if self._sampler:
                 self._sampler.close()
@@ -154,7 +151,7 @@ class Generation:
         self.lossy = self.lossy or tuning.mode == "approximate"
 
     def _make_sampler(self, tuning: Tuning, seed: int, history: Sequence[int]) -> Sampler | None:
-        """The chain; None where the argmax is all there is to it."""
+        """The chain; None where it would be the argmax."""
         if tuning.temp <= 0 and tuning.repeat_penalty == 1.0:
             return None
         return Sampler(
@@ -185,21 +182,21 @@ class Generation:
 
     # -- acceptance
 
-    def own_choice(self, logits: Floats) -> int:
-        """The target's own token in a row, (n_vocab,).
+    def choices(self, logits: Floats) -> tuple[int, int]:
+        """The likeliest token of a row, (n_vocab,), and the target's own: that one, or what it sampled.
 
         Raises BadRowError for a row that decides nothing.
         """
         best = judge.choose(logits)
         if not judge.decides(logits, best):
             raise BadRowError
-        return self._sampler.sample(logits) if self._sampler else best
+        return best, self._sampler.sample(logits) if self._sampler else best
 
     def accept(
         self, rows: TargetRows, draft: Draft, used: Sequence[int], tuning: Tuning
     ) -> tuple[list[Token], list[Judged]]:
-        """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` knows what is
-        committed by it. Sets ``last``, and ``finish`` where a token ends the reply."""
+        """Judge the used drafts row by row: the emitted tokens and the judged rows; ``rows`` counts what is
+        committed. Sets ``last``, and ``finish`` where a token ends the reply."""
         tokens: list[Token] = []
         judged: list[Judged] = []
         margin = 1.0 if tuning.strict else tuning.margin
@@ -207,14 +204,14 @@ class Generation:
             logits = rows.row(i)
             if logits is None:
                 break  # ``last`` is the draft accepted before: the next step decodes it
-            own = self.own_choice(logits)
+            best, own = self.choices(logits)
             if tuning.probe and draft.tokens:
-                judged.append(self._judged(logits, draft, 0, own, 1.0, tuning))
+                judged.append(self._judged(logits, draft, 0, best, own, 1.0, tuning))
             if i == len(used):
                 self._emit(own, "bonus" if used else "plain", tokens)
                 self.last = own
                 break
-            row = self._judged(logits, draft, i, own, margin, tuning)
+            row = self._judged(logits, draft, i, best, own, margin, tuning)
             judged.append(row)
             if not row.accepted:
                 self._emit(own, "corrected", tokens)
@@ -234,15 +231,15 @@ class Generation:
         A list of that one token, empty where it ends the reply.
         """
         tokens: list[Token] = []
-        self.last = self.own_choice(logits)
+        _, self.last = self.choices(logits)
         self._emit(self.last, "plain", tokens)
         return tokens
 
     def _judged(
-        self, logits: Floats, draft: Draft, i: int, own: int, margin: float, tuning: Tuning
+        self, logits: Floats, draft: Draft, i: int, best: int, own: int, margin: float, tuning: Tuning
     ) -> Judged:
         token = draft.tokens[i]
-        verdict = judge.judge(logits, token, own, margin)
+        verdict = judge.judge(logits, token, best, own, margin)
         full = self._full(logits, token, own) if tuning.full_logits else None
         return Judged(
             position=i + 1,
@@ -266,11 +263,11 @@ class Generation:
         return FullRow(float(p[token]), float(p[own]), entropy, top)
 
     def piece(self, token: int) -> str:
-        """A token's text as a log shows it, control tokens included."""
+        """A token's text as a log shows it, that of control tokens too."""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 
     def _emit(self, token: int, origin: Origin, tokens: list[Token]) -> None:
-        """Put one token out, unless it ends the reply."""
+        """Emit one token, unless it ends the reply."""
         ends = self._model.is_eog(token) or token in self._ends
         if ends and not self.request.ignore_eos and self._text.ends_at(token):
             self.finish = "stop"
@@ -291,10 +288,31 @@ class Generation:
         elif self.left == 0:
             self.finish = "length"
 
-    def tails(self) -> Tails:
-        """What was still held back at the reply's end, as fields of Ended."""
-        answer, thinking = self._text.finish()
-        return Tails(tail=answer, thinking_tail=thinking)
+    def ended(
+        self,
+        *,
+        reused_tokens: int,
+        prefill_ms: float,
+        decode_ms: float,
+        first_token_ms: float,
+        context_used: int,
+    ) -> Ended:
+        """The reply's last event, with what was held back of its text."""
+        tail, thinking_tail = self._text.finish()
+        return Ended(
+            reply=self.request.reply,
+            finish_reason=self.finish or "error",
+            detail=self.detail,
+            prompt_tokens=self.given,
+            reused_tokens=reused_tokens,
+            prefill_ms=prefill_ms,
+            decode_ms=decode_ms,
+            first_token_ms=first_token_ms,
+            context_used=context_used,
+            seed=self.seed,
+            tail=tail,
+            thinking_tail=thinking_tail,
+        )
 
 
 def _sampling(tuning: Tuning) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Other machines' memory and compute for the engine here, through llama.cpp's RPC backend.
 
-llama.cpp ends the process where an RPC server cannot be reached or speaks another version, so each is asked
-here before llama.cpp sees it. The protocol has neither encryption nor a password.
+llama.cpp ends the process where an RPC server cannot be reached or speaks another version, so each is checked
+here first. The protocol has neither encryption nor a password.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import struct
 from collections.abc import Sequence
 
 PROTOCOL = 7
-"""Major version of the protocol of the llama.cpp that pyproject.toml pins; another one is not spoken with."""
+"""Major version of the protocol in the llama.cpp that pyproject.toml pins, the only one that it accepts."""
 PORT = 50052
 CONNECT_S = 3.0
 UNPROTECTED = (
     "llama.cpp's RPC has no encryption and no password: whoever reaches its port can read the conversation "
-    "and use "
-    "the machine. Keep it to a network of your own, or to a tunnel."
+    "and use the machine. Keep it to a network of your own, or to a tunnel."
 )
 
 _HELLO = 14
@@ -29,7 +28,7 @@ class RpcError(Exception):
 
 
 def endpoints(setting: str) -> tuple[str, ...]:
-    """The addresses in a setting, ``host:port`` each, with the usual port where none is given. Raises
+    """The addresses in a setting, ``host:port`` each, with the default port where none is given. Raises
     RpcError."""
     found = []
     for word in setting.replace(",", " ").split():
@@ -50,9 +49,12 @@ def check(servers: Sequence[str]) -> None:
             f"Start it there with ds4chat rpc-server --host ADDRESS --port {port}, or leave it out of --rpc."
         )
         try:
-            with socket.create_connection((host, int(port)), CONNECT_S) as sock:
+            with (
+                socket.create_connection((host, int(port)), CONNECT_S) as sock,
+                sock.makefile("rb") as stream,
+            ):
                 sock.sendall(struct.pack("<BQ", _HELLO, _CAPABILITIES) + bytes(_CAPABILITIES))
-                answer = _received(sock, 8 + 3)
+                answer = stream.read(8 + 3)
         except TimeoutError:
             raise RpcError(
                 f"The RPC server {server} does not answer: it may serve somebody else, one at a time, or "
@@ -68,13 +70,12 @@ def check(servers: Sequence[str]) -> None:
         if answer[8] != PROTOCOL:
             raise RpcError(
                 f"The RPC server {server} speaks version {answer[8]} of the protocol, and the llama.cpp "
-                f"here {PROTOCOL}. "
-                "Run the same version of ds4chat on both."
+                f"here {PROTOCOL}. Run the same version of ds4chat on both."
             )
 
 
 def lost(servers: Sequence[str]) -> list[str]:
-    """Those that take no connection now."""
+    """Those that refuse a connection now."""
     gone = []
     for server in servers:
         host, _, port = server.rpartition(":")
@@ -85,11 +86,3 @@ def lost(servers: Sequence[str]) -> list[str]:
         except OSError:
             gone.append(server)
     return gone
-
-
-def _received(sock: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer where the other side ends. Raises OSError."""
-    data = b""
-    while len(data) < count and (part := sock.recv(count - len(data))):
-        data += part
-    return data

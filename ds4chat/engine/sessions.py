@@ -1,7 +1,7 @@
-"""What answers a request: the interface of every session, what steers one, and which one a Load opens.
+"""The interface of a session, which answers requests, and the one that a Load opens.
 
-A session is the engine of this machine (engine.session) or a server's (servers.session). Neither is imported
-before a Load asks for it, so that a chat over a server needs neither llama.cpp nor a model file.
+A session is the engine of this machine (engine.session) or a server's (servers.session). Each is only
+imported when a Load asks for it, so that a chat over a server needs neither llama.cpp nor a model file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class AnySession(Protocol):
         """Answer one request; the events go to ``emit``, an Ended last. Nothing but a bug is raised."""
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
-        """Decode the last reply again without drafts and emit a Replayed, or a Notice why not."""
+        """Decode the last reply again without drafts and emit a Replayed, which says why not where that was
+        not possible."""
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -29,7 +30,8 @@ class AnySession(Protocol):
         """Save the conversation's state to disk if that is worthwhile, unless ``interrupted``."""
 
     def measure(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Measure what drafts cost, where that is not known; unless ``interrupted``."""
+        """Measure the costs of drafts, where they are not known, unless ``interrupted``. False if they are
+        not known afterwards."""
 
     def close(self) -> None:
         """Free everything; the session cannot be used afterwards."""
@@ -40,7 +42,7 @@ def open_session(
 ) -> tuple[AnySession, Loaded]:
     """A ready session for ``load`` and its Loaded event. Raises LoadError.
 
-    forgiving: a support file that does not fit leaves speculation off, with its reason, instead of raising.
+    forgiving: where a support file does not fit, speculation is off, with a reason, instead of an error.
     resuming: conversations go on from states on disk, where ``load`` allows that.
     """
     if load.server is not None:

@@ -1,15 +1,15 @@
 """The lines of ``--mtp-timing``, ``--mtp-spec-log``, ``--mtp-conf-log`` and ``--mtp-probe``.
 
 One line an event: ``ds4chat: mtp <kind> key=value ...``. Fields that ds4 prints come first, under ds4's
-names; units stand in the name (``_ms``); texts are ASCII JSON strings, so that no token can break a line
-or steer a terminal. ``ds4chat.analysis.log_parser`` reads these lines back.
+names; units are in the name (``_ms``); texts are ASCII JSON strings, so that no token can break a line or
+control a terminal. ``ds4chat.analysis.log_parser`` reads these lines.
 
-How the figures differ from ds4's own: there ``drafted`` and ``committed`` count the first draft, which ds4
-checks for free against logits it already has, and ``margin`` is the drafter's logit gap. Here every draft
-is judged by the verification batch, ``committed`` is the number of accepted drafts, ``margin`` is the
-probability ratio in force and ``gate`` is the logit gap in force. Tokens emitted by a step are ``emitted``;
-an accepted draft that ends the reply is ``accepted_end`` and not among them. ``baseline`` is 1 for a step
-that the speed of plain decoding is worked out from.
+The figures differ from ds4's: there ``drafted`` and ``committed`` count the first draft, which ds4 checks for
+free against logits it already has, and ``margin`` is the drafter's logit gap. Here the verification batch
+judges every draft, ``committed`` is the number of accepted drafts, and ``margin`` and ``gate`` are the
+probability ratio and the logit gap in force. Tokens emitted by a step are ``emitted``; an accepted draft that
+ends the reply is ``accepted_end`` and not one of them. ``baseline`` is 1 for a step by which the speed of
+plain decoding is measured.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ PREFIX = "ds4chat: mtp"
 
 
 def quoted(text: str) -> str:
-    """``text`` as a JSON string in ASCII: one line, no control characters, whatever the token holds."""
+    """``text`` as a JSON string in ASCII: one line, without control characters."""
     return json.dumps(text, ensure_ascii=True)
 
 
 def ratio_text(ratio: float | None) -> str:
-    """A ratio or probability with six decimals, or in scientific notation where those would lose it; nan for
-    one that is not known."""
+    """A ratio or probability with six decimals, or in scientific notation where it is small; nan for None."""
     if ratio is None:
         return "nan"
     return f"{ratio:.6f}" if ratio >= 1e-3 or ratio == 0 else f"{ratio:.4e}"
 
 
-def _optional(value: float | None) -> str:
-    return "nan" if value is None else f"{value:.6f}"
+def _fixed(value: float | None, digits: int = 4) -> str:
+    return "nan" if value is None else f"{value:.{digits}f}"
 
 
 def timing_line(step: Step) -> str:
@@ -52,7 +51,7 @@ def timing_line(step: Step) -> str:
 
 
 def spec_line(step: Step) -> str:
-    """The ``--mtp-spec-log`` line of one step: how its draft fared, and the rejected draft if there was one.
+    """The ``--mtp-spec-log`` line of one step: its outcome, and the rejected draft if there was one.
 
     The word after ``spec`` is ``accept`` for a fully accepted draft, else the step's outcome.
     """
@@ -72,13 +71,13 @@ def spec_line(step: Step) -> str:
 
 
 def conf_line(step: Step, judged: Judged) -> str:
-    """The ``--mtp-conf-log`` line of one judged draft. The full distribution follows if it was computed."""
+    """The ``--mtp-conf-log`` line of one judged draft, with the full distribution if it was computed."""
     line = (
         f"{PREFIX} conf step={step.index} position={judged.position} drafted={step.drafted} "
         f"committed={step.accepted} draft={judged.draft} target={judged.target} "
         f"accepted={int(judged.accepted)} by={judged.by or 'none'} ratio={ratio_text(judged.ratio)} "
-        f"gap={_optional(judged.gap)} draft_gap={_optional(judged.draft_gap)} "
-        f"draft_prob={_optional(judged.draft_prob)} reply={step.reply} depth={step.depth} "
+        f"gap={_fixed(judged.gap, 6)} draft_gap={_fixed(judged.draft_gap, 6)} "
+        f"draft_prob={_fixed(judged.draft_prob, 6)} reply={step.reply} depth={step.depth} "
         f"margin={step.tuning.margin:.3f} gate={step.tuning.gate:.3f} mode={step.tuning.mode} "
         f"draft_text={quoted(judged.draft_text)} target_text={quoted(judged.target_text)}"
     )
@@ -93,30 +92,25 @@ def conf_line(step: Step, judged: Judged) -> str:
 
 
 def probe_line(token: int, draft: int, hits: int, total: int) -> str:
-    """The ``--mtp-probe`` line after one token: the token, the draft it was held against, hits so far."""
+    """The ``--mtp-probe`` line after one token: the token, its draft, and the hits so far."""
     return f"{PREFIX} probe token={token} draft={draft} hit={hits}/{total}"
-
-
-def _share(value: float | None, digits: int = 4) -> str:
-    return "nan" if value is None else f"{value:.{digits}f}"
 
 
 def summary_lines(stats: Stats) -> list[str]:
     """The lines after a reply: totals, outcomes, phases, prefill, and one line for each draft position.
 
-    ``speedup`` is over plain decoding, measured in ``plain_passes`` steps of the reply, or at the load where
-    those are 0.
+    ``speedup`` is over plain decoding, measured by ``plain_passes`` steps of the reply, or at the load if 0.
     """
     plain = stats.plain
     lines = [
         f"{PREFIX} summary steps={stats.steps} drafted={stats.drafted} judged={stats.judged} "
         f"accepted={stats.accepted} accepted_ends={stats.accepted_ends} emitted={stats.emitted} "
         f"lossy={stats.lossy} "
-        f"acceptance={_share(stats.acceptance)} mean_accepted={_share(stats.mean_accepted)} "
-        f"tokens_per_step={_share(stats.tokens_per_step)}",
-        f"{PREFIX} summary decode_tokens_per_s={_share(stats.decode_tokens_per_s, 2)} "
-        f"plain_tokens_per_s={_share(plain.tokens_per_s, 2)} plain_passes={plain.passes} "
-        f"speedup={_share(plain.speedup, 3)}",
+        f"acceptance={_fixed(stats.acceptance)} mean_accepted={_fixed(stats.mean_accepted)} "
+        f"tokens_per_step={_fixed(stats.tokens_per_step)}",
+        f"{PREFIX} summary decode_tokens_per_s={_fixed(stats.decode_tokens_per_s, 2)} "
+        f"plain_tokens_per_s={_fixed(plain.tokens_per_s, 2)} plain_passes={plain.passes} "
+        f"speedup={_fixed(plain.speedup, 3)}",
         f"{PREFIX} summary outcomes "
         + " ".join(
             f"{outcome}={stats.outcomes[outcome]}"
@@ -130,6 +124,6 @@ def summary_lines(stats: Stats) -> list[str]:
     for position, count in enumerate(stats.by_position, 1):
         lines.append(
             f"{PREFIX} summary position={position} judged={count.judged} accepted={count.accepted} "
-            f"acceptance={_share(count.rate)}"
+            f"acceptance={_fixed(count.rate)}"
         )
     return lines

@@ -1,16 +1,20 @@
-"""A call on a stack of its own size: for native code that recurses as deep as its input is long."""
+"""A call on a stack of its own size, for native code whose recursion grows with its input."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from ds4chat.engine import machine
+
 Result = TypeVar("Result")
 
 SMALLEST = 1 << 20
-"""Bytes of stack that every thread has left; a call that needs less is made where it is asked for."""
+"""Bytes of stack that every thread has left; a call that needs less is made in the caller's thread."""
+
+ANY_MACHINE = 4 << 30
+"""Bytes of memory to assume where the system does not say."""
 
 _sizing = threading.Lock()
 
@@ -22,21 +26,21 @@ class NoStackError(Exception):
 def call(function: Callable[[], Result], stack: int) -> Result:
     """What ``function`` returns or raises, run with ``stack`` bytes of stack. Raises NoStackError.
 
-    The system maps a stack but gives memory only to what is used of it, so asking for the worst case costs
-    address space alone. More than half of the machine's memory is refused: it might really be used.
+    The system gives memory only to the part of a stack that is used, so the worst case costs address space
+    alone. More than half of the machine's memory is refused: it might be used.
     """
     if stack <= SMALLEST:
         return function()
-    if stack > _memory() // 2:
+    if stack > (machine.memory() or ANY_MACHINE) // 2:
         raise NoStackError
-    came: list[Result] = []
-    failed: list[BaseException] = []
+    results: list[Result] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            came.append(function())
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
-            failed.append(error)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            errors.append(error)
 
     thread = threading.Thread(target=run, name="large stack", daemon=True)
     with _sizing:
@@ -48,14 +52,6 @@ def call(function: Callable[[], Result], stack: int) -> Result:
         finally:
             threading.stack_size(before)
     thread.join()
-    if failed:
-        raise failed[0]
-    return came[0]
-
-
-def _memory() -> int:
-    """Bytes of memory in this machine; where that cannot be asked, what any machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 4 << 30
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -23,19 +23,9 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.loops import LoopDetector, identity
 
-OUTCOMES: tuple[Outcome, ...] = (
-    "full",
-    "partial",
-    "miss",
-    "gated",
-    "plain",
-    "fallback",
-    "unknown",
-)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Phase = Literal["draft", "verify", "accept", "rollback", "other", "total"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-
-
 NonNegative = Annotated[float, Meta(ge=0)]
 
 
@@ -53,7 +43,7 @@ class PositionCount:
 
 
 class LoopingDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of the counts lies where the text only repeats itself."""
+    """The share of the counts where the text only repeats itself."""
 
     tokens: Count
     judged: Count
@@ -105,7 +95,7 @@ class StatsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Stats:
-    """Totals over the steps folded so far. Feed it with one reply's events, or with many replies'."""
+    """Totals over the steps of one reply, or of several, whose events are folded in order."""
 
     steps: int = 0
     drafted: int = 0
@@ -131,22 +121,22 @@ class Stats:
     context_used: int = 0
     finish_reason: FinishReason | None = None
     loop_tokens: int = 0
-    """Emitted tokens that only repeat what stands before them (ds4chat.engine.loops)."""
+    """Emitted tokens that only repeat what is before them (ds4chat.engine.loops)."""
     loop_judged: int = 0
     loop_accepted: int = 0
-    """Drafts judged and accepted for those: a loop is easy to draft, and tells nothing of other texts."""
+    """Drafts judged and accepted for those: a loop is easy to draft, and says nothing of other texts."""
     loop_since: int | None = None
     """Index of the first such token of the newest reply; None where there is none."""
     _loop: LoopDetector = field(default_factory=LoopDetector)
     _open_loop: list[Step] = field(default_factory=list)
     """Those of the open steps that were counted as a loop's."""
     _open: list[Step] = field(default_factory=list)
-    """Steps of the reply that has not ended: a server may tell only at the end what they were."""
+    """Steps of the reply that has not ended, which a server may revise at the end."""
     plain: PlainTime = field(default_factory=PlainTime)
-    """What plain decoding takes for the same tokens."""
+    """What plain decoding takes for the tokens of the newest reply."""
 
     def fold(self, event: Event) -> None:
-        """Take one event in. Events that carry no figures are passed over."""
+        """Count one event. Events without figures are ignored."""
         if isinstance(event, Step):
             self._fold_step(event)
         elif isinstance(event, Revised):
@@ -166,14 +156,14 @@ class Stats:
             self.context_used = event.context_used
             self.finish_reason = event.finish_reason
             if event.counters is not None:
-                # A server's totals also hold what its steps did not tell.
+                # A server's totals include what its steps did not tell.
                 known = [row for step in self._open for row in step.judged]
                 self.drafted += max(0, event.counters.drafted - sum(step.drafted for step in self._open))
                 self.accepted += max(0, event.counters.accepted - sum(row.accepted for row in known))
             self._open.clear()
 
     def _revise(self, event: Revised) -> None:
-        """Count a reply's steps anew."""
+        """Count a reply's steps as the server revised them."""
         for step in self._open:
             self._count(step, -1)
         for step in self._open_loop:
@@ -189,8 +179,9 @@ class Stats:
         self._count(step, 1)
         self._look_for_loop(step)
         self.context_used = step.context_used
+        if step.index == 0:
+            self.plain = PlainTime(self.plain.load_ms)
         self.plain.add(
-            index=step.index,
             # What a probe drafts is never in the batch.
             rows=1 if step.tuning.probe else step.drafted + 1,
             tokens=plain_steps(len(step.tokens), len(step.judged)),
@@ -230,7 +221,7 @@ class Stats:
 
     @property
     def loop_acceptance(self) -> float | None:
-        """Acceptance where the text only repeats itself; None where it does not, or judged nothing there."""
+        """Acceptance where the text only repeats itself; None where nothing was judged there."""
         return self.loop_accepted / self.loop_judged if self.loop_judged else None
 
     @property
@@ -276,13 +267,13 @@ class Stats:
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Emitted tokens over the wall time of the steps, prefill left out."""
+        """Emitted tokens over the wall time of the steps, without the prefill."""
         ms = self.decode_ms or self.ms["total"]
         return self.emitted / ms * 1000 if ms and self.emitted else None
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Prompt tokens really decoded (reused ones left out) over the prefill's wall time."""
+        """Prompt tokens that were decoded, not reused, over the prefill's wall time."""
         fresh = self.prompt_tokens - self.reused_tokens
         return fresh / self.prefill_ms * 1000 if self.prefill_ms and fresh > 0 else None
 

@@ -1,4 +1,4 @@
-"""Strict mode: the settings under which a batch can be bit-equal to single decodes, and the proof of it.
+"""Strict mode: the settings under which a batch can be bit-equal to single decodes, and the test of it.
 
 On a CPU llama.cpp's kernels for one row and for several round differently. Measured, the paths that differ
 are: the repacked weights from four rows on, the tiled matrix product from eight rows on, and the split
@@ -18,14 +18,9 @@ from ds4chat.engine.llama import CacheConfig, Context
 
 STRICT_CACHE = CacheConfig("q8_0", "q8_0", "on")
 ODD_HEADS_CACHE = CacheConfig("f16", "f16", "on")
-"""For heads that are no whole number of q8_0's blocks of 32 wide."""
+"""For heads whose width is not a multiple of q8_0's blocks of 32."""
 
 _SLOW = "verification is one token at a time"
-ODD_HEADS_NOTE = (
-    f"{_SLOW}: this model's heads are no multiple of 32 wide, so its cache is f16 instead of q8_0, and "
-    "batches are not bit-equal over it"
-)
-
 _PAST = (48, 560)
 """Cells in the cache when batches are compared: a short context, and one past the 512 that change kernels."""
 _ROWS = MAX_DEPTH + 1
@@ -41,13 +36,16 @@ def prepare_strict() -> None:
 def strict_batches_are_exact(target: Context, token: int) -> tuple[bool, str]:
     """Whether batches of 2 to 17 rows give the logits of single decodes, bit for bit, and a sentence on it.
 
-    The cache is empty afterwards. A context too short for the long comparison makes it as far as it goes.
+    The cache is empty afterwards. A context that is too short for the long comparison only makes the short
+    one.
     """
-    if target.model.recurrent:
-        return (
-            False,
-            f"{_SLOW}: a recurrent state cannot be rolled back to compare",
+    if target.cache == ODD_HEADS_CACHE:
+        return False, (
+            f"{_SLOW}: this model's heads are no multiple of 32 wide, so its cache is f16 instead of q8_0, "
+            "and batches are not bit-equal over it"
         )
+    if target.model.recurrent:
+        return False, f"{_SLOW}: a recurrent state cannot be rolled back to compare"
     n_vocab = target.model.n_vocab
     spread = max(n_vocab // 97, 1)
     limit = target.n_ctx - _ROWS
@@ -65,18 +63,15 @@ def strict_batches_are_exact(target: Context, token: int) -> tuple[bool, str]:
         for rows in _BATCHES:
             if not target.remove_from(past):
                 target.clear()
-                return (
-                    False,
-                    f"{_SLOW}: this cache cannot be rolled back to compare",
-                )
+                return False, f"{_SLOW}: this cache cannot be rolled back to compare"
             target.decode(text[past : past + rows], past, outputs="all")
             batch = target.logits(rows)
             for i in range(rows):
                 if not np.array_equal(batch[i], single[i]):
                     target.clear()
                     return False, (
-                        f"{_SLOW}: batches of {rows} are not bit-equal to single "
-                        f"decodes here (after {past} tokens)"
+                        f"{_SLOW}: batches of {rows} are not bit-equal to single decodes here (after {past} "
+                        "tokens)"
                     )
     target.clear()
     return True, f"batches of up to {_ROWS} rows are bit-equal to single decodes here"

@@ -1,9 +1,9 @@
 """Chat templates: the Jinja program in a model's file or in one of the user's, or one of llama.cpp's own.
 
-A template is a program that came with a downloaded file, and it runs in this process. A sandboxed environment
-keeps it from everything but the conversation, and limits hold for as long as it runs: on its output, its
-memory, its processor time and its depth. What exceeds one of them ends in a TemplateError. An operation
-inside the interpreter that answers to no limit ends the process instead, BACKSTOP_SECONDS later.
+A template is a program that came with a downloaded file, and it runs in this process. A sandbox keeps it from
+everything but the conversation, and its output, memory, processor time and depth are limited: to exceed a
+limit is a TemplateError. An operation inside the interpreter that no limit reaches ends the process instead,
+after BACKSTOP_SECONDS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jinja2.visitor import NodeTransformer
 from ds4chat.engine.llama import LlamaError, apply_builtin_template
 
 MAX_MEMORY = 512 << 20
-"""Bytes that rendering may take beside what the process has: many times what a conversation needs."""
+"""Bytes that rendering may allocate: many times what a conversation needs."""
 MAX_OUTPUT = 16 << 20
 """Characters of a prompt beyond those of its conversation: more than any context holds."""
 MAX_ITEMS = 1 << 18
@@ -39,16 +39,16 @@ MAX_ITEMS = 1 << 18
 TEMPLATE_SECONDS = 5.0
 """Processor time of one rendering."""
 BACKSTOP_SECONDS = 60.0
-"""Time after which the process ends, where an operation within the interpreter takes no signal."""
+"""Time after which the process ends, where an operation inside the interpreter handles no signal."""
 _TICK_SECONDS = 0.1
 _ERROR_LENGTH = 200
 
 Turn = Mapping[str, Any]
-"""A message as templates take it: ``role``, ``content`` (a text, or a list of typed parts), and more."""
+"""A message as templates read it: ``role``, ``content`` (a text, or a list of typed parts), and more."""
 
 
 class TemplateError(Exception):
-    """A template failed; the text is why. ``retry``: another form of the conversation may still do."""
+    """A template failed; the text says why. ``retry``: another form of the conversation may still work."""
 
     def __init__(self, why: str, *, retry: bool = False) -> None:
         super().__init__(why)
@@ -56,17 +56,17 @@ class TemplateError(Exception):
 
 
 class Template(Protocol):
-    """What makes a prompt of a conversation."""
+    """Makes a prompt of a conversation."""
 
     source: str
-    """The template's own text; empty for one of llama.cpp's."""
+    """The template's text; empty for one of llama.cpp's."""
 
     def render(self, messages: Sequence[Turn], variables: Mapping[str, Any], *, open_turn: bool) -> str:
         """The prompt's text; ``open_turn``: with the assistant's turn opened. Raises TemplateError."""
 
 
 class BuiltinTemplate:
-    """One of the layouts that llama.cpp knows by name. It takes contents as text only."""
+    """One of llama.cpp's own layouts, for contents as text only."""
 
     source = ""
 
@@ -74,7 +74,7 @@ class BuiltinTemplate:
         self._name = name
 
     def render(self, messages: Sequence[Turn], variables: Mapping[str, Any], *, open_turn: bool) -> str:
-        """The prompt's text; variables mean nothing here. Raises TemplateError."""
+        """The prompt's text; variables have no effect. Raises TemplateError."""
         if not all(isinstance(message["content"], str) for message in messages):
             raise TemplateError("it takes contents as text only", retry=True)
         turns = [(message["role"], message["content"]) for message in messages]
@@ -85,7 +85,7 @@ class BuiltinTemplate:
 
 
 class JinjaTemplate:
-    """A template in Jinja, compiled once. Raises TemplateError where it cannot be."""
+    """A template in Jinja. Raises TemplateError where it cannot be compiled."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -107,7 +107,7 @@ class JinjaTemplate:
             for part in self._template.generate(
                 messages=[_Message(message) for message in messages],
                 add_generation_prompt=open_turn,
-                # What llama.cpp gives them beside the conversation.
+                # What llama.cpp gives templates besides the conversation.
                 date_string=now.strftime("%d %b %Y"),
                 datetime=now.strftime("%b %d %Y"),
                 **variables,
@@ -137,7 +137,7 @@ class _Generation(Extension):
 
 
 class _Missing(jinja2.Undefined):
-    """A variable that nobody gives: added to a text it is empty, as some templates count on."""
+    """A variable without a value. Added to a text it is empty, as some templates expect."""
 
     def __add__(self, other: Any) -> Any:
         return other if isinstance(other, str) else super().__add__(other)
@@ -147,14 +147,14 @@ class _Missing(jinja2.Undefined):
 
 
 class _Message(dict[str, Any], Namespace):
-    """A message to which a template may set attributes, as llama.cpp lets it."""
+    """A message whose attributes a template may set, as in llama.cpp."""
 
     __getattribute__ = dict.__getattribute__
     __setitem__ = dict.__setitem__
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """What a template sees; an unsafe attribute is an error, where the base class prints an empty text."""
+    """What a template can use. An unsafe attribute is an error; the base class would print an empty text."""
 
     intercepted_binops = frozenset({"*"})
 
@@ -178,8 +178,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Has every collection that a template makes of variables measured: one that holds another twice, time
-    and again, is small in memory and takes for ever to print or compare."""
+    """Measures every collection that a template makes of variables: one that holds another twice, which holds
+    another twice, and so on, is small in memory and endless to print or compare."""
 
     def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
         """The collection, inside a call of ``bounded``."""
@@ -248,13 +248,17 @@ def _length(message: Turn) -> int:
 # ---------------------------------------------------------------------------------------- the limits
 
 
+_RETRIED = (jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError)
+"""Errors that come of the conversation's form."""
+
+
 class _TimeUp(BaseException):
-    """The processor time is used up. Not an Exception, so that no filter takes it for an error of its own."""
+    """The processor time is used up. Not an Exception, so that no filter catches it."""
 
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Run a template under the limits. Raises TemplateError for whatever it raises or exceeds."""
+    """Run a template under the limits. Raises TemplateError for anything that it raises or exceeds."""
     try:
         with _backstop(), _memory_limit(), _time_limit():
             yield
@@ -264,16 +268,10 @@ def _guarded() -> Iterator[None]:
         raise TemplateError(f"it takes more than {MAX_MEMORY >> 20} MiB of memory") from None
     except RecursionError:
         raise TemplateError("it calls itself without an end") from None
-    except SecurityError as error:
-        raise TemplateError(_reason(error)) from None
-    except (jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise TemplateError(_reason(error), retry=True) from None
     except Exception as error:  # noqa: BLE001  a template is foreign code: it may raise anything
-        raise TemplateError(_reason(error)) from None
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().split("\n")[0][:_ERROR_LENGTH]
+        reason = (str(error) or type(error).__name__).strip().split("\n")[0][:_ERROR_LENGTH]
+        retry = isinstance(error, _RETRIED) and not isinstance(error, SecurityError)
+        raise TemplateError(reason, retry=retry) from None
 
 
 @contextmanager
@@ -288,7 +286,7 @@ def _backstop() -> Iterator[None]:
 
 @contextmanager
 def _memory_limit() -> Iterator[None]:
-    """MemoryError for what the block takes beyond MAX_MEMORY, where the system can tell and limit it."""
+    """MemoryError in the block when it allocates more than MAX_MEMORY, where the system can limit it."""
     try:
         import resource
 
@@ -311,7 +309,7 @@ def _memory_limit() -> Iterator[None]:
 @contextmanager
 def _time_limit() -> Iterator[None]:
     """_TimeUp in the block after TEMPLATE_SECONDS of processor time, on systems with such a timer and in the
-    main thread, which alone takes signals."""
+    main thread, the only one to handle signals."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -323,7 +321,7 @@ def _time_limit() -> Iterator[None]:
 
     before = signal.signal(signal.SIGVTALRM, end)
     try:
-        # It ticks on: what is raised inside a finaliser gets lost.
+        # It ticks again: what is raised inside a finaliser is lost.
         signal.setitimer(signal.ITIMER_VIRTUAL, TEMPLATE_SECONDS, _TICK_SECONDS)
         yield
         running = False

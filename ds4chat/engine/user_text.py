@@ -1,10 +1,10 @@
-"""The conversation's own words inside a rendered prompt: found there, and never taken for special tokens.
+"""The conversation's own text inside a rendered prompt, which must never become special tokens.
 
 A template may write tokens such as the one that ends a turn; a text that somebody typed, or read from a
 file, must not. So each text is rendered between marks, characters that occur nowhere in the conversation,
-which tell afterwards whose word every character of the prompt is. Where a special token would be recognised
-in the conversation's own words, the prompt is cut at the template's special tokens exactly as llama.cpp cuts
-it, and the text between them is tokenized as text; else llama.cpp gets it whole.
+which tell the conversation's characters from the template's. Where a special token would be recognised in the
+conversation's text, the prompt is cut at the template's special tokens exactly as llama.cpp cuts it, and the
+text between them is tokenized as text; else llama.cpp gets the whole prompt.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Protocol
 from ds4chat.engine.llama import SpecialToken
 
 TextRange = tuple[int, int]
-"""Where a stretch of text begins and ends."""
+"""Begin and end of a part of a text."""
 
 _PRIVATE = range(0xF0000, 0x110000)
 """Code points without a meaning of their own."""
 _PRIVATE_USE = re.compile(f"[{chr(_PRIVATE.start)}-{chr(_PRIVATE.stop - 1)}]")
 _BLANK = " \t\n\v\f\r"
-"""What llama.cpp takes for blanks around tokens that swallow them."""
+"""The blanks that tokens swallow in llama.cpp."""
 
 
 class Vocabulary(Protocol):
@@ -37,7 +37,7 @@ class Vocabulary(Protocol):
 
 
 class Finder:
-    """Finds any of some names in texts."""
+    """Finds names in texts."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(filter(None, names))
@@ -46,7 +46,7 @@ class Finder:
         self._first = re.compile(f"[{firsts}]") if firsts else re.compile("(?!)")
 
     def spans(self, text: str) -> Iterator[TextRange]:
-        """Where a name stands, the longest that begins there, in order; spans may overlap."""
+        """Begin and end of each name, the longest that begins there, in order; spans may overlap."""
         for match in self._first.finditer(text):
             at = match.start()
             for length in self._lengths:
@@ -61,9 +61,9 @@ class Finder:
 
 
 class Marks:
-    """Marks around some texts, each with its own pair, and one more mark within each name that ``names``
-    finds in a text, so that a template, too, takes it for text. Raises ValueError where the texts use up the
-    characters that marks are made of."""
+    """Marks around texts, a pair for each, and one more inside each name that ``names`` finds in them, so
+    that a template does not recognise it either. Raises ValueError where the texts use every character that a
+    mark could be."""
 
     def __init__(self, texts: Sequence[str], names: Finder) -> None:
         used = {ord(c) for text in texts for c in _PRIVATE_USE.findall(text)}
@@ -79,7 +79,7 @@ class Marks:
 
     def mark(self, index: int, text: str) -> str:
         """Text number ``index`` with its marks, inside the blanks around it, which templates strip. A blank
-        text stays as it is."""
+        text gets none."""
         core = text.strip()
         if not core:
             return text
@@ -97,10 +97,10 @@ class Marks:
         return chr(self._first + 2 + 2 * index)
 
     def remove(self, rendered: str) -> tuple[str, list[TextRange]]:
-        """The prompt without marks, and the stretches of it that are the texts' own, in order.
+        """The prompt without marks, and the parts of it that are the texts' own, in order.
 
-        Where a template cut a text so that one of its marks is lost, the stretch up to the mark next to it
-        counts as the text's own.
+        Where a template cut a text and so lost one of its marks, everything up to the next mark counts as the
+        text's own.
         """
         parts: list[str] = []
         own: list[TextRange] = []
@@ -123,8 +123,7 @@ class Marks:
 
 
 def names_of(specials: Sequence[SpecialToken]) -> list[str]:
-    """What must not be recognised in a text without a look: the texts of these tokens, but for blanks that
-    every text may hold."""
+    """The texts of these tokens that must be looked for in a conversation: all but blanks."""
     return [special.text for special in specials if special.control or special.text.strip()]
 
 
@@ -135,11 +134,11 @@ def forbidden_tokens(
     own: Sequence[TextRange],
     structural: Collection[str] = (),
 ) -> dict[int, str]:
-    """Special tokens, with their texts, that would be recognised in the stretches ``own`` of a prompt, which
-    are in order, and must not be.
+    """Special tokens, with their texts, that would be recognised in the parts ``own`` of a prompt, which are
+    in order, and must not be.
 
     specials: finds the special tokens by names_of(). A user-defined token, which llama.cpp recognises in any
-    text, stays one in ``own`` too, unless it is ``structural`` or stands in the rest of the prompt as well.
+    text, may be recognised in ``own`` too, unless it is ``structural`` or in the rest of the prompt as well.
     """
     written, typed = set(structural), set[str]()
     for start, end in specials.spans(text):
@@ -152,7 +151,7 @@ def forbidden_tokens(
 
 
 def tokenize(model: Vocabulary, text: str, own: Sequence[TextRange], forbidden: dict[int, str]) -> list[int]:
-    """Tokens of a prompt with special tokens recognised, but for forbidden ones in ``own``."""
+    """Tokens of a prompt with special tokens recognised, except forbidden ones in ``own``."""
     if not forbidden:
         return model.tokenize(text, add_special=False, parse_special=True)
     tokens: list[int] = []
@@ -167,8 +166,8 @@ def tokenize(model: Vocabulary, text: str, own: Sequence[TextRange], forbidden: 
 def partition(
     text: str, own: Sequence[TextRange], specials: Sequence[SpecialToken], forbidden: dict[int, str]
 ) -> list[tuple[int, int, int | None]]:
-    """``text`` cut at its special tokens as llama.cpp does it: (start, end, token), the token None for a
-    stretch of text. A forbidden token is not recognised where it touches ``own``."""
+    """``text`` cut at its special tokens as in llama.cpp: (start, end, token), the token None for text
+    between them. A forbidden token is not recognised where it touches ``own``."""
     parts: list[tuple[int, int, int | None]] = [(0, len(text), None)] if text else []
     for special in specials:
         if special.text not in text:
@@ -197,16 +196,15 @@ def partition(
 
 
 def _as_text(model: Vocabulary, text: str, forbidden: dict[int, str]) -> list[int]:
-    """Tokens of a text, none of them forbidden: where the vocabulary makes one all the same, it gets the text
-    in pieces cut inside the token's text."""
+    """Tokens of a text, none of them forbidden: where the vocabulary would make one, the text is cut inside
+    that token's text."""
     tokens = model.tokenize(text, add_special=False, parse_special=False)
     if forbidden.keys().isdisjoint(tokens):
         return tokens
     names = Finder(name for name in forbidden.values() if len(name) > 1)
     cuts = names.middles(text)
     tokens = []
-    # A tokenizer may put a blank before a text; behind a line break, which stays a token of its own, it
-    # does not.
+    # A tokenizer may put a blank before a text, but not after a line break, which is a token of its own.
     line = model.tokenize("\n", add_special=False, parse_special=False)
     for start, end in zip([0, *cuts], [*cuts, len(text)]):
         piece = text[start:end]

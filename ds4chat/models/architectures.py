@@ -3,108 +3,86 @@
 Names are values of ``general.architecture``. Sources: src/llama-arch.cpp (recurrent, hybrid, rollback,
 diffusion), src/models/*.cpp (graphs with LLM_GRAPH_TYPE_DECODER_MTP; graphs that fill t_layer_inp).
 
-All but NOT_RUN were run as tiny models on a CPU (tests/zoo): plain decoding; NextN inside the target and as a
-support file at depths 1, 2, 4 and 8, with the counters worked out beforehand; EAGLE-3 likewise. Conversations
-with cancelled and retried turns, and strict mode, were run on the targets of NextN.
+Nearly all were run as tiny models on a CPU (tests/zoo, which names the exceptions): plain decoding; NextN
+inside the target and as a support file at depths 1, 2, 4 and 8, with the counters worked out beforehand;
+EAGLE-3 likewise. Conversations with cancelled and retried turns, and strict mode, were run on the targets of
+NextN.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 Rollback = Literal["kv", "bounded", "none"]
 
-BOUNDED = frozenset(
-    [
-        "kimi-k3",
-        "qwen35",
-        "qwen35moe",
-        "qwen4exp",
-        "deepseek4",
-        "glm5-next",
-        "nemotron_h",
-        "nemotron_h_moe",
-        "lfm2",
-        "lfm2moe",
-        "bailingmoe3",
-    ]
-)
-"""Architectures with recurrent states of which llama.cpp keeps a copy for each of the last tokens."""
 
-NO_ROLLBACK = frozenset(
-    [
-        "mamba",
-        "mamba2",
-        "rwkv6",
-        "rwkv6qwen2",
-        "rwkv7",
-        "arwkv7",
-        "jamba",
-        "falcon-h1",
-        "plamo2",
-        "granitehybrid",
-        "qwen3next",
-        "kimi-linear",
-        "minimax-01",
-    ]
-)
-"""Architectures with recurrent states that cannot be rolled back."""
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What llama.cpp can do with an architecture."""
 
-NEXTN_SINGLE = frozenset(
-    [
-        "qwen35",
-        "qwen35moe",
-        "qwen3next",
-        "deepseek2",
-        "deepseek32",
-        "deepseek4",
-        "glm4moe",
-        "glm-dsa",
-        "cohere2moe",
-        "nemotron_h_moe",
-        "bailingmoe3",
-    ]
-)
-"""Architectures whose NextN graph takes one block; with more it aborts the process."""
+    rollback: Rollback = "kv"
+    """How far the cache can be cut back after rejected drafts: "kv" to any length; "bounded" by tokens of the
+    last batch only, as many as were asked for when the context was made; "none" not at all."""
+    nextn: Literal["", "single", "chained"] = ""
+    """Its NextN graph: "single" takes one block and aborts the process with more; "chained" runs the blocks
+    one after the other, one for each drafted position."""
+    eagle3: Literal["", "inputs", "inputs and output"] = ""
+    """What its graph exposes for EAGLE-3: the inputs of its layers, each a row as wide as the embeddings, and
+    perhaps the last layer's output, as the input of one more. Requesting more aborts the process."""
 
-NEXTN_CHAINED = frozenset(["step35", "mimo2", "hy_v3"])
-"""Architectures whose NextN blocks are run one after the other, one for each drafted position."""
 
-NEXTN = NEXTN_SINGLE | NEXTN_CHAINED
+ABILITIES = {
+    "arwkv7": Abilities("none"),
+    "bailingmoe3": Abilities("bounded", nextn="single", eagle3="inputs"),
+    "cohere2moe": Abilities(nextn="single"),
+    "deepseek2": Abilities(nextn="single"),
+    "deepseek32": Abilities(nextn="single"),
+    "deepseek4": Abilities("bounded", nextn="single", eagle3="inputs and output"),
+    "falcon-h1": Abilities("none"),
+    "gemma4": Abilities(eagle3="inputs"),
+    "glm-dsa": Abilities(nextn="single"),
+    "glm4moe": Abilities(nextn="single"),
+    "glm5-next": Abilities("bounded"),
+    "gpt-oss": Abilities(eagle3="inputs"),
+    "granitehybrid": Abilities("none"),
+    "hunyuan-dense": Abilities(eagle3="inputs"),
+    "hunyuan_vl": Abilities(eagle3="inputs"),
+    "hy_v3": Abilities(nextn="chained"),
+    "jamba": Abilities("none"),
+    "kimi-k3": Abilities("bounded"),
+    "kimi-linear": Abilities("none"),
+    "lfm2": Abilities("bounded", eagle3="inputs"),
+    "lfm2moe": Abilities("bounded", eagle3="inputs"),
+    "llama": Abilities(eagle3="inputs"),
+    "mamba": Abilities("none"),
+    "mamba2": Abilities("none"),
+    "mimo2": Abilities(nextn="chained", eagle3="inputs and output"),
+    "minimax-01": Abilities("none", eagle3="inputs"),
+    "minimax-m2": Abilities(eagle3="inputs"),
+    "muse-glimmer": Abilities(eagle3="inputs"),
+    "nanbeige": Abilities(eagle3="inputs"),
+    "nemotron_h": Abilities("bounded", eagle3="inputs and output"),
+    "nemotron_h_moe": Abilities("bounded", nextn="single", eagle3="inputs and output"),
+    "plamo2": Abilities("none"),
+    "qwen3": Abilities(eagle3="inputs"),
+    "qwen35": Abilities("bounded", nextn="single", eagle3="inputs"),
+    "qwen35moe": Abilities("bounded", nextn="single", eagle3="inputs"),
+    "qwen3moe": Abilities(eagle3="inputs"),
+    "qwen3next": Abilities("none", nextn="single", eagle3="inputs"),
+    "qwen4exp": Abilities("bounded"),
+    "rwkv6": Abilities("none"),
+    "rwkv6qwen2": Abilities("none"),
+    "rwkv7": Abilities("none"),
+    "step35": Abilities(nextn="chained"),
+}
+"""Every architecture that can do more or less than draft by another model and by lookup."""
 
-EAGLE3_TARGETS = frozenset(
-    [
-        "bailingmoe3",
-        "deepseek4",
-        "gemma4",
-        "hunyuan-dense",
-        "hunyuan_vl",
-        "lfm2",
-        "lfm2moe",
-        "llama",
-        "mimo2",
-        "minimax-01",
-        "minimax-m2",
-        "muse-glimmer",
-        "nanbeige",
-        "nemotron_h",
-        "nemotron_h_moe",
-        "gpt-oss",
-        "qwen3",
-        "qwen3moe",
-        "qwen35",
-        "qwen35moe",
-        "qwen3next",
-    ]
-)
-"""Architectures whose graph exposes the inputs of its layers, each a row as wide as the embeddings;
-requesting them from any other aborts the process."""
 
-EAGLE3_LAST_OUTPUT = frozenset(["mimo2", "nemotron_h", "nemotron_h_moe", "deepseek4"])
-"""Of these, those that also expose their last layer's output, as the input of one more layer."""
+def abilities(architecture: str) -> Abilities:
+    """What llama.cpp can do with this architecture."""
+    return ABILITIES.get(architecture, Abilities())
 
-NOT_RUN = frozenset(["mamba", "rwkv6", "rwkv6qwen2", "arwkv7", "jamba", "plamo2"])
-"""Architectures with a recurrent state for which only lookup could draft, which is off."""
 
 DIFFUSION = frozenset(["dream", "llada", "llada-moe", "rnd1"])
 
@@ -134,14 +112,3 @@ OTHER_OUTPUT = {
     "imatrix": "an importance matrix",
 }
 """Whole models that do not chat, by kind, and what they are."""
-
-
-def rollback_of(architecture: str) -> Rollback:
-    """How far the cache of this architecture can be cut back after rejected drafts.
-
-    "kv": to any length; "bounded": by tokens of the last batch only, as many as were asked for when the
-    context was made; "none": not at all.
-    """
-    if architecture in BOUNDED:
-        return "bounded"
-    return "none" if architecture in NO_ROLLBACK else "kv"

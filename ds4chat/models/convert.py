@@ -16,16 +16,9 @@ from pathlib import Path
 from gguf.constants import GGUFValueType
 
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import checkpoint_conflict
+from ds4chat.models.fit import check_checkpoint, misfit, times
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo, read_header, read_range
-from ds4chat.models.gguf_write import (
-    OnProgress,
-    OutTensor,
-    array_value,
-    text_value,
-    uint32_value,
-    write_gguf,
-)
+from ds4chat.models.gguf_write import OnProgress, OutTensor, array_value, text_value, uint32_value, write_gguf
 from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import check_target
 from ds4chat.models.summary import nextn_layers
@@ -56,16 +49,14 @@ PROJECTIONS = ("e_proj.weight", "h_proj.weight")
 _RESHAPED = "attn_output_a.weight"
 """llama.cpp accepts this tensor in two or three dimensions."""
 
-_REPLACED = frozenset(
-    f"{ARCHITECTURE}.{key}"
-    for key in ("block_count", "nextn_predict_layers", "embedding_length_out", "mtp_layer_count")
-)
-_DROPPED = frozenset(
-    f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")
+_NOT_COPIED = frozenset(
+    [f"{ARCHITECTURE}.{key}" for key in ("block_count", "nextn_predict_layers", "mtp_layer_count")]
+    + [f"{ARCHITECTURE}.embedding_length_out"]
+    + [f"general.{key}" for key in ("architecture", "name", "alignment", "file_type", "size_label")]
 )
 """Keys that are rewritten, or apply only to the whole model."""
-_DROPPED_PREFIXES = ("split.", "quantize.")
-_NOT_PER_LAYER = frozenset((f"{ARCHITECTURE}.rope.dimension_sections",))
+_PREFIXES_NOT_COPIED = ("split.", "quantize.")
+_NOT_PER_LAYER = f"{ARCHITECTURE}.rope.dimension_sections"
 _RATIOS = f"{ARCHITECTURE}.attention.compress_ratios"
 
 
@@ -118,24 +109,19 @@ def _check(target: Header, source: Header) -> int:
     if not kind.converts:
         raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
     if target.architecture != ARCHITECTURE:
-        _misfit(
-            source,
-            target,
-            f"the model's architecture is {shortened(target.architecture)}, not {ARCHITECTURE}",
-        )
+        theirs = shortened(target.architecture)
+        misfit(source, target, f"the model's architecture is {theirs}, not {ARCHITECTURE}")
     if nextn_layers(target):
         raise ModelFileError(
             f"{one_line(target.path)} has a NextN block inside already. Use --mtp without a file."
         )
-    conflict = checkpoint_conflict(target, source)
-    if conflict:
-        _misfit(source, target, conflict)
+    check_checkpoint(target, source)
     for key in ("mtp_layer_count", "nextn_predict_layers"):
         if (source.integer(f"{ARCHITECTURE}.{key}") or 1) != 1:
             raise ModelFileError(f"{name} has several MTP blocks, and llama.cpp runs one. Give another file.")
     experts = [h.integer(f"{ARCHITECTURE}.expert_count") for h in (target, source)]
     if experts[1] is not None and experts[0] != experts[1]:
-        _misfit(source, target, f"it routes among {experts[1]} experts, the model among {experts[0]}")
+        misfit(source, target, f"it routes among {experts[1]} experts, the model among {experts[0]}")
     block = _trunk(target)
     _check_tensors(target, source, block)
     return block
@@ -152,8 +138,7 @@ def _trunk(target: Header) -> int:
     if not isinstance(ratios, ArrayInfo) or ratios.length < held:
         missing.append(_RATIOS)
     if missing or held < blocks - (target.own_integer("nextn_predict_layers") or 0):
-        what = missing[0] if missing else f"blk.{held}.attn_norm.weight"
-        raise ModelFileError(f"{one_line(target.path)} is incomplete: it lacks {what}. Download it again.")
+        target.incomplete(f"it lacks {missing[0] if missing else f'blk.{held}.attn_norm.weight'}")
     return held
 
 
@@ -170,21 +155,15 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
     for stem in known:
         tensor = source.tensors.get(_PREFIX + stem)
         if tensor is None:
-            raise ModelFileError(
-                f"{name} is incomplete: it lacks the tensor {_PREFIX}{stem}. Download it again."
-            )
+            source.incomplete(f"it lacks the tensor {_PREFIX}{stem}")
         trunk = target.tensors.get(f"blk.{block - 1}.{stem}")
         expected = shapes.get(stem) or (trunk.dims if trunk else None)
         fits = expected is None or tensor.dims == expected
         if stem == _RESHAPED and trunk:
             fits = tensor.n_elements == trunk.n_elements
         if not fits:
-            _misfit(
-                source,
-                target,
-                f"its tensor {_PREFIX}{stem} is {_times(tensor.dims)}, the model asks for "
-                f"{_times(expected or ())}",
-            )
+            shapes_said = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
+            misfit(source, target, f"its tensor {_PREFIX}{stem} is {shapes_said}")
     unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
     if unknown:
         raise ModelFileError(
@@ -197,13 +176,6 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
             f"{name} stores e_proj in {e_proj.type.name} and h_proj in {h_proj.type.name}; llama.cpp wants "
             "both in one matrix, so they must be alike. Give a file where they are."
         )
-
-
-def _misfit(source: Header, target: Header, what: str) -> None:
-    raise ModelFileError(
-        f"{one_line(source.path)} does not fit {one_line(target.path)}: {what}. "
-        "Give the model and the support file of one checkpoint."
-    )
 
 
 def _refuse_overwriting(out: Path, *inputs: Header) -> None:
@@ -222,7 +194,7 @@ def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
     if name:
         pairs.append(text_value("general.name", f"{name} NextN"))
     for key, value in target.metadata.items():
-        if key in _REPLACED or key in _DROPPED or key.startswith(_DROPPED_PREFIXES):
+        if key in _NOT_COPIED or key.startswith(_PREFIXES_NOT_COPIED):
             continue
         if isinstance(value, ArrayInfo) and _is_per_layer(key, value, block):
             pairs.append(array_value(key, value.type, _extended(target, key, block)))
@@ -233,18 +205,18 @@ def _metadata(target: Header, source: Header, block: int) -> list[bytes]:
         if key not in target.metadata and source.text(key):
             pairs.append(text_value(key, source.text(key)))
     width, streams = target.own_integer("embedding_length"), target.own_integer("hyper_connection.count")
-    counts = (block + 1, 1, (width or 0) * (streams or 1))
-    for key, count in zip(
-        ("block_count", "nextn_predict_layers", "embedding_length_out"), counts, strict=True
-    ):
-        pairs.append(uint32_value(f"{ARCHITECTURE}.{key}", count))
-    return pairs
+    counts = {
+        "block_count": block + 1,
+        "nextn_predict_layers": 1,
+        "embedding_length_out": (width or 0) * (streams or 1),
+    }
+    return pairs + [uint32_value(f"{ARCHITECTURE}.{key}", count) for key, count in counts.items()]
 
 
 def _is_per_layer(key: str, value: ArrayInfo, block: int) -> bool:
     return (
         key.startswith(f"{ARCHITECTURE}.")
-        and key not in _NOT_PER_LAYER
+        and key != _NOT_PER_LAYER
         and value.type is not GGUFValueType.STRING
         and value.length >= block
     )
@@ -294,7 +266,3 @@ def _fused_rows(source: Header, halves: list[TensorInfo]) -> Iterator[bytes]:
         n = min(step, rows - first)
         e, h = (b"".join(source.tensor_chunks(half, first * row, n * row)) for half in halves)
         yield b"".join(part[i * row : (i + 1) * row] for i in range(n) for part in (e, h))
-
-
-def _times(dims: tuple[int, ...]) -> str:
-    return " x ".join(str(d) for d in dims)

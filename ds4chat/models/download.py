@@ -20,8 +20,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -61,17 +62,13 @@ class DownloadProgress:
 
     @property
     def words(self) -> str:
-        """As a line of text: "45%  1.2 GB of 2.7 GB  35 MB/s  0:42 left"."""
+        """As a line of text: "45%  1.2 GB of 2.7 GB  35 MB/s  0:00:42 left"."""
         share = self.done / self.total if self.total else 1.0
         words = [f"{share:4.0%}", f"{shown_size(self.done)} of {shown_size(self.total)}"]
         if self.speed:
             words.append(f"{shown_size(round(self.speed))}/s")
         if self.left is not None:
-            minutes, seconds = divmod(round(self.left), 60)
-            hours, minutes = divmod(minutes, 60)
-            words.append(
-                f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
-            )
+            words.append(f"{timedelta(seconds=round(self.left))} left")
         return "  ".join(words)
 
 
@@ -161,45 +158,32 @@ def resolve(reference: Reference) -> HubModel | Path:
     """What ``-hf`` means: a file in the cache, without a request, else a model of the repository. Raises
     HubError."""
     cached = _cached(reference.repo)
-    names = {model.names: model for model in cached}
-    if reference.wanted and cached:
-        try:
-            return _pointer(choose(cached, reference))
-        except HubError:
-            pass  # the cache does not have it: the hub may
+    if reference.wanted:
+        with suppress(HubError):  # the cache does not have it: the hub may
+            return cached[choose(cached, reference)]
     try:
         model = choose(repository(reference.repo), reference, default=True)
     except HubError:
         if not cached:
             raise
-        return _pointer(choose(cached, reference, default=True))
-    return _pointer(model) if model.names in names else model
+        return cached[choose(cached, reference, default=True)]
+    return next((path for held, path in cached.items() if held.names == model.names), model)
 
 
-def _cached(repo: str) -> list[HubModel]:
-    """The models of a repository that are complete in the hub's cache, as of its last listing."""
-    folder = _snapshot(repo)
-    files = {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in (folder.rglob("*") if folder else ())
-        if folder and path.is_file()
-    }
-    return [model for model in models_of(repo, files) if not model.missing]
-
-
-def _snapshot(repo: str) -> Path | None:
+def _cached(repo: str) -> dict[HubModel, Path]:
+    """The models of a repository that are complete in the hub's cache, as of its last listing, with the path
+    of their first file."""
     with _sentences(repo) as hub:
         storage = _storage(hub, repo)
     try:
-        return storage / "snapshots" / (storage / "refs" / "main").read_text(encoding="ascii").strip()
+        commit = (storage / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        return None
-
-
-def _pointer(model: HubModel) -> Path:
-    folder = _snapshot(model.repo)
-    assert folder is not None  # the model was listed from there
-    return folder / model.names[0]
+        return {}
+    folder = storage / "snapshots" / commit
+    files = {
+        str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()
+    }
+    return {model: folder / model.names[0] for model in models_of(repo, files) if not model.missing}
 
 
 # ------------------------------------------------------------------------------------ headers
@@ -212,8 +196,6 @@ def headers_of(model: HubModel) -> Iterator[Path]:
     It has the model's name and size and takes a few megabytes: the tensors' bytes are holes, which read as
     zeros. All parts of a split model are in one folder. Raises HubError and ModelFileError.
     """
-    if model.size is None:
-        raise HubError(f"The hub does not say how large {one_line(model.name)} is. Try again later.")
     with tempfile.TemporaryDirectory(prefix="ds4chat-") as folder:
         for name in model.names:
             path = Path(folder) / name.rsplit("/", 1)[-1]
@@ -237,28 +219,24 @@ class _Prefix:
     def __init__(self, repo: str, name: str, file: BinaryIO) -> None:
         self._repo, self._name, self._file = repo, name, file
         self._have = 0
-        self._at = 0
 
     def seek(self, offset: int) -> int:
         """Go to ``offset``."""
-        self._at = offset
-        return offset
+        return self._file.seek(offset)
 
     def read(self, n: int) -> bytes:
         """The next ``n`` bytes, downloaded if necessary."""
-        while self._have < self._at + n:
+        at = self._file.tell()
+        while self._have < at + n:
             if self._have > _MOST_HEADER:
                 raise HubError(f"The header of {one_line(self._name)} is larger than that of any model.")
-            block = _read_range(self._repo, self._name, self._have, max(_BLOCK, self._at + n - self._have))
+            block = _read_range(self._repo, self._name, self._have, max(_BLOCK, at + n - self._have))
             if not block:
                 break
             self._file.seek(self._have)
-            self._file.write(block)
-            self._have += len(block)
-        self._file.seek(self._at)
-        data = self._file.read(n)
-        self._at += len(data)
-        return data
+            self._have += self._file.write(block)
+        self._file.seek(at)
+        return self._file.read(n)
 
 
 def support_in(target: Path, chosen: HubModel, models: list[HubModel]) -> list[tuple[HubModel, str]]:
@@ -315,23 +293,18 @@ def _read_range(repo: str, name: str, start: int, n: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """A file of the hub. ``tag`` identifies its contents; ``path``: its place in the cache, None if it is not
-    there."""
+    """A file of the hub. ``path``: its place in the cache, None if it is not there; ``blob``: where the cache
+    keeps its contents, under a tag that identifies them."""
 
     repo: str
     name: str
     size: int
-    tag: str
     path: Path | None
-    storage: Path
-
-    @property
-    def blob(self) -> Path:
-        return self.storage / "blobs" / self.tag
+    blob: Path
 
     @property
     def partial(self) -> Path:
-        return self.blob.with_name(f"{self.tag}.incomplete")
+        return self.blob.with_name(f"{self.blob.name}.incomplete")
 
     @property
     def have(self) -> int:
@@ -352,7 +325,7 @@ def fetch(model: HubModel, report: Report = lambda _: None) -> Path:
     """
     remotes = [_remote(model.repo, name) for name in model.names]
     total = sum(remote.size for remote in remotes)
-    _check_space(remotes[0].storage, total - sum(remote.have for remote in remotes), model)
+    _check_space(remotes[0].blob, total - sum(remote.have for remote in remotes), model)
     meter = Meter(total, report)
     done, paths = 0, []
     for remote in remotes:
@@ -376,7 +349,7 @@ def _remote(repo: str, name: str) -> _Remote:
             raise HubError(f"The hub gave {shortened(told.etag)} as the tag of a file. Check HF_ENDPOINT.")
         cached = hub.try_to_load_from_cache(repo, name, revision=told.commit_hash)
     path = Path(cached) if isinstance(cached, str) else None
-    return _Remote(repo, name, told.size, told.etag, path, storage)
+    return _Remote(repo, name, told.size, path, storage / "blobs" / told.etag)
 
 
 def _storage(hub: Any, repo: str) -> Path:
@@ -386,9 +359,9 @@ def _storage(hub: Any, repo: str) -> Path:
     )
 
 
-def _check_space(folder: Path, missing: int, model: HubModel) -> None:
-    """Raises HubError if the disk has no room for what is missing."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+def _check_space(path: Path, missing: int, model: HubModel) -> None:
+    """Raises HubError if the disk of ``path`` has no room for what is missing."""
+    there = next(folder for folder in path.parents if folder.exists())
     free = shutil.disk_usage(there).free
     if missing and free < missing + _SPARE:
         raise HubError(
@@ -428,9 +401,9 @@ def _load_rest(hub: Any, remote: _Remote, file: BinaryIO, meter: Meter) -> None:
         tqdm_class=_bar(meter),
     )
     file.flush()
-    if re.fullmatch(r"[0-9a-f]{64}", remote.tag):
+    if re.fullmatch(r"[0-9a-f]{64}", remote.blob.name):
         file.seek(0)
-        if hashlib.file_digest(cast(Any, file), "sha256").hexdigest() != remote.tag:
+        if hashlib.file_digest(cast(Any, file), "sha256").hexdigest() != remote.blob.name:
             remote.partial.unlink()
             raise HubError(
                 f"{one_line(remote.name)} arrived damaged: its checksum is not the hub's. It was "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ds4chat.models import architectures, tokenizer
+from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit, check_texts, misfit
 from ds4chat.models.gguf_file import Header
@@ -12,7 +13,7 @@ from ds4chat.text import one_line, shortened
 def check(target: Header, support: Header) -> Fit:
     """Raises ModelFileError if it cannot draft for the target."""
     name = one_line(support.path)
-    if architectures.rollback_of(support.architecture) != "kv":
+    if abilities(support.architecture).rollback != "kv":
         raise ModelFileError(
             f"{name} keeps a recurrent state ({shortened(support.architecture)}), which a draft model cannot "
             "roll back. Give a draft model whose layers all attend."

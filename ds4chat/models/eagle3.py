@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
+import numpy as np
 
-from ds4chat.models import architectures, fit, tokenizer
+from ds4chat.models import fit, tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import ArrayInfo, Header, TensorInfo
+from ds4chat.models.requirements import size_of
 from ds4chat.models.summary import trunk_layers
 from ds4chat.text import shortened
 
@@ -21,15 +22,15 @@ _MAX_MAP = 1 << 24
 def check(target: Header, support: Header) -> Fit:
     """Raises ModelFileError if the two do not belong together."""
     fit.check_vocabulary(target, support)
-    reason = misfit(target, support)
+    reason = _reason(target, support)
     if reason:
         fit.misfit(support, target, reason)
     return Fit(notes=fit.low_bit_notes(support))
 
 
-def misfit(target: Header, support: Header) -> str:
-    """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
-    if target.architecture not in architectures.EAGLE3_TARGETS:
+def _reason(target: Header, support: Header) -> str:
+    """Why the two do not belong together, or ""."""
+    if not abilities(target.architecture).eagle3:
         return (
             "it reads the inputs of the target's layers, which llama.cpp does not expose for the "
             f"architecture {shortened(target.architecture)}"
@@ -47,7 +48,7 @@ def _layers(target: Header, support: Header) -> str:
         return f"its metadata does not name the {N_FEATURES} layers of the target that it reads"
     layers = support.integers(support.own("target_layers")) or []
     n_layer = trunk_layers(target) * (target.own_integer("num_loops") or 1)
-    end = n_layer + (target.architecture in architectures.EAGLE3_LAST_OUTPUT)
+    end = n_layer + (abilities(target.architecture).eagle3 == "inputs and output")
     if not all(0 <= layer < end for layer in layers):
         named = ", ".join(str(layer) for layer in layers)
         return f"it reads the inputs of the target's layers {named}, and the target has {n_layer} layers"
@@ -57,12 +58,9 @@ def _layers(target: Header, support: Header) -> str:
 def _shape(support: Header) -> str:
     if support.own_integer("block_count") != 1:
         return "it has more than the one block that llama.cpp runs"
-    heads = support.own_integer("attention.head_count") or 0
-    if not heads:
+    if not support.own_integer("attention.head_count"):
         return "it has no attention heads"
-    usual = (support.own_integer("embedding_length") or 0) // heads
-    key = support.own_integer("attention.key_length") or usual
-    if key != (support.own_integer("attention.value_length") or usual):
+    if size_of(support, "attention.key_length") != size_of(support, "attention.value_length"):
         return "its attention keys and values differ in width, which llama.cpp does not run"
     return ""
 
@@ -94,9 +92,7 @@ def _mapped_ids(support: Header, token_map: TensorInfo, vocabulary: int) -> str:
     """d2t contains ids of the target; one outside its vocabulary would be written out of bounds."""
     if token_map.n_bytes > _MAX_MAP:
         return f"its token map d2t has {token_map.dims[0]:,} entries"
-    ids = array("q", b"".join(support.tensor_chunks(token_map)))
-    if sys.byteorder == "big":
-        ids.byteswap()
-    if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+    ids = np.frombuffer(b"".join(support.tensor_chunks(token_map)), "<i8")
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
         return "its token map d2t names tokens that the target does not have"
     return ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ds4chat.errors import UserFacingError
 
-class ModelFileError(Exception):
-    """A model file, or a pair of them, cannot be used. The text is a sentence for the user: what is wrong
-    and what to do."""
+
+class ModelFileError(UserFacingError):
+    """A model file, or a pair of them, cannot be used."""
 
 
 def shown_size(n_bytes: int) -> str:

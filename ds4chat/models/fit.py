@@ -30,6 +30,11 @@ def misfit(support: Header, target: Header, what: str) -> NoReturn:
     )
 
 
+def times(dims: tuple[int, ...]) -> str:
+    """A tensor's shape in words: "64 x 32"."""
+    return " x ".join(str(d) for d in dims)
+
+
 def check_vocabulary(target: Header, support: Header) -> None:
     """Check for as many tokens as the target's and, if the support file contains them, the same texts."""
     ours, theirs = tokenizer.vocabulary_size(target), tokenizer.vocabulary_size(support)
@@ -43,23 +48,19 @@ def check_texts(target: Header, support: Header, start: int) -> None:
     difference = tokenizer.first_difference(target, support, start)
     if difference:
         token, ours, theirs = difference
-        misfit(
-            support,
-            target,
-            f'token {token} of its vocabulary is "{theirs}", the target\'s is "{ours}"',
-        )
+        misfit(support, target, f'token {token} of its vocabulary is "{theirs}", the target\'s is "{ours}"')
 
 
-def checkpoint_conflict(target: Header, support: Header) -> str:
-    """Why two files seem to come from different checkpoints of one model, or ""."""
+def check_checkpoint(target: Header, support: Header) -> None:
+    """Check that the files do not name different checkpoints of one model."""
     for key, word in (
         ("deepseek4.checkpoint_variant", "checkpoint"),
         ("general.source.revision", "revision"),
     ):
         ours, theirs = target.metadata.get(key), support.metadata.get(key)
         if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
-            return f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
-    return ""
+            made = f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
+            misfit(support, target, made)
 
 
 def low_bit_notes(header: Header) -> tuple[str, ...]:

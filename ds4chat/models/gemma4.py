@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ds4chat.models import fit
-from ds4chat.models.errors import ModelFileError
 from ds4chat.models.fit import Fit
 from ds4chat.models.gguf_file import Header
-from ds4chat.text import one_line, shortened
+from ds4chat.models.requirements import size_of
+from ds4chat.models.summary import kv_heads
+from ds4chat.text import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class _Layer:
 
     window: bool
     heads: int
-    key: int
-    value: int
+    key: int | None
+    value: int | None
 
     @property
     def words(self) -> str:
@@ -35,19 +36,16 @@ def check(target: Header, support: Header) -> Fit:
         fit.misfit(support, target, f"it drafts for gemma4, the target is {shortened(target.architecture)}")
     blocks = support.own_integer("block_count") or 0
     if not blocks or blocks != support.own_integer("nextn_predict_layers"):
-        raise ModelFileError(
-            f"{one_line(support.path)} is incomplete: all blocks of an assistant are NextN blocks. "
-            "Convert it again with a current converter."
-        )
-    reason = misfit(target, support)
+        support.incomplete("all blocks of an assistant are NextN blocks")
+    reason = _reason(target, support)
     if reason:
         fit.misfit(support, target, reason)
     fit.check_vocabulary(target, support)
     return Fit(n_heads=1)
 
 
-def misfit(target: Header, support: Header) -> str:
-    """Why the two do not belong together, "" when they do. Raises ModelFileError for corrupt metadata."""
+def _reason(target: Header, support: Header) -> str:
+    """Why the two do not belong together, or ""."""
     ours, theirs = target.own_integer("embedding_length"), support.own_integer("embedding_length_out")
     if ours != theirs:
         return f"it was made for hidden rows {theirs} wide, the target's are {ours}"
@@ -59,7 +57,7 @@ def misfit(target: Header, support: Header) -> str:
         kind = "window layers" if layer.window else "full layers"
         if source.window != layer.window:
             return f"it has {kind}, and the target none in the place where llama.cpp looks for them"
-        if (source.heads, source.key, source.value) != (layer.heads, layer.key, layer.value):
+        if source != layer:
             return f"its {kind} read {layer.words}, the target's keep {source.words}"
     return ""
 
@@ -67,17 +65,13 @@ def misfit(target: Header, support: Header) -> str:
 def _layers(header: Header) -> list[_Layer]:
     """Every layer, with llama.cpp's defaults for missing metadata."""
     count = header.own_integer("block_count") or 0
-    heads = header.own_each("attention.head_count", count, 0)
-    heads_kv = header.own_each("attention.head_count_kv", count, 0)
-    if header.own("attention.head_count_kv") not in header.metadata:
-        heads_kv = heads
-    width = (header.own_integer("embedding_length") or 0) // max(heads[0] if heads else 1, 1)
-    full = [_length(header, part, width) for part in ("key_length", "value_length")]
-    window = [_length(header, f"{part}_swa", n) for part, n in zip(("key_length", "value_length"), full)]
-    slides = header.own_each("attention.sliding_window_pattern", count, 0)
-    return [_Layer(bool(slides[i]), heads_kv[i], *(window if slides[i] else full)) for i in range(count)]
-
-
-def _length(header: Header, part: str, default: int) -> int:
-    length = header.own_integer(f"attention.{part}")
-    return default if length is None else length
+    windows = header.own_each("attention.sliding_window_pattern", count, 0)
+    return [
+        _Layer(
+            bool(window),
+            heads,
+            size_of(header, "attention.key_length", "_swa" if window else ""),
+            size_of(header, "attention.value_length", "_swa" if window else ""),
+        )
+        for window, heads in zip(windows, kv_heads(header, count))
+    ]

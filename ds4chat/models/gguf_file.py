@@ -13,9 +13,9 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NoReturn, TypeAlias
 
 from gguf.constants import (
     GGML_QUANT_SIZES,
@@ -28,8 +28,6 @@ from ds4chat.files import NotRegularError, open_regular
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.scan import U32, U64, Scan
 from ds4chat.text import one_line, shortened
-
-__all__ = ["ArrayInfo", "Header", "ModelFileError", "Part", "TensorInfo", "TensorType", "read_header"]
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
@@ -49,7 +47,7 @@ _CHUNK = 1 << 20
 
 Scalar: TypeAlias = int | float | bool | str
 
-_SCALARS = {
+SCALARS = {
     GGUFValueType.UINT8: struct.Struct("<B"),
     GGUFValueType.INT8: struct.Struct("<b"),
     GGUFValueType.UINT16: struct.Struct("<H"),
@@ -62,6 +60,7 @@ _SCALARS = {
     GGUFValueType.INT64: struct.Struct("<q"),
     GGUFValueType.FLOAT64: struct.Struct("<d"),
 }
+"""How a number of each type is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +135,11 @@ class Header:
     the rest is the first file's."""
 
     path: Path
-    version: int
-    alignment: int
     metadata: dict[str, Scalar | ArrayInfo]
     tensors: dict[str, TensorInfo]
     parts: tuple[Part, ...]
     spans: dict[str, tuple[int, int]] = field(repr=False)
     """The position of each key-value pair in the first file, for copying it unchanged."""
-
-    @property
-    def data_offset(self) -> int:
-        """Offset of the first tensor's data in the first file."""
-        return self.parts[0].data_offset
 
     @property
     def file_size(self) -> int:
@@ -175,14 +167,8 @@ class Header:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "should be a whole number")
+            self.corrupt(f"its metadata key {shortened(key)} should be a whole number")
         return value
-
-    def _wrong(self, key: str, what: str) -> ModelFileError:
-        return ModelFileError(
-            f"{one_line(self.path)} is corrupt: its metadata key {shortened(key)} {what}. "
-            "Download or convert it again."
-        )
 
     def flag(self, key: str) -> bool | None:
         """A boolean of the metadata, None when it is missing or something else."""
@@ -213,9 +199,11 @@ class Header:
         info = self.metadata.get(key)
         if not isinstance(info, ArrayInfo):
             return None
-        body = b"".join(self.array_chunks(key))
+        if info.n_bytes > _MAX_ARRAY_BYTES:
+            self.corrupt(f"its metadata key {shortened(key)} is larger than that of any model")
+        body = b"".join(read_range(self.path, info.offset, info.n_bytes))
         if info.type is not GGUFValueType.STRING:
-            return list(struct.unpack(f"<{info.length}{_SCALARS[info.type].format[1:]}", body))
+            return list(struct.unpack(f"<{info.length}{SCALARS[info.type].format[1:]}", body))
         strings, at = [], 0
         for _ in range(info.length):
             (length,) = U64.unpack_from(body, at) if at + 8 <= len(body) else (len(body),)
@@ -233,21 +221,26 @@ class Header:
             GGUFValueType.FLOAT32,
             GGUFValueType.FLOAT64,
         ):
-            raise self._wrong(key, "should hold whole numbers")
+            self.corrupt(f"its metadata key {shortened(key)} should hold whole numbers")
         values = self.array(key)
         return None if values is None else [int(value) for value in values]
-
-    def array_chunks(self, key: str) -> Iterator[bytes]:
-        """The raw body of one array, a mebibyte at a time. Raises ModelFileError, see ``array``."""
-        info = self.metadata[key]
-        if not isinstance(info, ArrayInfo) or info.n_bytes > _MAX_ARRAY_BYTES:
-            raise self._wrong(key, "is no array of a sane size")
-        yield from read_range(self.path, info.offset, info.n_bytes)
 
     def tensor_chunks(self, tensor: TensorInfo, start: int = 0, n: int | None = None) -> Iterator[bytes]:
         """The bytes of a tensor, or ``n`` of them from ``start``, a mebibyte at a time."""
         n = tensor.n_bytes - start if n is None else n
         yield from read_range(self.parts[tensor.part].path, tensor.offset + start, n)
+
+    def corrupt(self, what: str) -> NoReturn:
+        """Raise the ModelFileError for a file that contradicts itself or what llama.cpp asks for."""
+        raise ModelFileError(
+            f"{one_line(self.path)} is corrupt: {what}. Download it again, or convert it again."
+        )
+
+    def incomplete(self, what: str) -> NoReturn:
+        """Raise the ModelFileError for a file that lacks something."""
+        raise ModelFileError(
+            f"{one_line(self.path)} is incomplete: {what}. Download it again, or convert it again."
+        )
 
 
 def read_range(path: Path, offset: int, n: int) -> Iterator[bytes]:
@@ -313,7 +306,7 @@ def read_leading_keys(data: bytes) -> dict[str, Scalar | ArrayInfo]:
     """The metadata at the beginning of a file, as far as ``data`` goes: architecture and block counts come
     before the tokenizer. Raises ModelFileError for anything but a GGUF."""
     scan = Scan(io.BytesIO(data), len(data), "The file")
-    _read_version(scan, len(data), Path("The file"))
+    _check_version(scan)
     scan.number(U64)
     metadata: dict[str, Scalar | ArrayInfo] = {}
     with suppress(ModelFileError):  # the end of ``data``
@@ -329,7 +322,7 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     Other parts of a split model are not looked for. Raises ModelFileError.
     """
     scan = Scan(file, size, path)
-    version = _read_version(scan, size, path)
+    _check_version(scan)
     n_tensors, n_keys = scan.number(U64), scan.number(U64)
     # The smallest key takes 13 bytes (a length, a letter, a type), the smallest tensor 25.
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
@@ -341,38 +334,36 @@ def parse_header(file: BinaryIO, size: int, path: Path) -> Header:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 31:
         scan.corrupt("its alignment is not a power of two")
     tensors = _read_tensors(scan, n_tensors, alignment)
-    data_offset = _padded(scan.pos, alignment)
-    located = {t.name: TensorInfo(t.name, t.dims, t.type, data_offset + t.offset) for t in tensors.values()}
+    data_offset = padded(scan.pos, alignment)
+    located = {name: replace(t, offset=data_offset + t.offset) for name, t in tensors.items()}
     end = max((t.offset + t.n_bytes for t in located.values()), default=0)
     if end > size:
         raise ModelFileError(
             f"{one_line(path)} is truncated: its header promises {end:,} bytes, the file has {size:,}. "
             "Download or copy it again."
         )
-    return Header(path, version, alignment, metadata, located, (Part(path, size, data_offset),), spans)
+    return Header(path, metadata, located, (Part(path, size, data_offset),), spans)
 
 
-def _read_version(scan: Scan, size: int, path: Path) -> int:
-    """The version of the format. Raises ModelFileError for anything but a little-endian GGUF."""
-    name = one_line(path)
-    if size == 0:
+def _check_version(scan: Scan) -> None:
+    """Raises ModelFileError for anything but a little-endian GGUF of a known version."""
+    name = one_line(scan.path)
+    if not scan.left:
         raise ModelFileError(f"{name} is empty. Download or copy it again.")
-    magic = scan.read(min(4, size))
-    if magic == U32.pack(GGUF_MAGIC)[::-1]:
-        raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
-    if magic != U32.pack(GGUF_MAGIC):
+    magic = scan.read(min(4, scan.left))
+    reversed_magic = magic == U32.pack(GGUF_MAGIC)[::-1]
+    if magic != U32.pack(GGUF_MAGIC) and not reversed_magic:
         raise ModelFileError(
             f"{name} is not a GGUF file (it starts with {magic!r}). Give the path of a .gguf model."
         )
     version: int = scan.number(U32)
-    if version & 0xFFFF == 0 and version:
+    if reversed_magic or (version and version & 0xFFFF == 0):
         raise ModelFileError(f"{name} is a big-endian GGUF file. Convert it for little-endian machines.")
     if version not in (2, 3):
         raise ModelFileError(
             f"{name} is a GGUF file of version {version}; versions 2 and 3 can be read. "
             "Convert the model again with a current converter."
         )
-    return version
 
 
 def _read_metadata(
@@ -411,7 +402,7 @@ def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
     if kind is GGUFValueType.STRING:
         return scan.string(_MAX_TEXT, f"its metadata key {shortened(key)}").decode("utf-8", "replace")
     if kind is not GGUFValueType.ARRAY:
-        value: Scalar = scan.number(_SCALARS[kind])
+        value: Scalar = scan.number(SCALARS[kind])
         return value
     kind = _value_type(scan, key)
     length = scan.number(U64)
@@ -423,7 +414,7 @@ def _read_value(scan: Scan, key: str) -> Scalar | ArrayInfo:
     if kind is GGUFValueType.STRING:
         scan.skip_strings(length)
     else:
-        scan.skip(length * _SCALARS[kind].size)
+        scan.skip(length * SCALARS[kind].size)
     return ArrayInfo(kind, length, start, scan.pos - start)
 
 
@@ -455,12 +446,13 @@ def _read_tensors(scan: Scan, n_tensors: int, alignment: int) -> dict[str, Tenso
         if offset != expected:
             scan.corrupt(f"its tensor {shortened(name)} does not lie where the one before it ends")
         tensors[name] = TensorInfo(name, dims, kind, offset)
-        expected = _padded(offset + tensors[name].n_bytes, alignment)
+        expected = padded(offset + tensors[name].n_bytes, alignment)
     return tensors
 
 
-def _padded(offset: int, alignment: int) -> int:
-    return (offset + alignment - 1) // alignment * alignment
+def padded(n_bytes: int, alignment: int = GGUF_DEFAULT_ALIGNMENT) -> int:
+    """``n_bytes`` rounded up to a multiple of ``alignment``."""
+    return n_bytes + -n_bytes % alignment
 
 
 def _with_other_parts(header: Header, count: int) -> Header:
@@ -497,8 +489,6 @@ def _with_other_parts(header: Header, count: int) -> Header:
                     f"{one_line(path)} repeats the tensor {shortened(tensor.name)} of an earlier part. "
                     "Download all parts again."
                 )
-            tensors[tensor.name] = TensorInfo(tensor.name, tensor.dims, tensor.type, tensor.offset, i)
+            tensors[tensor.name] = replace(tensor, part=i)
         parts.append(other.parts[0])
-    return Header(
-        header.path, header.version, header.alignment, header.metadata, tensors, tuple(parts), header.spans
-    )
+    return replace(header, tensors=tensors, parts=tuple(parts))

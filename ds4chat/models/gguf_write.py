@@ -9,29 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGUF_VERSION, GGUFValueType
+from gguf.constants import GGUF_MAGIC, GGUF_VERSION, GGUFValueType
 
-from ds4chat.files import whole_file
+from ds4chat.files import NotRegularError, whole_file
 from ds4chat.models.errors import ModelFileError, shown_size
-from ds4chat.models.gguf_file import TensorType
+from ds4chat.models.gguf_file import SCALARS, TensorType, padded
 from ds4chat.text import one_line
 
 OnProgress = Callable[[int, int], None]
 """Called with the bytes written so far and the bytes in all."""
-
-_FORMATS = {
-    GGUFValueType.UINT8: "B",
-    GGUFValueType.INT8: "b",
-    GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h",
-    GGUFValueType.UINT32: "I",
-    GGUFValueType.INT32: "i",
-    GGUFValueType.FLOAT32: "f",
-    GGUFValueType.BOOL: "?",
-    GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q",
-    GGUFValueType.FLOAT64: "d",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +32,9 @@ class OutTensor:
     chunks: Callable[[], Iterator[bytes]]
 
 
-def string(text: str | bytes) -> bytes:
+def string(text: str) -> bytes:
     """A GGUF string."""
-    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    raw = text.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(raw)) + raw
 
 
@@ -65,7 +51,7 @@ def uint32_value(key: str, value: int) -> bytes:
 def array_value(key: str, kind: GGUFValueType, values: Sequence[int] | Sequence[float]) -> bytes:
     """A key with an array of numbers."""
     head = struct.pack("<IIQ", GGUFValueType.ARRAY, kind, len(values))
-    return string(key) + head + struct.pack(f"<{len(values)}{_FORMATS[kind]}", *values)
+    return string(key) + head + struct.pack(f"<{len(values)}{SCALARS[kind].format[1:]}", *values)
 
 
 def write_gguf(
@@ -77,20 +63,32 @@ def write_gguf(
     ModelFileError if it cannot be written.
     """
     header = _header(pairs, tensors)
-    padding = -len(header) % GGUF_DEFAULT_ALIGNMENT
-    total = len(header) + padding + sum(_padded(t.n_bytes) for t in tensors)
-    _check_place(out, total, force)
+    total = len(header) + sum(padded(tensor.n_bytes) for tensor in tensors)
+    name = one_line(out)
     try:
         with whole_file(out, overwrite=force) as file:
-            file.write(header + bytes(padding))
-            _write_tensors(file, tensors, total - sum(_padded(t.n_bytes) for t in tensors), total, progress)
+            free = shutil.disk_usage(out.parent).free
+            if free < total:
+                raise ModelFileError(
+                    f"{name} needs {shown_size(total)}, and its disk has {shown_size(free)} free. "
+                    "Free some space, or write it elsewhere."
+                )
+            file.write(header)
+            _write_tensors(file, tensors, len(header), total, progress)
     except FileExistsError:
-        raise _exists(out) from None
+        raise ModelFileError(f"{name} exists already. Give another name, or --force to replace it.") from None
+    except FileNotFoundError:
+        raise ModelFileError(f"The folder {one_line(out.parent)} does not exist. Make it first.") from None
+    except NotRegularError:
+        what = "a folder" if out.is_dir() else "not a regular file"
+        raise ModelFileError(f"{name} is {what}. Give the name of the file to write.") from None
     except OSError as error:
         raise ModelFileError(
-            f"{one_line(out)} could not be written: {error.strerror}. Nothing was left behind; "
-            "change that, or write it elsewhere."
+            f"{name} could not be written: {error.strerror}. Nothing was left behind; change that, or write "
+            "it elsewhere."
         ) from None
+    except ValueError:  # a NUL in it
+        raise ModelFileError(f"{name} is not a path that can be written. Give another.") from None
 
 
 def _header(pairs: Sequence[bytes], tensors: Sequence[OutTensor]) -> bytes:
@@ -99,8 +97,9 @@ def _header(pairs: Sequence[bytes], tensors: Sequence[OutTensor]) -> bytes:
     for tensor in tensors:
         dims = struct.pack(f"<I{len(tensor.dims)}Q", len(tensor.dims), *tensor.dims)
         parts += [string(tensor.name), dims, struct.pack("<IQ", tensor.type.id, offset)]
-        offset += _padded(tensor.n_bytes)
-    return b"".join(parts)
+        offset += padded(tensor.n_bytes)
+    header = b"".join(parts)
+    return header.ljust(padded(len(header)), b"\0")
 
 
 def _write_tensors(
@@ -115,37 +114,6 @@ def _write_tensors(
             progress(done + written, total)
         if written != tensor.n_bytes:
             raise AssertionError(f"{tensor.name}: {written} bytes for {tensor.n_bytes}")
-        file.write(bytes(_padded(written) - written))
-        done += _padded(written)
+        file.write(bytes(padded(written) - written))
+        done += padded(written)
     progress(total, total)
-
-
-def _check_place(out: Path, total: int, force: bool) -> None:
-    name = one_line(out)
-    try:
-        if not out.parent.is_dir():
-            raise ModelFileError(f"The folder {one_line(out.parent)} does not exist. Make it first.")
-        if out.is_dir():
-            raise ModelFileError(f"{name} is a folder. Give the name of the file to write.")
-        if out.exists() and not out.is_file():
-            # The rename at the end would replace a device, such as /dev/null, with a file.
-            raise ModelFileError(f"{name} is not a regular file. Give the name of the file to write.")
-        if out.exists() and not force:
-            raise _exists(out)
-        free = shutil.disk_usage(out.parent).free
-    except (OSError, ValueError):
-        raise ModelFileError(f"{name} is not a path that can be written. Give another.") from None
-    if free < total:
-        raise ModelFileError(
-            f"{name} needs {shown_size(total)}, and its disk has {shown_size(free)} free. "
-            "Free some space, or write it elsewhere."
-        )
-
-
-def _exists(out: Path) -> ModelFileError:
-    return ModelFileError(f"{one_line(out)} exists already. Give another name, or --force to replace it.")
-
-
-def _padded(n_bytes: int) -> int:
-    padding: int = -n_bytes % GGUF_DEFAULT_ALIGNMENT
-    return n_bytes + padding

@@ -19,6 +19,12 @@ Check = Callable[[Header, Header], Fit]
 """Checks a support file against a checked target. Raises ModelFileError if they do not fit."""
 
 
+_SUPPORT_USE = "Give the whole model with -m, and this file with --mtp."
+_CHAT_MODEL = "Give a chat model with -m."
+_OTHER_SUPPORT = "Give a NextN support model, an EAGLE-3 model or a draft model with --mtp, or use --lookup."
+_CANNOT_RUN = f"ds4chat cannot run those. {_OTHER_SUPPORT}"
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A row of the table.
@@ -26,9 +32,9 @@ class Kind:
     ``description`` completes "is ...". ``matches`` tells the kind from those that follow it in the table.
     ``drafts``: the kind of drafter that it is for a target, which names its opener in the engine, and
     ``check`` for such a pair; "" and None for files that cannot draft as they are. ``inside``: the kind of
-    drafter that is part of a whole model. ``converts``: convert-mtp turns it into a support file.
-    ``as_target`` and ``as_support`` say what to do with such a file if a whole model, or a support file, was
-    expected.
+    drafter that is part of a whole model. ``converts``: convert-mtp turns it into a support file. ``whole``:
+    it can be the target. ``as_target`` and ``as_support`` say what to do with such a file if a whole model,
+    or a support file, was expected.
     """
 
     name: str
@@ -38,13 +44,9 @@ class Kind:
     check: Check | None = None
     inside: str = ""
     converts: bool = False
-    as_target: str = ""
-    as_support: str = ""
-
-    @property
-    def whole(self) -> bool:
-        """A model that can be the target."""
-        return not self.as_target
+    whole: bool = False
+    as_target: str = _CHAT_MODEL
+    as_support: str = _OTHER_SUPPORT
 
 
 _FIRST_BLOCK = "blk.0.attn_norm.weight"
@@ -83,12 +85,7 @@ def _is_whole(header: Header) -> bool:
     return "token_embd.weight" in header.tensors and any(n.startswith("blk.0.") for n in header.tensors)
 
 
-_SUPPORT_USE = "Give the whole model with -m, and this file with --mtp."
-_CHAT_MODEL = "Give a chat model with -m."
-_OTHER_SUPPORT = "Give a NextN support model, an EAGLE-3 model or a draft model with --mtp, or use --lookup."
-_CANNOT_RUN = f"ds4chat cannot run those. {_OTHER_SUPPORT}"
-
-OTHER = Kind("other", "no chat model", _outputs_other, as_target=_CHAT_MODEL, as_support=_OTHER_SUPPORT)
+OTHER = Kind("other", "no chat model", _outputs_other)
 
 _TABLE = (
     Kind(
@@ -96,17 +93,14 @@ _TABLE = (
         "a LoRA adapter for another model",
         lambda header: header.text("general.type") == "adapter",
         as_target="Merge it into its model first, or give that model with -m.",
-        as_support=_OTHER_SUPPORT,
     ),
     Kind(
         "mmproj",
         "a projector of images or audio for another model",
         lambda header: header.text("general.type") == "mmproj" or header.architecture == "clip",
-        as_target=_CHAT_MODEL,
-        as_support=_OTHER_SUPPORT,
     ),
     OTHER,
-    Kind("dspark", "a DSpark drafter", _is_dspark, as_target=_CHAT_MODEL, as_support=_CANNOT_RUN),
+    Kind("dspark", "a DSpark drafter", _is_dspark, as_support=_CANNOT_RUN),
     Kind(
         "ds4-support",
         "an MTP support file in the layout of ds4",
@@ -121,7 +115,7 @@ _TABLE = (
             "--mtp-convert."
         ),
     ),
-    Kind("dflash", "a DFlash drafter", _is("dflash"), as_target=_CHAT_MODEL, as_support=_CANNOT_RUN),
+    Kind("dflash", "a DFlash drafter", _is("dflash"), as_support=_CANNOT_RUN),
     Kind(
         "eagle3",
         "an EAGLE-3 support model",
@@ -142,15 +136,11 @@ _TABLE = (
         "embedding",
         "an embedding or reranking model, which writes no text",
         lambda header: header.architecture in architectures.ENCODERS or _pools(header),
-        as_target=_CHAT_MODEL,
-        as_support=_OTHER_SUPPORT,
     ),
     Kind(
         "diffusion",
         "a diffusion model, which does not write token by token",
         lambda header: header.architecture in architectures.DIFFUSION,
-        as_target=_CHAT_MODEL,
-        as_support=_OTHER_SUPPORT,
     ),
     Kind(
         "nextn-embedded",
@@ -159,6 +149,7 @@ _TABLE = (
         drafts="draft-model",
         check=draft_model.check,
         inside="nextn-embedded",
+        whole=True,
     ),
     Kind(
         "nextn-support",
@@ -168,7 +159,7 @@ _TABLE = (
         check=nextn.check_support,
         as_target=_SUPPORT_USE,
     ),
-    Kind("target", "a whole model", _is_whole, drafts="draft-model", check=draft_model.check),
+    Kind("target", "a whole model", _is_whole, drafts="draft-model", check=draft_model.check, whole=True),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _TABLE}
@@ -181,11 +172,6 @@ DRAFTERS = frozenset(name for kind in _TABLE for name in (kind.drafts, kind.insi
 def kind_of(header: Header) -> Kind:
     """The kind of a file, from its architecture, its type and the names of its tensors."""
     return next((kind for kind in _TABLE if kind.matches(header)), OTHER)
-
-
-def classify(header: Header) -> str:
-    """The name of a file's kind: "nextn-support"."""
-    return kind_of(header).name
 
 
 def describe(header: Header) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ds4chat.models import architectures, tokenizer
+from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import Fit, check_vocabulary, checkpoint_conflict, low_bit_notes, misfit
+from ds4chat.models.fit import Fit, check_checkpoint, check_vocabulary, low_bit_notes, misfit, times
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.requirements import check_nextn
 from ds4chat.models.summary import nextn_layers, trunk_layers
@@ -24,31 +25,29 @@ def check_inside(target: Header) -> Fit:
 def _check_blocks(header: Header) -> int:
     """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
     name, architecture = one_line(header.path), header.architecture
-    if architecture not in architectures.NEXTN:
+    if not abilities(architecture).nextn:
         raise ModelFileError(
             f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
             f"{name} cannot be used. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
     if not declared or held != declared:
-        raise ModelFileError(
-            f"{name} is incomplete: its metadata declares {declared} NextN blocks, and it holds {held}. "
-            "Convert it again, or download it again."
-        )
-    if declared > 1 and architecture not in architectures.NEXTN_CHAINED:
+        header.incomplete(f"its metadata declares {declared} NextN blocks, and it holds {held}")
+    if declared > 1 and abilities(architecture).nextn != "chained":
         raise ModelFileError(
             f"{name} has {declared} NextN blocks, and llama.cpp runs only one for the architecture "
             f"{architecture}. Convert the model with one NextN block, or use --lookup."
         )
     width = header.own_integer("embedding_length") or 0
     first = trunk_layers(header)
-    check_nextn(header, range(first, first + declared))
-    for i in range(first, first + declared):
+    blocks = range(first, first + declared)
+    check_nextn(header, blocks)
+    for i in blocks:
         dims = header.tensors[f"blk.{i}.nextn.eh_proj.weight"].dims
         if dims != (2 * width, width):
-            raise ModelFileError(
-                f"{name} is corrupt: its NextN block's eh_proj is {_times(dims)}, where an embedding width "
-                f"of {width} asks for {_times((2 * width, width))}. Convert it again."
+            header.corrupt(
+                f"its NextN block's eh_proj is {times(dims)}, where an embedding width of {width} asks for "
+                f"{times((2 * width, width))}"
             )
     if architecture == "deepseek4":
         _check_deepseek4(header, first)
@@ -63,9 +62,7 @@ def _check_deepseek4(header: Header, block: int) -> None:
             "which llama.cpp asks for. Convert it again with a current converter."
         )
     if (header.own_integer("hash_layer_count") or 0) > block:
-        raise ModelFileError(
-            f"{one_line(header.path)} is corrupt: its NextN block would route by hashes. Convert it again."
-        )
+        header.corrupt("its NextN block would route by hashes")
 
 
 def check_support(target: Header, support: Header) -> Fit:
@@ -77,28 +74,16 @@ def check_support(target: Header, support: Header) -> Fit:
             f"it was made for the architecture {shortened(support.architecture)}, the target is "
             f"{shortened(target.architecture)}",
         )
-    _check_widths(target, support)
+    # DeepSeek V4 passes on four rows of this width, one for each of its hyper-connection streams.
+    ours, theirs = (h.own_integer("embedding_length") or 0 for h in (target, support))
+    if ours != theirs:
+        misfit(support, target, f"its hidden rows are {theirs} wide, the target's {ours}")
     n_heads = _check_blocks(support)
-    embeddings = support.tensors.get("token_embd.weight")
-    if embeddings is None or tokenizer.vocabulary_size(support) is None:
+    if "token_embd.weight" not in support.tensors or tokenizer.vocabulary_size(support) is None:
         raise ModelFileError(
             f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
             "the support model too. Convert it again with `convert_hf_to_gguf.py --mtp`."
         )
-    conflict = checkpoint_conflict(target, support)
-    if conflict:
-        misfit(support, target, conflict)
+    check_checkpoint(target, support)
     check_vocabulary(target, support)
     return Fit(n_heads, low_bit_notes(support))
-
-
-def _check_widths(target: Header, support: Header) -> None:
-    """Check the width of the hidden row that the target passes on: ``embedding_length``, for DeepSeek V4 four
-    times that, because of its four hyper-connection streams."""
-    ours, theirs = (h.own_integer("embedding_length") or 0 for h in (target, support))
-    if ours != theirs:
-        misfit(support, target, f"its hidden rows are {theirs} wide, the target's {ours}")
-
-
-def _times(dims: tuple[int, ...]) -> str:
-    return " x ".join(str(d) for d in dims)

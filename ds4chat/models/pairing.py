@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from ds4chat.models import architectures, tokenizer
-from ds4chat.models.architectures import Rollback
+from ds4chat.models import tokenizer
+from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.kinds import KINDS, OTHER, describe, kind_of
@@ -28,22 +27,15 @@ EMBEDDED = "embedded"
 class Pair:
     """A target's drafter that fits, ``kind`` one of kinds.DRAFTERS.
 
-    ``support`` and ``path`` are None for the embedded block. ``n_heads``: NextN blocks, 0 for kinds without.
+    ``support`` is None for the embedded block. ``n_heads``: NextN blocks, 0 for kinds without.
     ``notes``: warnings, each a sentence. ``off_reason``: why the pair must not be run although it fits, "".
     """
 
     kind: str
     support: Header | None = None
-    path: Path | None = None
     n_heads: int = 0
     notes: tuple[str, ...] = ()
     off_reason: str = ""
-
-
-def rollback_class(header: Header) -> Rollback:
-    """How far the target's cache can drop rejected drafts: "kv" anywhere, "bounded" within the last batch,
-    "none" not at all."""
-    return architectures.rollback_of(header.architecture)
 
 
 def check_target(path: str | os.PathLike[str]) -> Header:
@@ -56,10 +48,7 @@ def check_target(path: str | os.PathLike[str]) -> Header:
         raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_target}")
     for key in ("block_count", "embedding_length", "context_length"):
         if header.own_integer(key) is None:
-            raise ModelFileError(
-                f"{one_line(header.path)} is incomplete: it lacks the metadata key "
-                f"{shortened(header.own(key))}. Download it again, or convert it again."
-            )
+            header.incomplete(f"it lacks the metadata key {shortened(header.own(key))}")
     if not tokenizer.vocabulary_size(header) or not tokenizer.has_tokenizer(header):
         raise ModelFileError(
             f"{one_line(header.path)} has no tokenizer, so it cannot read a prompt. Convert it again with "
@@ -78,7 +67,7 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
     """
     off_reason = _off_reason(target)
     if support == EMBEDDED:
-        return Pair(KINDS["nextn-embedded"].inside, None, None, *check_inside(target), off_reason)
+        return Pair(KINDS["nextn-embedded"].inside, None, *check_inside(target), off_reason)
     header = read_header(support)
     check_metadata(header)
     _refuse_target_itself(target, header)
@@ -87,11 +76,11 @@ def check_pair(target: Header, support: str | os.PathLike[str]) -> Pair:
         raise ModelFileError(f"{one_line(header.path)} is {describe(header)}. {kind.as_support}")
     check_vocabulary(header)
     check_tables(header)
-    return Pair(kind.drafts, header, header.path, *kind.check(target, header), off_reason)
+    return Pair(kind.drafts, header, *kind.check(target, header), off_reason)
 
 
 def _off_reason(target: Header) -> str:
-    if rollback_class(target) != "none":
+    if abilities(target.architecture).rollback != "none":
         return ""
     return (
         f"{target.architecture} models keep a recurrent state that llama.cpp cannot roll back: each rejected "

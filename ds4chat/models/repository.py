@@ -34,9 +34,6 @@ class Reference:
     repo: str
     wanted: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.repo}:{self.wanted}" if self.wanted else self.repo
-
 
 @dataclass(frozen=True, slots=True)
 class HubModel:

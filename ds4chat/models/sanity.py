@@ -6,14 +6,12 @@ architecture's own load_arch_hparams, or in src/llama-vocab.cpp.
 
 from __future__ import annotations
 
-import sys
-from array import array
+import numpy as np
 
 from ds4chat.models import tokenizer
-from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
 from ds4chat.models.requirements import EXPERTS_BY_BLOCK, MAX_LAYERS, ROTATE_NOTHING, check_values
-from ds4chat.text import one_line, shortened
+from ds4chat.text import shortened
 
 MAX_EXPERTS = 1024
 MAX_ROTATED = 1 << 16
@@ -26,26 +24,26 @@ def check_metadata(header: Header) -> None:
         return
     blocks = header.own_integer("block_count")
     if blocks is not None and not 1 <= blocks <= MAX_LAYERS:
-        raise _corrupt(header, f"it counts {blocks:,} blocks, where 1 to {MAX_LAYERS} are possible")
+        header.corrupt(f"it counts {blocks:,} blocks, where 1 to {MAX_LAYERS} are possible")
     nextn = header.own_integer("nextn_predict_layers") or 0
     if blocks is not None and not 0 <= nextn <= blocks:
-        raise _corrupt(header, f"it counts {nextn:,} NextN blocks among {blocks} blocks")
+        header.corrupt(f"it counts {nextn:,} NextN blocks among {blocks} blocks")
     width = header.own_integer("embedding_length")
     if width is not None and width < 1:
-        raise _corrupt(header, "its embeddings are 0 wide")
+        header.corrupt("its embeddings are 0 wide")
     empty = next((name for name, tensor in header.tensors.items() if 0 in tensor.dims), None)
     if empty is not None:
-        raise _corrupt(header, f"its tensor {shortened(empty)} is empty")
+        header.corrupt(f"its tensor {shortened(empty)} is empty")
     _check_experts(header)
     _check_numbers(header)
     _check_sections(header)
-    _check_own(header)
+    check_values(header)
     scaling = header.text(header.own("rope.scaling.type"))
     if scaling and scaling not in _ROPE_SCALINGS:
-        raise _corrupt(header, f"its rope scaling is of the unknown type {shortened(scaling)}")
+        header.corrupt(f"its rope scaling is of the unknown type {shortened(scaling)}")
     ratios = header.metadata.get(header.own("attention.compress_ratios"))
     if isinstance(ratios, ArrayInfo) and ratios.length > MAX_LAYERS:
-        raise _corrupt(header, f"it counts {ratios.length:,} compression ratios")
+        header.corrupt(f"it counts {ratios.length:,} compression ratios")
 
 
 def check_vocabulary(header: Header) -> None:
@@ -56,11 +54,11 @@ def check_vocabulary(header: Header) -> None:
     cut = [bytes(text).split(b"\0")[0] for text in header.array(tokenizer.TOKENS) or ()]  # type: ignore[arg-type]
     texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(cut)]
     if len(set(texts)) < len(texts):
-        raise _corrupt(header, "its vocabulary has the same token twice")
+        header.corrupt("its vocabulary has the same token twice")
     if tokenizer.adds_bos(header) and tokenizer.bos(header) is None:
-        raise _corrupt(header, "its tokenizer puts a begin token before each prompt and names none")
+        header.corrupt("its tokenizer puts a begin token before each prompt and names none")
     if tokenizer.adds_eos(header) and tokenizer.eos(header) is None:
-        raise _corrupt(header, "its tokenizer puts an end token after each prompt and names none")
+        header.corrupt("its tokenizer puts an end token after each prompt and names none")
 
 
 def check_tables(header: Header) -> None:
@@ -70,11 +68,9 @@ def check_tables(header: Header) -> None:
     for tensor in header.tensors.values():
         if tensor.name.endswith(".ffn_gate_tid2eid.weight") and tensor.type.name == "I32":
             for chunk in header.tensor_chunks(tensor):
-                ids = array("i", chunk)
-                if sys.byteorder == "big":
-                    ids.byteswap()
-                if not 0 <= min(ids) <= max(ids) < experts:
-                    raise _corrupt(header, f"its table {tensor.name} names experts that are not there")
+                ids = np.frombuffer(chunk, "<i4")
+                if not 0 <= ids.min() <= ids.max() < experts:
+                    header.corrupt(f"its table {tensor.name} names experts that are not there")
 
 
 def _check_sections(header: Header) -> None:
@@ -87,7 +83,7 @@ def _check_sections(header: Header) -> None:
     most = MAX_ROTATED if head is None else head
     turns = any(sections[:3]) or not header.architecture.startswith("qwen")
     if min(sections, default=0) < 0 or sum(sections) > most or not turns:
-        raise _corrupt(header, f"it rotates the parts {sections[:4]} of a head")
+        header.corrupt(f"it rotates the parts {sections[:4]} of a head")
 
 
 def _check_numbers(header: Header) -> None:
@@ -95,30 +91,19 @@ def _check_numbers(header: Header) -> None:
     for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
         epsilon = header.metadata.get(header.own(key))
         if isinstance(epsilon, int | float) and not 0 <= epsilon < 1:
-            raise _corrupt(header, f"its {key} is {epsilon}")
+            header.corrupt(f"its {key} is {epsilon}")
     for suffix in ("", "_swa"):
         rotated = header.own_integer(f"rope.dimension_count{suffix}")
         head = header.own_integer(f"attention.key_length{suffix}")
         least = 0 if header.architecture in ROTATE_NOTHING else 1
         if rotated is not None and (rotated % 2 or not least <= rotated <= MAX_ROTATED):
-            raise _corrupt(header, f"it rotates {rotated:,} values of a head")
+            header.corrupt(f"it rotates {rotated:,} values of a head")
         if rotated is not None and head is not None and rotated > head:
-            raise _corrupt(header, f"it rotates {rotated:,} values of heads that are {head:,} wide")
+            header.corrupt(f"it rotates {rotated:,} values of heads that are {head:,} wide")
     inner = header.own_integer("ssm.inner_size")
     wide = next((t.dims for name, t in header.tensors.items() if name.endswith(".ssm_out.weight")), None)
     if inner is not None and wide and inner != wide[0]:
-        raise _corrupt(header, f"its recurrent state is {inner:,} wide, and its tensors ask for {wide[0]:,}")
-
-
-def _check_own(header: Header) -> None:
-    """Values that single architectures assert."""
-    shared = header.own_integer("attention.shared_kv_layers") if header.architecture == "gemma4" else None
-    if shared is not None and not 0 <= shared <= (header.own_integer("block_count") or 2) - 2:
-        raise _corrupt(header, f"its attention.shared_kv_layers is {shared:,}")
-    # It would default to the number of query heads.
-    if header.architecture == "deepseek4" and header.own("attention.head_count_kv") not in header.metadata:
-        raise _corrupt(header, "it does not say how many key-value heads it has")
-    check_values(header)
+        header.corrupt(f"its recurrent state is {inner:,} wide, and its tensors ask for {wide[0]:,}")
 
 
 def _check_experts(header: Header) -> None:
@@ -128,20 +113,14 @@ def _check_experts(header: Header) -> None:
     if header.architecture in ("hunyuan_vl", "hunyuan-dense") and experts <= 1:
         return
     if not 0 <= experts <= MAX_EXPERTS:
-        raise _corrupt(header, f"it counts {experts:,} experts, where at most {MAX_EXPERTS} are possible")
+        header.corrupt(f"it counts {experts:,} experts, where at most {MAX_EXPERTS} are possible")
     if not 0 <= most_used <= experts or (experts and not most_used):
-        raise _corrupt(header, f"it uses {most_used:,} of {experts:,} experts")
+        header.corrupt(f"it uses {most_used:,} of {experts:,} experts")
     if experts and not used[0] and header.architecture not in EXPERTS_BY_BLOCK:
-        raise _corrupt(header, "it uses 0 experts in its first block, and llama.cpp as many in all others")
+        header.corrupt("it uses 0 experts in its first block, and llama.cpp as many in all others")
     groups = header.own_integer("expert_group_count") or 0
     used_groups = header.own_integer("expert_group_used_count") or 0
     if groups and not 0 <= groups < experts:
-        raise _corrupt(header, f"it has {groups:,} groups of {experts:,} experts")
+        header.corrupt(f"it has {groups:,} groups of {experts:,} experts")
     if groups > 1 and (experts % groups or not 0 < used_groups < groups):
-        raise _corrupt(header, f"it uses {used_groups:,} of {groups:,} groups of {experts:,} experts")
-
-
-def _corrupt(header: Header, what: str) -> ModelFileError:
-    return ModelFileError(
-        f"{one_line(header.path)} is corrupt: {what}. Download it again, or convert it again."
-    )
+        header.corrupt(f"it uses {used_groups:,} of {groups:,} groups of {experts:,} experts")

@@ -25,11 +25,11 @@ class Scan:
     Raises ModelFileError if the file ends early or contradicts itself.
     """
 
-    def __init__(self, file: BinaryIO, size: int, path: object, start: int = 0) -> None:
+    def __init__(self, file: BinaryIO, size: int, path: object) -> None:
         self._file = file
         self._size = size
         self.path = path
-        self._base = start
+        self._base = 0
         """Offset in the file of the window's first byte."""
         self._window = b""
         self._at = 0

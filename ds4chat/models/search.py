@@ -17,7 +17,7 @@ from pathlib import Path
 from ds4chat.files import read_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.kinds import KINDS, classify, kind_of
+from ds4chat.models.kinds import KINDS, kind_of
 from ds4chat.models.naming import display_name
 from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.models.summary import quantisation
@@ -133,7 +133,7 @@ def _model_digests(manifest: Path) -> Iterator[str]:
             yield match[1]
 
 
-def told_apart(models: Sequence[FoundModel]) -> dict[Path, str]:
+def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
     """Each file's name in a list: files that share a name are told apart by their folders: "a.gguf ·
     user/repo"."""
     counts = Counter(model.label for model in models)
@@ -215,7 +215,7 @@ def describe_file(path: Path, name: str = "") -> FoundModel:
         return FoundModel(
             path,
             header.file_size,
-            classify(header),
+            kind_of(header).name,
             header.architecture,
             quantisation(header),
             title=display_name(str(path), header.text("general.name")),

@@ -32,6 +32,12 @@ def trunk_layers(header: Header) -> int:
     return blocks if header.architecture == "deepseek4" and not nextn_layers(header) else blocks - nextn
 
 
+def kv_heads(header: Header, count: int) -> list[int]:
+    """Heads of keys and values of each of ``count`` blocks; as many as of queries if not given."""
+    shared = header.own("attention.head_count_kv") in header.metadata
+    return header.own_each("attention.head_count_kv" if shared else "attention.head_count", count, 0)
+
+
 def dominant_type(header: Header) -> str:
     """The ggml type that most bytes of the tensors are stored in, "" without tensors."""
     sizes: Counter[str] = Counter()

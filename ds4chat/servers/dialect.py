@@ -1,44 +1,40 @@
-"""What every dialect is made of: what it is asked, and what its answers say in common terms.
+"""What every dialect consists of: how a server is asked, and what its answers say in common terms.
 
-A dialect is a table of facts (what it tells, which settings it takes) and two functions: ``request`` turns a
-Generate into a path and a JSON body, and ``reader`` gives an object that turns the payloads of the answer
-into PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor socket.
+A dialect is a table of facts (what it tells, which settings it takes) and a function that turns a Generate
+into a path, a JSON body, and the reader of the answer. A reader turns the payloads of the answer into
+PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
-from ds4chat.engine.thinking import ReplyFormat, ReplyText
-from ds4chat.servers.http import Endpoint, ServerError, said
+from ds4chat.engine.reply_text import ReplyFormat, ReplyText
+from ds4chat.servers.http import Endpoint, ServerError, error_of
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a server says of itself and of the model that answers."""
+    """What a server says about itself and the model that answers. 0 and "": it does not say."""
 
     model: str
-    """The name that requests give; empty where the server needs none."""
+    """The name to request; empty where the server needs none."""
     label: str = ""
-    """The model's name as people say it; empty: ``model``."""
+    """The model's name for people; empty: ``model``."""
     version: str = ""
     context: int = 0
-    """Tokens; 0 where it is not told."""
+    """Tokens."""
     speculates: bool | None = None
-    """Whether a drafter is in use; None where it is not told."""
+    """Whether a drafter is in use; None where it does not say."""
     drafter: str = ""
-    """Its kind in the server's words; empty where it is not told."""
-    models: tuple[str, ...] = ()
-    """All models that it offers, where there are several."""
+    """The drafter's kind by the server's name for it."""
     answers: str = ""
-    """The name that its replies give; a reply with another one comes from another model."""
+    """The model's name in replies; a reply with another name comes from another model."""
     template: bool = True
-    """The server has a chat template of its own."""
-    busy: bool | None = None
-    """It answers somebody else now; None where it is not told."""
+    """The server has a chat template of its own, and the prompt that it makes can be used."""
     parameters: int = 0
     size_bytes: int = 0
     vocabulary: int = 0
@@ -47,15 +43,16 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST."""
+    """A POST, and what reads the answer to it."""
 
     path: str
     body: dict[str, Any]
+    reader: Reader
 
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """The prompt is being read: tokens done of all, ``reused`` of them from a cache."""
+    """Tokens of the prompt that were read so far; ``reused`` of them came from a cache."""
 
     done: int
     total: int
@@ -65,10 +62,10 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The tokens of one step of the server, with what is known of it.
+    """The tokens of one of the server's steps, and what is known about it.
 
-    ``drafted`` and ``accepted`` are None where the server does not tell them; then the tokens' origins are
-    all that is known. ``ms`` is the server's own time of the step; None where only the clock here can tell.
+    ``drafted`` and ``accepted`` are None where the server does not tell them; then only the tokens' origins
+    are known. ``ms`` is the step's time by the server's clock; None where only the clock here can tell.
     """
 
     tokens: tuple[Token, ...]
@@ -76,42 +73,36 @@ class Block:
     accepted: int | None = None
     ms: float | None = None
     ended: bool = False
-    """The token that ended the reply follows ``tokens``. Else a step with no more tokens than accepted drafts
-    was cut."""
+    """The token that ended the reply follows ``tokens``. Without it, a step with no more tokens than accepted
+    drafts was cut."""
 
 
-def of_origin(token: Token, origin: Origin) -> Token:
-    """The token, its origin being known now."""
+def with_origin(token: Token, origin: Origin) -> Token:
+    """The token, now that its origin is known."""
     return Token(token.id, token.text, origin, token.thinking)
 
 
-def step_of(tokens: Sequence[Token], drafted: int, accepted: int, ms: float | None = None) -> Block:
-    """The step in which so many drafts were verified and accepted, its tokens with their origins: those
-    accepted, one of the target's own, and none of which anything is known after it. A reply that ends inside
-    the step leaves accepted drafts counted and never sent."""
+def verified_block(tokens: Sequence[Token], drafted: int, accepted: int, ms: float | None = None) -> Block:
+    """The block of a step with this many drafts, its tokens with their origins: the accepted ones, the
+    target's own, and any that follow as unknown. A reply that ends within the step leaves accepted drafts
+    that were counted and never sent."""
     own: Origin = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
     accepted = min(accepted, len(tokens))
-    return Block(
-        tuple(
-            of_origin(t, "accepted" if i < accepted else own if i == accepted else "unknown")
-            for i, t in enumerate(tokens)
-        ),
-        drafted,
-        accepted,
-        ms,
-    )
+    before: list[Origin] = ["accepted"] * accepted
+    after: list[Origin] = ["unknown"] * (len(tokens) - accepted - 1)
+    return Block(tuple(map(with_origin, tokens, [*before, own, *after])), drafted, accepted, ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The steps of the whole reply as they are known now, in place of the blocks before."""
+    """The steps of the whole reply as they are now known, instead of all blocks before."""
 
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The server says why its reply is over. A stream without one was cut."""
+    """Why and how the reply ended, by the server. A stream without one was cut."""
 
     reason: FinishReason
     detail: str = ""
@@ -123,13 +114,16 @@ class End:
     seed: int = 0
     drafter: str = ""
     model: str = ""
-    """The model that answered, where the server says so."""
+    """The model that answered, where the server names it."""
     tail: str = ""
     """Text of the answer that was held back until now."""
     thinking_tail: str = ""
-    """The same of the thinking."""
-    emitted: int = 0
-    """Tokens of the reply by the server's count, the one that ended it included; 0 where it is not told."""
+    """Text of the thinking that was held back."""
+
+    def with_rest_of(self, text: ReplyText) -> End:
+        """This end with what ``text`` held back."""
+        tail, thinking_tail = text.finish()
+        return replace(self, tail=tail, thinking_tail=thinking_tail)
 
 
 Piece = PromptProgress | Block | Revision | End
@@ -143,7 +137,7 @@ SAMPLING: Mapping[str, str] = {
     "repeat_penalty": "repeat_penalty",
     "seed": "seed",
 }
-"""Fields of a Tuning by the names that most servers have for them."""
+"""Fields of a Tuning, and the names that most servers have for them."""
 OPEN_TURN: Mapping[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
 """Fields of a chat request that leave its last message open, by the names that most servers have for them."""
 
@@ -156,7 +150,7 @@ class Reader(Protocol):
         it."""
 
     def finish(self) -> Iterable[Piece]:
-        """What can be said once the stream is over, ended in order or not; an End last, if there was one."""
+        """What can be said when the stream is over, complete or not; an End last, if there was one."""
 
 
 class Dialect(Protocol):
@@ -165,33 +159,30 @@ class Dialect(Protocol):
     kind: str
     """Its name."""
     tells: Tells
-    """What it tells of its speculation in a reply."""
+    """What its replies tell about speculation."""
     why: str
-    """A sentence on what it does not tell; empty where it tells all."""
+    """A sentence on what it does not tell."""
     sampling: Mapping[str, str]
-    """Fields of a Tuning that it takes with each request, each with the server's name for it."""
+    """Fields of a Tuning that each request can set, and the server's names for them."""
     fixed: Mapping[str, str]
-    """Fields of a Tuning that no request changes, each with where to change it."""
+    """Fields of a Tuning that no request can change, and where to change them."""
     goes_on: bool
     """Its interface can leave the assistant's turn open."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
-        """What the server says of itself, ``model`` being the one that is wanted ("" for its own choice);
-        None where it speaks another dialect. Raises ServerError."""
+        """What the server says about itself, ``model`` being the one that is wanted ("": its own choice);
+        None if it speaks another dialect. Raises ServerError."""
 
-    def request(self, asked: Asked) -> Request:
+    def request(self, query: Query) -> Request:
         """What to send. May ask the server first, as for its chat template. Raises ServerError."""
-
-    def reader(self, asked: Asked) -> Reader:
-        """What reads the answer."""
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         """After a cancel: whether the server has stopped; None where it does not tell. Raises ServerError."""
 
 
-@dataclass(slots=True)
-class Asked:
-    """One request on its way."""
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a server is asked for: a reply, with all that a dialect needs to request it."""
 
     generate: Generate
     about: About
@@ -199,11 +190,9 @@ class Asked:
     chosen: frozenset[str]
     """Fields of the Tuning that the user set; the server's own defaults hold for the others."""
     stop: Callable[[], bool]
-    marks: dict[str, Any] = field(default_factory=dict)
-    """What a dialect keeps between request and reader."""
 
     def sampling(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """The sampling settings that the user chose, by the server's names for a Tuning's fields."""
+        """The sampling settings that the user chose; ``names``: as in Dialect.sampling."""
         tuning = self.generate.tuning
         return {
             theirs: getattr(tuning, ours)
@@ -217,97 +206,86 @@ class Asked:
 
     @property
     def begun(self) -> str:
-        """The answer that the reply goes on with; empty where it begins a turn."""
-        last = self.generate.messages[-1] if self.generate.messages else None
-        goes_on = last is not None and last.role == "assistant" and last.content.strip()
-        return last.content if last is not None and goes_on else ""
+        """The unfinished answer that the reply continues; empty if the reply begins a turn."""
+        for last in self.generate.messages[-1:]:
+            if last.role == "assistant" and last.content.strip():
+                return last.content
+        return ""
 
     @property
     def think(self) -> bool:
-        """The model is to think first. Where it goes on with an answer, that is over."""
+        """Whether the model is to think first: not once its answer has begun."""
         return self.generate.think and not self.begun
 
     def check_open(self, prompt: str, instead: str) -> None:
-        """Make sure that the prompt that the server made of the conversation ends within the answer that is
-        to be gone on with. Raises ServerError; ``instead`` says what to do, as a sentence."""
+        """Make sure that the server's prompt for the conversation ends within the unfinished answer. Raises
+        ServerError; ``instead`` is a sentence that says what to do."""
         if not prompt.endswith(self.begun):
-            raise no_going_on(f"The server at {self.endpoint.url}", instead)
+            raise cannot_continue(f"The server at {self.endpoint.url}", instead)
 
 
-class Spoken:
-    """The text of a reply as it comes, its thinking told apart by the tags that models spell out."""
-
-    def __init__(self, prompt: str = "") -> None:
-        """``prompt``: the rendered prompt, whose end may leave a thought open."""
-        form = ReplyFormat({})
-        self._text = ReplyText(form, opened_by=form.opened_by(prompt), turns=False)
-
-    @property
-    def inside(self) -> bool:
-        """What comes now belongs to the thinking."""
-        return self._text.inside
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """What a token's text adds, and whether it belongs to the thinking."""
-        return self._text.push_text(text)
-
-    def finish(self, end: End) -> End:
-        """The end with the text that was held back."""
-        tail, thinking = self._text.finish()
-        return replace(end, tail=tail, thinking_tail=thinking)
-
-
-def raise_for(payload: Mapping[str, Any]) -> None:
-    """Raise the ServerError that a payload reports instead of going on; nothing where it reports none."""
-    error = payload.get("error")
-    if not error:
-        return
-    message, kind = said(dict(payload))
-    raise ServerError(
-        f"The server reported an error in its reply: {message or 'without saying which'}. Look at its log, "
-        "then "
-        "retry.",
-        "refused",
-        kind=kind,
-    )
-
-
-def no_going_on(server: str, instead: str) -> ServerError:
-    """The refusal to go on with a reply over a server that would begin a new turn; ``instead`` says what to
-    do, as a sentence."""
+def cannot_continue(server: str, instead: str) -> ServerError:
+    """The refusal to continue a reply over a server that would begin a new turn; ``instead`` is a sentence
+    that says what to do."""
     return ServerError(
-        f"{server} closes the assistant's turn instead of going on with it, so the reply stays as it is. "
+        f"{server} closes the assistant's turn instead of continuing it, so the reply stays as it is. "
         f"{instead}",
         "refused",
     )
 
 
-def whole(value: object) -> int:
-    """``value`` as a count, 0 for what is none: servers leave fields out or send null."""
+def reply_text(prompt: str = "") -> ReplyText:
+    """What separates a reply's thinking from its answer by the tags that models write. ``prompt``: the
+    rendered prompt, whose end may open a thought."""
+    form = ReplyFormat({})
+    return ReplyText(form, opened_by=form.opened_by(prompt), turns=False)
+
+
+def raise_for(payload: Mapping[str, Any]) -> None:
+    """Raise the ServerError that a payload reports; nothing if it reports none."""
+    if payload.get("error"):
+        message, kind = error_of(payload)
+        raise ServerError(
+            f"The server reported an error in its reply: {message or 'it did not say which'}. Look at its "
+            "log, then retry.",
+            "refused",
+            kind,
+        )
+
+
+# -- fields of JSON objects, which servers leave out or send as null
+
+
+def count_of(value: object) -> int:
+    """``value`` as a count; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def number(value: object) -> float | None:
-    """``value`` as a number, None for what is none."""
-    ok = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if ok else None  # type: ignore[arg-type]
+def number_of(value: object) -> float | None:
+    """``value`` as a number; None for anything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
 
 
 def text_of(value: object) -> str:
-    """``value`` where it is text, else ""."""
+    """``value`` as text; "" for anything else."""
     return value if isinstance(value, str) else ""
 
 
-def first(value: object) -> Mapping[str, Any]:
-    """The first of a list of objects; empty for anything else, as in ``choices: []``."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return value[0]
-    return {}
-
-
-def table(value: object) -> Mapping[str, Any]:
-    """``value`` where it is an object, else an empty one."""
+def object_of(value: object) -> Mapping[str, Any]:
+    """``value`` as an object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: object) -> list[dict[str, Any]]:
+    """The objects in a list; none for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def first_of(value: object) -> Mapping[str, Any]:
+    """The first item of a list, as an object; an empty one for anything else, as in ``choices: []``."""
+    return object_of(value[0]) if isinstance(value, list) and value else {}
 
 
 def ids_of(value: object) -> tuple[int, ...]:
@@ -315,47 +293,3 @@ def ids_of(value: object) -> tuple[int, ...]:
     if isinstance(value, list) and all(isinstance(i, int) for i in value):
         return tuple(value)
     return ()
-
-
-def refusal(endpoint: Endpoint, path: str, status: int, body: object) -> ServerError:
-    """What an answer other than 200 means, as a sentence that says what to do."""
-    message, kind = said(body)
-    words = f": {message}" if message else ""
-    at = f"HTTP {status}{words}"
-    if status == 200:
-        text = f"did not answer {path} as it should. Look whether it is the server that you meant."
-    elif 300 <= status < 400:
-        text = (
-            "redirects to another address, which is not followed: neither key nor conversation goes there "
-            "unasked. Name that address with --server if it is the right one."
-        )
-    elif status in (401, 403) and endpoint.has_key:
-        text = f"refused the API key ({at}). Put its own key into {endpoint.key_place}."
-    elif status in (401, 403):
-        text = f"wants an API key ({at}). Put it into {endpoint.key_place}."
-    elif status == 503 and "loading" in message.lower():
-        text, kind = "is still loading its model. Wait until it has, then retry.", "loading"
-    elif _too_long(kind, message):
-        kind = "context"
-        text = (
-            f"has too small a context for this conversation ({at}). Begin a new one, or start the server "
-            "with "
-            "a larger context."
-        )
-    else:
-        text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).replace("AT", at)
-    return ServerError(f"The server at {endpoint.url} {text}", "refused", status, kind)
-
-
-_REFUSALS = {
-    400: "refused the request (AT). ds4chat inspect --server says what it takes.",
-    404: "does not know the model or the path (AT). ds4chat inspect --server says what it has.",
-    413: "takes no request of this length (AT). Begin a new conversation.",
-    429: "has too many requests (AT). Wait a little, then retry.",
-    500: "failed (AT). Look at its log, then retry.",
-    503: "is not ready (AT). Wait a little, then retry.",
-}
-
-
-def _too_long(kind: str, message: str) -> bool:
-    return kind == "exceed_context_size_error" or "context length" in message or "context size" in message

@@ -1,8 +1,8 @@
-"""The HTTP client of the house: one server, its key and its certificates, whole answers and streams of bytes.
+"""The HTTP client for servers: one address with its key and certificates, whole answers and streams of bytes.
 
-Every request has a connection of its own and goes straight to the server: the environment's proxy is meant
-for the web. Redirects are not followed, so that neither key nor conversation reaches a host that nobody
-named. Nothing here waits without a limit, reads without a bound, or puts the key into a sentence.
+Every request opens its own connection, straight to the server: proxies in the environment are meant for the
+web. Redirects are not followed, so that neither the key nor the conversation reaches a host that the user did
+not name. No wait is without a limit, no read without a bound, and no message contains the key.
 """
 
 from __future__ import annotations
@@ -25,66 +25,54 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ds4chat.engine.events import ServerAddress
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.text import one_line
 
 CONNECT_S = 10.0
-"""Longest wait for a connection, and for what a server knows without its model."""
+"""Longest wait for a connection, and for a whole answer that needs no model."""
 ANSWER_S = 600.0
-"""Longest silence of a server that answers: reading a long prompt takes minutes on a slow machine."""
+"""Longest silence within an answer: reading a long prompt takes minutes on a slow machine."""
 STOP_S = 0.05
-"""How often a wait looks whether the answer is still wanted."""
+"""How often a wait checks whether the answer is still wanted."""
 ALIVE_S = 5.0
-"""How often a silent wait looks whether the server still takes connections: one that was told to end while it
-answers takes none any more, but keeps this one open and silent."""
+"""How often a silent wait checks that the server still accepts connections. A server that was told to stop
+during an answer accepts none, but may keep this one open and silent."""
 MOST_BYTES = 16 << 20
-"""A longer whole answer is not read on: whatever sends it is not what was asked."""
+"""The longest whole answer that is read."""
 MOST_KEY_BYTES = 4096
 SHOWN = 300
-"""Characters of a server's own words that a sentence repeats."""
+"""Characters of a server's own error message that are repeated to the user."""
 
 Trouble = Literal["address", "unreachable", "silent", "broken", "strange", "refused", "stopped"]
-"""address: what the user named is no server's address, key or certificate. unreachable: no connection.
-silent: no answer in time. broken: the connection ended inside an answer. strange: the answer is not what was
-asked. refused: a status other than 200. stopped: the caller no longer wanted it."""
+"""address: the user's address, key or certificate cannot be used. unreachable: no connection. silent: no
+answer in time. broken: the connection ended within an answer. strange: an answer of the wrong form. refused:
+a status other than 200. stopped: the caller no longer wanted the answer."""
 
 
-class ServerError(Exception):
-    """Something between here and a server failed; the text is a sentence for the user, without the key."""
+class ServerError(UserFacingError):
+    """A request to a server failed. The text does not hold the key."""
 
-    def __init__(self, message: str, trouble: Trouble, status: int = 0, kind: str = "") -> None:
+    def __init__(self, message: str, trouble: Trouble, kind: str = "") -> None:
         super().__init__(message)
         self.trouble = trouble
-        self.status = status
-        """The HTTP status of a refusal; else 0."""
         self.kind = kind
         """The server's own name for a refusal, such as ``exceed_context_size_error``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server is and how to talk to it."""
-
-    url: str
-    key_file: str = ""
-    """A file that only its owner can read, with the API key in it."""
-    key_env: str = ""
-    """The environment variable that holds the key where no file is named."""
-    ca_file: str = ""
-    """Certificates to trust instead of the system's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A whole answer."""
 
+    path: str
     status: int
     headers: dict[str, str]
     """Names in lower case."""
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; None where it is none."""
+        """The body as JSON; None if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -96,7 +84,7 @@ class _StoppedError(Exception):
 
 
 WIRE_ERRORS = (_StoppedError, OSError, http.client.HTTPException, ValueError)
-"""What goes wrong between a request and the end of its answer; ``Endpoint.explanation`` says in words."""
+"""What can go wrong between a request and the end of its answer; ``Endpoint.failure`` explains each."""
 
 
 def never() -> bool:
@@ -105,10 +93,10 @@ def never() -> bool:
 
 
 class Endpoint:
-    """A server at an address. Raises ServerError when made for an address, key or certificate that is
-    none."""
+    """A server at an address. The constructor raises ServerError for an address, key or certificate that
+    cannot be used."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         url = address.url
         try:
             parts = urlsplit(url)
@@ -118,36 +106,31 @@ class Endpoint:
         if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
             shown = one_line(url.rpartition("@")[2])[:200]
             raise ServerError(
-                f'"{shown}" is no address of a server: it begins with http:// or https://, as in '
+                f'"{shown}" is not the address of a server. Addresses begin with http:// or https://, as in '
                 "http://127.0.0.1:8080.",
                 "address",
             )
         if "@" in parts.netloc:
             raise ServerError(
-                "The server's address holds a user name or a password, which others can read in the list of "
-                "processes: leave it out, and put a key into a file or the environment.",
+                "The server's address contains a user name or a password, which others can see in the list "
+                "of processes. Leave it out, and put a key into a file or the environment.",
                 "address",
             )
         self.host = host
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        """The address without a last slash."""
+        """The address without a trailing slash."""
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._key = _read_key(address)
         self.has_key = bool(self._key)
-        self.key_place = address.key_file or f"the variable {address.key_env or SERVER_KEY}"
-        """Where the key is taken from."""
+        self._key_place = address.key_file or f"the variable {address.key_env or SERVER_KEY}"
         self._context = _tls(address.ca_file, self.url) if parts.scheme == "https" else None
 
     @property
-    def local(self) -> bool:
-        """It is this machine."""
-        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
-
-    @property
     def exposed(self) -> bool:
-        """What is said to it can be read on the way: plain http to another machine."""
-        return self._context is None and not self.local
+        """Requests can be read on the way: plain http to another machine."""
+        local = self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return self._context is None and not local
 
     def ask(
         self,
@@ -157,20 +140,11 @@ class Endpoint:
         timeout: float | None = None,
         stop: Callable[[], bool] = never,
     ) -> Answer:
-        """The whole answer to a GET, or to a POST of ``body`` as JSON, whatever its status. ``timeout``:
-        seconds until all of it is there. Raises ServerError."""
+        """The whole answer to a GET, or to a POST of ``body`` as JSON, whatever its status. ``timeout``: most
+        seconds for all of it. Raises ServerError."""
         timeout = timeout or CONNECT_S
         with self.stream(path, body, timeout=timeout, stop=stop, until=time.monotonic() + timeout) as reply:
-            content = bytearray()
-            while len(content) <= MOST_BYTES and (part := reply.read()):
-                content += part
-            if len(content) > MOST_BYTES:
-                raise ServerError(
-                    f"{self.url}{path} answered with more than {MOST_BYTES >> 20} MiB, which is not what was "
-                    "asked. Look whether the address is right.",
-                    "strange",
-                )
-            return Answer(reply.status, reply.headers, bytes(content))
+            return reply.whole()
 
     @contextmanager
     def stream(
@@ -182,9 +156,9 @@ class Endpoint:
         stop: Callable[[], bool] = never,
         until: float = math.inf,
     ) -> Iterator[Stream]:
-        """The answer while it comes; leaving the block closes the connection, which tells the server to stop.
-        ``timeout``: longest silence in seconds. ``until``: when, by time.monotonic, it has to be over. Raises
-        ServerError, also out of the block's own reads."""
+        """The answer as it arrives; leaving the block closes the connection, which tells the server to stop.
+        ``timeout``: longest silence in seconds. ``until``: the deadline for all of it, by time.monotonic.
+        Raises ServerError, also from reads within the block."""
         wire = self._connect(timeout or ANSWER_S, stop, until)
         connection = http.client.HTTPConnection(self.host, self.port)
         connection.sock = wire  # type: ignore[assignment]
@@ -196,28 +170,28 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
             try:
-                # A server that refuses a long request answers before it has read it.
+                # A server that refuses a long request answers before it has read all of it.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(
                         "GET" if payload is None else "POST", self._path + path, payload, headers
                     )
                 response = connection.getresponse()
             except WIRE_ERRORS as error:
-                raise self.explanation(path, error) from None
+                raise self.failure(path, error) from None
             yield Stream(response, self, path)
         finally:
             connection.close()
             wire.shut()
 
     def _connect(self, timeout: float, stop: Callable[[], bool], until: float) -> _Wire:
-        """A connection, encrypted where the address says so. Raises ServerError."""
+        """A connection, encrypted for https. Raises ServerError."""
         if stop():
             raise ServerError("The request was stopped.", "stopped")
         try:
             sock = socket.create_connection((self.host, self.port), CONNECT_S)
         except (OSError, UnicodeError) as error:
-            late = f"not reached within {CONNECT_S:.0f} s" if isinstance(error, TimeoutError) else ""
-            reason = late or getattr(error, "strerror", None) or str(error)
+            late = isinstance(error, TimeoutError)
+            reason = f"not reached within {CONNECT_S:.0f} s" if late else _reason(error)
             raise ServerError(
                 f"No server answers at {self.url}: {reason}. Start it there, or name another address.",
                 "unreachable",
@@ -230,7 +204,7 @@ class Endpoint:
                 sock.close()
                 raise ServerError(
                     f"The certificate of {self.url} is not trusted ({error.verify_message or 'not valid'}). "
-                    "Where it is your own, name its authority with --server-ca FILE.",
+                    "If it is your own, name its authority with --server-ca FILE.",
                     "unreachable",
                 ) from None
             except (OSError, ValueError) as error:
@@ -238,66 +212,113 @@ class Endpoint:
                 silent = isinstance(error, TimeoutError)
                 reason = f"no answer within {CONNECT_S:.0f} s" if silent else _reason(error)
                 raise ServerError(
-                    f"The server at {self.url} does not speak TLS ({reason}). Look whether the address begins"
-                    " with http:// instead.",
+                    f"The server at {self.url} does not speak TLS ({reason}). Check whether its address "
+                    "begins with http:// instead.",
                     "unreachable",
                 ) from None
-        return _Wire(sock, timeout, stop, until, self._takes_connections)
+        return _Wire(sock, timeout, stop, until, self._accepts_connections)
 
-    def _takes_connections(self) -> bool:
-        """Whether the server still listens; a full queue is no end."""
+    def _accepts_connections(self) -> bool:
+        """Whether the server still listens."""
         try:
             socket.create_connection((self.host, self.port), 2.0).close()
-        except TimeoutError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, TimeoutError)  # its queue is full
         return True
 
-    def explanation(self, path: str, error: Exception) -> ServerError:
-        """What one of WIRE_ERRORS on the way of a request means, as a sentence that says what to do."""
+    def failure(self, path: str, error: Exception) -> ServerError:
+        """What one of WIRE_ERRORS during a request means, as a sentence that says what to do."""
         if isinstance(error, _StoppedError):
             return ServerError("The request was stopped.", "stopped")
         if isinstance(error, TimeoutError):
             return ServerError(
-                f"The server at {self.url} did not answer {path} within {error.args[0]:.0f} s. Look whether "
-                "it hangs, and start it again.",
+                f"The server at {self.url} did not answer {path} within {error.args[0]:.0f} s. Check whether "
+                "it hangs, and restart it.",
                 "silent",
             )
         if isinstance(error, OSError | http.client.IncompleteRead | http.client.RemoteDisconnected):
             return ServerError(
-                f"The server at {self.url} broke off while it answered {path}. Look at what it wrote last, "
-                "and start it again.",
+                f"The server at {self.url} broke off while it answered {path}. Look at the end of its log, "
+                "and restart it.",
                 "broken",
             )
         return ServerError(
-            f"What answers at {self.url}{path} does not speak HTTP. Look whether the address and its port "
-            "are right.",
+            f"What answers at {self.url}{path} does not speak HTTP. Check the address and its port.",
             "strange",
         )
 
+    def refusal(self, answer: Answer) -> ServerError:
+        """What an answer that cannot be used means, as a sentence that says what to do."""
+        status, (message, kind) = answer.status, error_of(answer.json())
+        at = f"HTTP {status}: {message}" if message else f"HTTP {status}"
+        if status == 200:
+            text = f"did not answer {answer.path} as it should. Check whether it is the right server."
+        elif 300 <= status < 400:
+            text = (
+                "redirects to another address, which is not followed, so that neither key nor conversation "
+                "goes there unasked. If that address is the right one, name it with --server."
+            )
+        elif status in (401, 403) and self.has_key:
+            text = f"refused the API key ({at}). Put its own key into {self._key_place}."
+        elif status in (401, 403):
+            text = f"wants an API key ({at}). Put it into {self._key_place}."
+        elif status == 503 and "loading" in message.lower():
+            text, kind = "is still loading its model. Wait until it has, then retry.", "loading"
+        elif kind == "exceed_context_size_error" or "context length" in message or "context size" in message:
+            text, kind = (
+                f"has too small a context for this conversation ({at}). Begin a new one, or start the server "
+                "with a larger context.",
+                "context",
+            )
+        else:
+            text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).format(at)
+        return ServerError(f"The server at {self.url} {text}", "refused", kind)
+
+
+_REFUSALS = {
+    400: "refused the request ({}). ds4chat inspect --server says what it takes.",
+    404: "does not know the model or the path ({}). ds4chat inspect --server says what it has.",
+    413: "does not take a request of this length ({}). Begin a new conversation.",
+    429: "has too many requests ({}). Wait a little, then retry.",
+    500: "failed ({}). Look at its log, then retry.",
+    503: "is not ready ({}). Wait a little, then retry.",
+}
+
 
 class Stream:
-    """An answer while it comes."""
+    """An answer as it arrives."""
 
     def __init__(self, response: http.client.HTTPResponse, endpoint: Endpoint, path: str) -> None:
         self._response, self._endpoint, self._path = response, endpoint, path
         self.status = response.status
-        self.headers = {name.lower(): value for name, value in response.getheaders()}
 
     def read(self) -> bytes:
-        """What came next, as soon as there is any; b"" at the end. Raises ServerError."""
+        """The next bytes, as soon as there are any; b"" at the end. Raises ServerError."""
         try:
             part = self._response.read1(1 << 16)
             if not part and self._response.length:
                 raise http.client.IncompleteRead(b"")
         except WIRE_ERRORS as error:
-            raise self._endpoint.explanation(self._path, error) from None
+            raise self._endpoint.failure(self._path, error) from None
         return part
 
+    def whole(self) -> Answer:
+        """The answer once all of it is there. Raises ServerError, also for one over MOST_BYTES."""
+        body = bytearray()
+        while part := self.read():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise ServerError(
+                    f"{self._endpoint.url}{self._path} answered with more than {MOST_BYTES >> 20} MiB, which "
+                    "is not what was asked for. Check the address.",
+                    "strange",
+                )
+        headers = {name.lower(): value for name, value in self._response.getheaders()}
+        return Answer(self._path, self.status, headers, bytes(body))
 
-class _Wire:
-    """A socket as http.client takes one, whose reads look after the limits."""
+
+class _Wire(io.RawIOBase):
+    """A socket as http.client uses one, whose reads observe the limits."""
 
     def __init__(
         self,
@@ -320,19 +341,22 @@ class _Wire:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What http.client reads an answer from."""
-        return io.BufferedReader(_Reads(self), 1 << 16)
+        return io.BufferedReader(self, 1 << 16)
 
     def close(self) -> None:
-        """The response may still read; ``shut`` ends both."""
+        """Nothing: http.client closes before it has read an answer; ``shut`` closes the connection."""
 
     def shut(self) -> None:
         """Close the connection."""
         with suppress(OSError):
             self._sock.close()
 
-    def recv_into(self, buffer: Any) -> int:
-        """Wait for bytes and take them. Raises _StoppedError, TimeoutError with the seconds, OSError."""
-        begun = looked = 0.0
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Wait for bytes and read them. Raises _StoppedError, TimeoutError with the seconds, OSError."""
+        silent_since = checked = 0.0
         while not self._stop():
             if time.monotonic() > self._until:
                 raise TimeoutError(self._timeout)
@@ -342,27 +366,14 @@ class _Wire:
                 return 0
             except TimeoutError:  # after STOP_S
                 now = time.monotonic()
-            begun, looked = begun or now - STOP_S, looked or now
-            if now - begun > self._timeout:
+            silent_since, checked = silent_since or now - STOP_S, checked or now
+            if now - silent_since > self._timeout:
                 raise TimeoutError(self._timeout)
-            if now - looked > ALIVE_S:
+            if now - checked > ALIVE_S:
                 if not self._alive():
                     raise ConnectionResetError
-                looked = now
+                checked = now
         raise _StoppedError
-
-
-class _Reads(io.RawIOBase):
-    """The reading side of a wire."""
-
-    def __init__(self, wire: _Wire) -> None:
-        self._wire = wire
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._wire.recv_into(buffer)
 
 
 def _reason(error: BaseException) -> str:
@@ -370,8 +381,8 @@ def _reason(error: BaseException) -> str:
     return one_line(str(reason))[:SHOWN]
 
 
-def _read_key(address: Address) -> str:
-    """The key, "" without one. Raises ServerError, which never holds it."""
+def _read_key(address: ServerAddress) -> str:
+    """The API key; "" without one. Raises ServerError, whose text does not contain it."""
     if address.key_file:
         path = Path(address.key_file)
         try:
@@ -394,7 +405,7 @@ def _read_key(address: Address) -> str:
         key = os.environ.get(address.key_env, "").strip() if address.key_env else ""
     if len(key) > MOST_KEY_BYTES or not key.isascii() or not key.isprintable() or " " in key:
         raise ServerError(
-            f"What stands in {where} is no key: a key is one line of printable ASCII characters without "
+            f"The content of {where} is not a key: a key is one line of printable ASCII characters without "
             "blanks. Put the key there and nothing else.",
             "address",
         )
@@ -412,9 +423,9 @@ def _tls(ca_file: str, url: str) -> ssl.SSLContext:
         ) from None
 
 
-def said(body: object, content: bytes = b"") -> tuple[str, str]:
-    """The server's own words in an error's body, safe for one line of a terminal, and its name for the kind;
-    ("", "") where it has none."""
+def error_of(body: object) -> tuple[str, str]:
+    """The message in an error's body, safe for one line of a terminal, and its kind by the server's name;
+    ("", "") without one."""
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error.get("error")

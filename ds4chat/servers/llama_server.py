@@ -1,65 +1,66 @@
-"""llama.cpp's llama-server: every token's origin out of the counters that each chunk carries.
+"""llama.cpp's llama-server: every token's origin, from the counters that each chunk carries.
 
 A step that verified k drafts and accepted t of them adds k to ``draft_n`` and t to ``draft_n_accepted``
-before the first of its t + 1 tokens goes out, one chunk a token; ``predicted_ms`` moves once a step. So t
-tokens are accepted, and the one after them is the target's own: bonus where t = k, else corrected. A step
-without drafts moves ``predicted_ms`` alone: its token is plain.
+before the first of its t + 1 tokens is sent, one chunk for each token; ``predicted_ms`` changes once a step.
+So t tokens are accepted, and the one after them is the target's own: bonus if t = k, else corrected. A step
+without drafts changes only ``predicted_ms``: its token is plain.
 
-What breaks this, and is told as unknown instead of guessed:
-- A token that ends inside a UTF-8 character, or that a chat parser keeps, has no chunk: ``predicted_n``
+Where this does not hold, the origin is unknown instead of guessed:
+- A token that ends within a UTF-8 character, or that a chat parser removes, has no chunk: ``predicted_n``
   jumps.
 - A hybrid target that replays a step from a checkpoint emits one token more than t + 1 at the same
   ``predicted_ms``.
-- Servers older than this raise ``predicted_n`` by a whole step at once: then only the counters are left.
+- Older servers raise ``predicted_n`` by a whole step at once: then only the counters can be used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
+from ds4chat.engine.reply_text import ReplyText
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     SAMPLING,
     About,
-    Asked,
     Block,
     End,
     Piece,
     PromptProgress,
+    Query,
     Request,
-    Spoken,
-    first,
+    count_of,
+    first_of,
     ids_of,
-    number,
-    of_origin,
+    number_of,
+    object_of,
+    objects_of,
     raise_for,
-    refusal,
-    step_of,
-    table,
+    reply_text,
     text_of,
-    whole,
+    verified_block,
+    with_origin,
 )
-from ds4chat.servers.http import Endpoint, ServerError, said
+from ds4chat.servers.http import Endpoint, error_of
 
-_AT_START = "llama-server reads it only at its start: start it with "
+_AT_START = "llama-server reads it only when it starts: start it with "
 _CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
-"""Thinking between control tokens, which the native completion leaves out of its text: chat keeps it
-apart."""
+"""Control tokens around the thinking in some templates. The native completion leaves them out of its text, so
+only chat separates such thinking."""
 _RANDOM_SEED = 4294967295
 
 
 class LlamaServer:
-    """llama-server: the native completion, or chat where it has no template of its own."""
+    """llama-server: the native completion, or chat if its template cannot be used."""
 
     kind = "llama-server"
     tells: Tells = "exact"
-    why = "it names neither rejected drafts nor probabilities, so there is no ratio and no gap"
+    why = "it reports neither rejected drafts nor probabilities, so there is no ratio and no gap"
     sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = {
-        "depth": f"{_AT_START}--spec-draft-n-max N, and with --spec-type none for no drafts",
+        "depth": f"{_AT_START}--spec-draft-n-max N, or with --spec-type none for no drafts",
         "gate": f"{_AT_START}--spec-draft-p-min P, which is a probability there",
         "margin": "llama-server accepts nothing but the target's own choice",
         "strict": "llama-server verifies in batches: there is no strict mode",
@@ -68,124 +69,100 @@ class LlamaServer:
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         health = endpoint.ask("/health")
-        ours = health.headers.get("server", "").lower() == "llama.cpp"
-        if health.status == 503 and (ours or "load" in said(health.json())[0].lower()):
-            raise ServerError(
-                f"The server at {endpoint.url} is still loading its model. Wait until it has.",
-                "refused",
-                503,
-                "loading",
-            )
+        if health.status == 503 and "loading" in error_of(health.json())[0].lower():
+            raise endpoint.refusal(health)
         answer = endpoint.ask("/props")
-        props = table(answer.json())
-        if not ours and "default_generation_settings" not in props:
+        props = object_of(answer.json())
+        defaults = object_of(props.get("default_generation_settings"))
+        if health.headers.get("server", "").lower() != "llama.cpp" and not defaults:
             return None
         if answer.status in (401, 403):
-            raise refusal(endpoint, "/props", answer.status, answer.json())
-        offered = table(endpoint.ask("/v1/models").json()).get("data")
-        listed = [m for m in offered if isinstance(m, dict)] if isinstance(offered, list) else []
-        meta = table(listed[0].get("meta")) if listed else {}
-        slots = endpoint.ask("/slots").json()
-        slot = first(slots)
-        path = text_of(props.get("model_path"))
-        router = text_of(props.get("role")) == "router"
-        names = tuple(text_of(m.get("id")) for m in listed)
+            raise endpoint.refusal(answer)
+        listed = first_of(object_of(endpoint.ask("/v1/models").json()).get("data"))
+        meta = object_of(listed.get("meta"))
+        slot = first_of(endpoint.ask("/slots").json())
+        path, template = text_of(props.get("model_path")), text_of(props.get("chat_template"))
+        router = props.get("role") == "router"
         return About(
-            model=(model or (names[0] if names else "")) if router else "",
+            model=(model or text_of(listed.get("id"))) if router else "",
             label=path.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or model,
             version=text_of(props.get("build_info")),
             answers=text_of(props.get("model_alias")) or path,
-            context=whole(slot.get("n_ctx"))
-            or whole(table(props.get("default_generation_settings")).get("n_ctx")),
+            context=count_of(slot.get("n_ctx")) or count_of(defaults.get("n_ctx")),
             speculates=slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None,
-            models=names if router else (),
-            template=bool(props.get("chat_template"))
-            and not any(mark in text_of(props.get("chat_template")) for mark in _CHANNELS),
-            busy=any(s.get("is_processing") is True for s in slots if isinstance(s, dict))
-            if isinstance(slots, list)
-            else None,
-            parameters=whole(meta.get("n_params")),
-            size_bytes=whole(meta.get("size")),
-            vocabulary=whole(meta.get("n_vocab")),
-            trained_context=whole(meta.get("n_ctx_train")),
+            template=bool(template) and not any(mark in template for mark in _CHANNELS),
+            parameters=count_of(meta.get("n_params")),
+            size_bytes=count_of(meta.get("size")),
+            vocabulary=count_of(meta.get("n_vocab")),
+            trained_context=count_of(meta.get("n_ctx_train")),
         )
 
-    def request(self, asked: Asked) -> Request:
-        generate = asked.generate
+    def request(self, query: Query) -> Request:
+        generate = query.generate
         body: dict[str, Any] = {
             "stream": True,
             "timings_per_token": True,
             "return_progress": True,
-            **asked.sampling(self.sampling),
+            **_model(query),
+            **query.sampling(self.sampling),
         }
-        if asked.about.model:
-            body["model"] = asked.about.model
         if generate.stop:
             body["stop"] = list(generate.stop)
         if generate.ignore_eos:
             body["ignore_eos"] = True
-        if generate.prompt is None and not asked.about.template:
-            if asked.begun:
-                self._rendered(asked)  # to see that it leaves the turn open
-            body |= self._conversation(asked) | {"stream_options": {"include_usage": True}}
+        if generate.prompt is None and not query.about.template:
+            if query.begun:
+                self._rendered(query)  # raises if the prompt closes the turn
+            body |= _conversation(query) | {"stream_options": {"include_usage": True}}
             if generate.max_tokens >= 0:
                 body["max_tokens"] = generate.max_tokens
-            asked.marks["chat"] = True
-            return Request("/v1/chat/completions", body)
-        prompt = generate.prompt
-        if prompt is None:
-            prompt = self._rendered(asked)
-        return Request(
-            "/completion",
-            body | {"prompt": prompt, "n_predict": generate.max_tokens, "return_tokens": True},
-        )
+            return Request("/v1/chat/completions", body, LlamaReader())
+        prompt = self._rendered(query) if generate.prompt is None else generate.prompt
+        body |= {"prompt": prompt, "n_predict": generate.max_tokens, "return_tokens": True}
+        return Request("/completion", body, LlamaReader(reply_text(prompt)))
 
-    def _rendered(self, asked: Asked) -> str:
-        """The conversation by the server's own template. Raises ServerError."""
-        body = self._conversation(asked)
-        if asked.about.model:
-            body["model"] = asked.about.model
-        answer = asked.endpoint.ask("/apply-template", body, timeout=60.0, stop=asked.stop)
-        prompt = table(answer.json()).get("prompt")
+    def _rendered(self, query: Query) -> str:
+        """The conversation in the server's own template. Raises ServerError."""
+        body = _conversation(query) | _model(query)
+        answer = query.endpoint.ask("/apply-template", body, timeout=60.0, stop=query.stop)
+        prompt = object_of(answer.json()).get("prompt")
         if answer.status != 200 or not isinstance(prompt, str):
-            raise refusal(asked.endpoint, "/apply-template", answer.status, answer.json())
-        asked.check_open(prompt, "Start it without --no-prefill-assistant.")
-        asked.marks["prompt"] = prompt
+            raise query.endpoint.refusal(answer)
+        query.check_open(prompt, "Start it without --no-prefill-assistant.")
         return prompt
-
-    def _conversation(self, asked: Asked) -> dict[str, Any]:
-        """Fields of a request that hold the conversation."""
-        return {
-            "messages": asked.messages(),
-            "chat_template_kwargs": {"enable_thinking": asked.think},
-            **(OPEN_TURN if asked.begun else {}),
-        }
-
-    def reader(self, asked: Asked) -> LlamaReader:
-        if asked.marks.get("chat"):
-            return LlamaReader()
-        prompt = asked.marks.get("prompt") or asked.generate.prompt or ""
-        return LlamaReader(Spoken(prompt))
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         slots = endpoint.ask("/slots", timeout=2.0).json()
         if not isinstance(slots, list):
             return None
-        return not any(isinstance(s, dict) and s.get("is_processing") is True for s in slots)
+        return not any(slot.get("is_processing") is True for slot in objects_of(slots))
+
+
+def _model(query: Query) -> dict[str, Any]:
+    """The field of a request that names the model, if the server has several."""
+    return {"model": query.about.model} if query.about.model else {}
+
+
+def _conversation(query: Query) -> dict[str, Any]:
+    """The fields of a request that hold the conversation."""
+    return {
+        "messages": query.messages(),
+        "chat_template_kwargs": {"enable_thinking": query.think},
+        **(OPEN_TURN if query.begun else {}),
+    }
 
 
 class LlamaReader:
     """Reads a stream of /completion, /v1/completions or /v1/chat/completions.
 
-    ``spoken`` finds the model's thinking in the text, for a prompt that may have opened it; in chat the
-    server may keep it apart.
+    ``text`` separates the thinking, for a prompt that may have opened it; in chat the server may separate it.
     """
 
-    def __init__(self, spoken: Spoken | None = None) -> None:
-        self._spoken = spoken or Spoken()
+    def __init__(self, text: ReplyText | None = None) -> None:
+        self._text = text or reply_text()
         self._steps = Steps()
-        self._held: tuple[tuple[int, float, int, int], int] | None = None
-        """A chunk without text, which is the token that ended the reply if nothing follows it."""
+        self._held: tuple[Timings, int] | None = None
+        """A chunk without text and its token's id: the token that ended the reply, if no other follows."""
         self._timings: Mapping[str, Any] = {}
         self._last: Mapping[str, Any] = {}
         self._reason: FinishReason | None = None
@@ -195,14 +172,14 @@ class LlamaReader:
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
-        self._timings = table(payload.get("timings")) or self._timings
+        self._timings = object_of(payload.get("timings")) or self._timings
         if "prompt_progress" in payload:
-            progress = table(payload["prompt_progress"])
+            progress = object_of(payload["prompt_progress"])
             yield PromptProgress(
-                whole(progress.get("processed")),
-                whole(progress.get("total")),
-                whole(progress.get("cache")),
-                number(progress.get("time_ms")) or 0.0,
+                count_of(progress.get("processed")),
+                count_of(progress.get("total")),
+                count_of(progress.get("cache")),
+                number_of(progress.get("time_ms")) or 0.0,
             )
             return
         if "choices" in payload:
@@ -221,9 +198,9 @@ class LlamaReader:
     def _chat(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         """What a chunk in OpenAI's form says."""
         self._model = text_of(payload.get("model")) or self._model
-        self._usage = table(payload.get("usage")) or self._usage
-        choice = first(payload.get("choices"))
-        delta = table(choice.get("delta"))
+        self._usage = object_of(payload.get("usage")) or self._usage
+        choice = first_of(payload.get("choices"))
+        delta = object_of(choice.get("delta"))
         ids = ids_of(payload.get("tokens"))
         thought = text_of(delta.get("reasoning_content"))
         text = text_of(delta.get("content")) or text_of(choice.get("text"))
@@ -237,216 +214,223 @@ class LlamaReader:
 
     def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
         out = self._release()
-        timings = self._timings
-        at = (
-            whole(timings.get("predicted_n")),
-            number(timings.get("predicted_ms")) or 0.0,
-            whole(timings.get("draft_n")),
-            whole(timings.get("draft_n_accepted")),
-        )
+        timings, id_ = Timings.of(self._timings), ids[0] if ids else UNKNOWN_ID
         if not text:
-            self._held = at, ids[0] if ids else UNKNOWN_ID
+            self._held = timings, id_
             return out
-        said, inside = (text, True) if thinking else self._spoken.push(text)
-        return out + self._steps.add(*at, Token(ids[0] if ids else UNKNOWN_ID, said, "unknown", inside))
+        added, inside = (text, True) if thinking else self._text.push_text(text)
+        return out + self._steps.add(timings, Token(id_, added, "unknown", inside))
 
     def _release(self) -> list[Block]:
         if self._held is None:
             return []
-        (at, id_), self._held = self._held, None
-        return self._steps.add(*at, Token(id_, "", "unknown", self._spoken.inside))
+        (timings, id_), self._held = self._held, None
+        return self._steps.add(timings, Token(id_, "", "unknown", self._text.inside))
 
     def finish(self) -> Iterator[Piece]:
         blocks = self._release()
-        timings = self._timings
-        total = whole(timings.get("predicted_n"))
-        counters = Counters(whole(timings.get("draft_n")), whole(timings.get("draft_n_accepted")))
-        blocks += self._steps.end(total, number(timings.get("predicted_ms")) or 0.0, *_pair(counters))
+        timings = Timings.of(self._timings)
+        blocks += self._steps.end(timings)
         if self._reason and self._ended_by_token and blocks:
             blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1], ended=True)
         yield from blocks
         if self._reason is None:
             return
-        settings = table(self._last.get("generation_settings"))
+        settings = object_of(self._last.get("generation_settings"))
         kinds = text_of(settings.get("speculative.types"))
-        seed = whole(settings.get("seed"))
-        cached = whole(timings.get("cache_n"))
-        detail = (
-            "The conversation was cut to fit the server's context." if self._last.get("truncated") else ""
-        )
-        end = End(
+        seed = count_of(settings.get("seed"))
+        cached = count_of(self._timings.get("cache_n"))
+        read = cached + count_of(self._timings.get("prompt_n"))
+        truncated = self._last.get("truncated")
+        yield End(
             reason=self._reason,
-            detail=detail,
-            prompt_tokens=cached + whole(timings.get("prompt_n")) or whole(self._usage.get("prompt_tokens")),
+            detail="The conversation was cut to fit the server's context." if truncated else "",
+            prompt_tokens=read or count_of(self._usage.get("prompt_tokens")),
             reused_tokens=cached,
-            prefill_ms=number(timings.get("prompt_ms")),
-            decode_ms=number(timings.get("predicted_ms")),
-            counters=counters if counters.drafted else None,
+            prefill_ms=number_of(self._timings.get("prompt_ms")),
+            decode_ms=number_of(self._timings.get("predicted_ms")),
+            counters=Counters(timings.drafted, timings.accepted) if timings.drafted else None,
             seed=0 if seed == _RANDOM_SEED else seed,
             drafter="" if kinds == "none" else kinds,
             model=self._model,
-        )
-        yield self._spoken.finish(end)
-
-
-def _pair(counters: Counters) -> tuple[int, int]:
-    return counters.drafted, counters.accepted
+        ).with_rest_of(self._text)
 
 
 # ------------------------------------------------------------------------------------------------ steps
 
 
+class Timings(NamedTuple):
+    """The cumulative counters of a chunk."""
+
+    emitted: int
+    """Tokens of the reply so far."""
+    ms: float
+    drafted: int
+    accepted: int
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Timings:
+        """The counters in a ``timings`` object."""
+        return cls(
+            count_of(fields.get("predicted_n")),
+            number_of(fields.get("predicted_ms")) or 0.0,
+            count_of(fields.get("draft_n")),
+            count_of(fields.get("draft_n_accepted")),
+        )
+
+    def same_step(self, other: Timings) -> bool:
+        """Whether both chunks are from the same step."""
+        return self[1:] == other[1:]
+
+
 @dataclass(slots=True)
 class _Step:
-    """The step whose tokens are coming."""
+    """The step whose tokens are arriving."""
 
     drafted: int
     accepted: int
     ms: float
     tokens: list[Token] = field(default_factory=list)
-    lead: int = 0
-    """Tokens without a chunk at the beginning of ``tokens`` of which it is not known whether they are of this
-    step, of one before it, or of steps of their own. With 0 the step's beginning is known."""
-    out: bool = False
-    """Its tokens went out: what still comes at the same time is a replay's one more token."""
+    unplaced: int = 0
+    """Hidden tokens at the beginning of ``tokens`` that may belong to this step, to one before it, or to
+    steps of their own. 0: this step's first token is known."""
+    sent: bool = False
+    """Its block was returned: a further token at the same time is the additional one of a replay."""
 
     @property
-    def whole(self) -> bool:
-        return len(self.tokens) >= self.accepted + 1
+    def complete(self) -> bool:
+        return not self.unplaced and len(self.tokens) > self.accepted
 
-    def block(self, *, unknown: bool = False) -> Block:
-        """What is known of it, its tokens with their origins."""
-        if unknown:
-            return Block(tuple(self.tokens), ms=self.ms)
-        return step_of(self.tokens, self.drafted, self.accepted, self.ms)
+    def block(self) -> Block:
+        """What is known about it, its tokens with their origins."""
+        return verified_block(self.tokens, self.drafted, self.accepted, self.ms)
 
 
 class Steps:
-    """Counters of chunks in, steps with the origin of every token out, in order."""
+    """Turns the counters of chunks into steps with the origin of every token, in order. A hidden token is one
+    that has no chunk."""
 
     def __init__(self) -> None:
-        self._n = 0
-        self._ms = 0.0
-        self._drafted = 0
-        self._accepted = 0
+        self._at = Timings(0, 0.0, 0, 0)
+        """Of the last chunk."""
         self._step: _Step | None = None
         self._counters_only = False
 
-    def add(self, n: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
-        """The blocks that the chunk of one token completes; ``n`` and the rest are its cumulative
-        counters."""
+    def add(self, at: Timings, token: Token) -> list[Block]:
+        """The blocks that a token's chunk completes."""
         if self._counters_only:
             return [Block((token,))]
-        if n <= self._n:
-            return self._repeated(n, token)
+        if at.emitted <= self._at.emitted:
+            return self._repeated(at, token)
         out: list[Block] = []
         if self._step is None:
             # The first token comes with the prompt's own batch.
-            first_token = token if n == 1 else _hidden()
-            self._step = _Step(0, 0, ms if n == 1 else 0.0, [first_token])
+            first = at.emitted == 1
+            ms = at.ms if first else 0.0
+            self._step = _Step(0, 0, ms, [token if first else _hidden()])
             out += self._send()
-            self._n = 1
-            self._ms = ms if n == 1 else 0.0
-            if n == 1:
+            self._at = Timings(1, ms, 0, 0)
+            if first:
                 return out
-        hidden = n - self._n - 1
-        if (ms, drafted, accepted) == (self._ms, self._drafted, self._accepted):
+        hidden = at.emitted - self._at.emitted - 1
+        if at.same_step(self._at):
             out += self._grow([_hidden() for _ in range(hidden)] + [token])
         else:
-            out += self._begin(hidden, ms, drafted - self._drafted, accepted - self._accepted, token)
-        self._n, self._ms, self._drafted, self._accepted = n, ms, drafted, accepted
+            out += self._begin(hidden, at, token)
+        self._at = at
         return out
 
-    def end(self, n: int, ms: float, drafted: int, accepted: int) -> list[Block]:
-        """The blocks that are left when the stream is over, the token that ended it included."""
+    def end(self, at: Timings) -> list[Block]:
+        """The remaining blocks when the stream is over, including the token that ended it."""
         if self._counters_only or self._step is None:
             return []
-        hidden = max(0, n - self._n)
+        hidden = max(0, at.emitted - self._at.emitted)
         out: list[Block] = []
-        if hidden and (ms, drafted, accepted) == (self._ms, self._drafted, self._accepted):
+        if hidden and at.same_step(self._at):
             out = self._grow([_hidden() for _ in range(hidden)])
         elif hidden:
-            out = self._begin(hidden - 1, ms, drafted - self._drafted, accepted - self._accepted, _hidden())
-        # The reply may have ended inside the step.
+            out = self._begin(hidden - 1, at, _hidden())
+        # The reply may have ended within the step.
         return out + self._send(followed_by=1)
 
     # -- parts
 
-    def _repeated(self, n: int, token: Token) -> list[Block]:
-        """Text at an unchanged count: an older server, whose jump was a whole step, or two parts of one
-        token."""
+    def _repeated(self, at: Timings, token: Token) -> list[Block]:
+        """Text at an unchanged count: an older server, which counted a whole step at once, or the second part
+        of a token."""
         step = self._step
-        if n == self._n and (step is None or not step.lead):
+        if at.emitted == self._at.emitted and (step is None or not step.unplaced):
             return [Block((token,))]
         self._counters_only = True
-        held: list[Block] = []
-        if step is not None and not step.out:
+        shown: list[Token] = []
+        if step is not None and not step.sent:
             # What seemed to be hidden comes as text now.
             shown = [t for t in step.tokens if t.text or t.id != UNKNOWN_ID]
-            held = [Block(tuple(shown), ms=step.ms)] if shown else []
-        return [*held, Block((token,))]
+        before = [Block(tuple(shown), ms=step.ms)] if step and shown else []
+        return [*before, Block((token,))]
 
     def _grow(self, tokens: list[Token]) -> list[Block]:
-        """Further tokens at the same time and counters: of the step that is coming."""
+        """Further tokens of the step that is arriving, by its time and counters."""
         step = self._step
         assert step is not None
-        if step.out:
+        if step.sent:
             return [Block((token,), ms=0.0) for token in tokens]
         step.tokens += tokens
-        return self._send() if not step.lead and step.whole else []
+        return self._send() if step.complete else []
 
-    def _begin(self, hidden: int, ms: float, drafted: int, accepted: int, token: Token) -> list[Block]:
-        """The first chunk of another step, after ``hidden`` tokens without one."""
+    def _begin(self, hidden: int, at: Timings, token: Token) -> list[Block]:
+        """The first chunk of another step, after ``hidden`` tokens."""
         old = self._step
         assert old is not None
-        unclear = bool(old.lead)
-        own = 0
-        if not old.out and not unclear:
-            # An emitted step is complete, so its missing tokens are among the hidden ones.
-            own = old.accepted + 1 - len(old.tokens)
-            if own > hidden or drafted < 0 or not 0 <= accepted <= drafted:
+        ms, drafted, accepted = (
+            at.ms - self._at.ms,
+            at.drafted - self._at.drafted,
+            at.accepted - self._at.accepted,
+        )
+        unclear = bool(old.unplaced)
+        missing = 0
+        if not old.sent and not unclear:
+            # A step is sent when it is complete, so the tokens that this one lacks are among the hidden ones.
+            missing = old.accepted + 1 - len(old.tokens)
+            if missing > hidden or drafted < 0 or not 0 <= accepted <= drafted:
                 self._counters_only = True
-                old.out = True
-                left = [_hidden() for _ in range(hidden)]
-                return [old.block(unknown=True), Block((*left, token))]
-            old.tokens += [_hidden() for _ in range(own)]
+                old.sent = True
+                unknown = [_hidden() for _ in range(hidden)]
+                return [Block(tuple(old.tokens), ms=old.ms), Block((*unknown, token))]
+            old.tokens += [_hidden() for _ in range(missing)]
         out = self._send(followed_by=hidden)
-        lead = hidden - own
+        unplaced = hidden - missing
         replayed = old.accepted < old.drafted
-        self._step = step = _Step(drafted, accepted, ms - self._ms)
         if drafted == 0:
-            # Steps without drafts, but for what may be left of an unclear step or of a replay.
-            for i in range(lead):
+            # Steps without drafts, except for what may be left of an unclear step or of a replay.
+            for i in range(unplaced):
                 known = not unclear and not (replayed and i == 0)
                 out.append(Block((_hidden("plain"),), 0, 0, 0.0) if known else Block((_hidden(),), ms=0.0))
-            lead = 0
-        step.lead = lead
-        step.tokens = [*(_hidden() for _ in range(lead)), token]
-        return out + (self._send() if not lead and step.whole else [])
+            unplaced = 0
+        tokens = [*(_hidden() for _ in range(unplaced)), token]
+        self._step = step = _Step(drafted, accepted, ms, tokens, unplaced)
+        return out + (self._send() if step.complete else [])
 
     def _send(self, *, followed_by: int = 0) -> list[Block]:
-        """The step's block, unless it went out already. ``followed_by``: hidden tokens that may still be
-        its."""
+        """The step's block, unless it was sent before. ``followed_by``: hidden tokens after it that may
+        belong to it."""
         step = self._step
         assert step is not None
-        if step.out:
+        if step.sent:
             return []
-        step.out = True
-        if not step.lead:
-            return [step.block()]
-        # As many tokens as one step can have with all that was accepted since: it is one step, and all of it.
+        step.sent = True
         if not followed_by and len(step.tokens) == step.accepted + 1:
-            step.lead = 0
+            # As many tokens as one step can have with all that was accepted since: it is one step, and
+            # complete.
+            step.unplaced = 0
+        if not step.unplaced:
             return [step.block()]
-        # The chunks at one time are of one step, and at most its last two are not accepted drafts.
-        known = len(step.tokens) - step.lead - 2
-        tokens = [
-            of_origin(t, "accepted") if step.lead <= i < step.lead + known else t
-            for i, t in enumerate(step.tokens)
-        ]
+        # The chunks at one time are of one step, and all but at most its last two tokens are accepted drafts.
+        known = range(step.unplaced, len(step.tokens) - 2)
+        tokens = [with_origin(t, "accepted") if i in known else t for i, t in enumerate(step.tokens)]
         return [Block(tuple(tokens), ms=step.ms)]
 
 
 def _hidden(origin: Origin = "unknown") -> Token:
-    """A token of which no chunk told."""
+    """A token that has no chunk."""
     return Token(UNKNOWN_ID, "", origin)

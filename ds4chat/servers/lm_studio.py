@@ -11,15 +11,15 @@ from ds4chat.engine.events import Counters, FinishReason, Tells
 from ds4chat.servers.dialect import (
     SAMPLING,
     About,
-    Asked,
     End,
     Piece,
+    Query,
     Request,
-    number,
-    refusal,
-    table,
+    count_of,
+    number_of,
+    object_of,
+    objects_of,
     text_of,
-    whole,
 )
 from ds4chat.servers.http import Endpoint
 from ds4chat.servers.openai import OpenAI, OpenAIReader
@@ -30,37 +30,34 @@ class LMStudio(OpenAI):
 
     kind = "LM Studio"
     tells: Tells = "counters"
-    why = "it tells the totals of its drafts at the end, and not which tokens they were"
+    why = "it reports the totals of its drafts at the end, not which tokens they were"
     sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = {
-        "depth": "LM Studio keeps it with the draft model, in the model's settings there",
-        "gate": "LM Studio keeps it with the draft model, in the model's settings there",
+        **dict.fromkeys(
+            ("depth", "gate"), "LM Studio keeps it with the draft model, in the model's settings"
+        ),
         "margin": "LM Studio has none",
         "strict": "LM Studio verifies in batches: there is no strict mode",
     }
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/api/v0/models")
-        listed = table(answer.json()).get("data")
+        listed = object_of(answer.json()).get("data")
         if answer.status in (401, 403):
-            raise refusal(endpoint, "/api/v0/models", answer.status, answer.json())
+            raise endpoint.refusal(answer)
         if answer.status != 200 or not isinstance(listed, list):
             return None
-        models = [m for m in listed if isinstance(m, dict) and m.get("type") in ("llm", "vlm")]
+        models = [m for m in objects_of(listed) if m.get("type") in ("llm", "vlm")]
         loaded = [m for m in models if m.get("state") == "loaded"]
         entry = next((m for m in models if m.get("id") == model), (loaded or models or [{}])[0])
         return About(
             model=model or text_of(entry.get("id")),
-            context=whole(entry.get("loaded_context_length")) or whole(entry.get("max_context_length")),
-            models=tuple(text_of(m.get("id")) for m in models),
+            context=count_of(entry.get("loaded_context_length")) or count_of(entry.get("max_context_length")),
         )
 
-    def request(self, asked: Asked) -> Request:
-        request = super().request(asked)
-        return Request(request.path.replace("/v1/", "/api/v0/"), request.body)
-
-    def reader(self, asked: Asked) -> LMStudioReader:
-        return LMStudioReader()
+    def request(self, query: Query) -> Request:
+        request = super().request(query)
+        return Request(request.path.replace("/v1/", "/api/v0/"), request.body, LMStudioReader())
 
 
 class LMStudioReader(OpenAIReader):
@@ -71,16 +68,21 @@ class LMStudioReader(OpenAIReader):
         self._stats: Mapping[str, Any] = {}
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
-        self._stats = table(payload.get("stats")) or self._stats
+        self._stats = object_of(payload.get("stats")) or self._stats
         yield from super().feed(payload)
 
     def end(self, reason: FinishReason) -> End:
-        stats = {**self.usage, **self._stats}  # versions differ in which of them holds the drafts
-        drafted = whole(stats.get("total_draft_tokens_count"))
-        first_s, decode_s = number(stats.get("time_to_first_token")), number(stats.get("generation_time"))
+        stats = {**self.usage, **self._stats}  # versions differ in which of them has the drafts
+        drafted = count_of(stats.get("total_draft_tokens_count"))
+        first_s, decode_s = (
+            number_of(stats.get("time_to_first_token")),
+            number_of(stats.get("generation_time")),
+        )
         return replace(
             super().end(reason),
-            counters=Counters(drafted, whole(stats.get("accepted_draft_tokens_count"))) if drafted else None,
+            counters=Counters(drafted, count_of(stats.get("accepted_draft_tokens_count")))
+            if drafted
+            else None,
             prefill_ms=None if first_s is None else first_s * 1000,
             decode_ms=None if decode_s is None else decode_s * 1000,
             drafter=text_of(stats.get("draft_model")),

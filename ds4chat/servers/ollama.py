@@ -1,4 +1,4 @@
-"""Ollama: its own chat, JSON one a line, with counts and times and nothing of drafts. Written from its
+"""Ollama: its own chat as JSON lines, with counts and times, and nothing about drafts. Written from its
 documentation."""
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from ds4chat.engine.events import UNKNOWN_ID, Tells, Token
 from ds4chat.servers.dialect import (
     SAMPLING,
     About,
-    Asked,
     Block,
     End,
     Piece,
+    Query,
     Request,
-    Spoken,
-    first,
-    number,
+    count_of,
+    first_of,
+    number_of,
+    object_of,
     raise_for,
-    refusal,
-    table,
+    reply_text,
     text_of,
-    whole,
 )
 from ds4chat.servers.http import ANSWER_S, Endpoint
 from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
@@ -33,12 +32,11 @@ class Ollama:
 
     kind = "Ollama"
     tells: Tells = "nothing"
-    why = "its replies have no word for drafts"
+    why = "its replies do not report drafts"
     sampling: Mapping[str, str] = SAMPLING
     fixed: Mapping[str, str] = {
-        "depth": "Ollama reads it as it loads a model: PARAMETER draft_num_predict N in the Modelfile",
-        "gate": "Ollama has none",
-        "margin": "Ollama has none",
+        "depth": "Ollama reads it when it loads a model: PARAMETER draft_num_predict N in the Modelfile",
+        **dict.fromkeys(("gate", "margin"), "Ollama has none"),
         "strict": "Ollama verifies in batches: there is no strict mode",
     }
     goes_on = True
@@ -46,44 +44,40 @@ class Ollama:
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         if b"Ollama is running" not in endpoint.ask("/").body[:200]:
             return None
-        running = first(table(endpoint.ask("/api/ps").json()).get("models"))
-        listed = table(endpoint.ask("/api/tags").json()).get("models")
-        models = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        names = tuple(text_of(m.get("name")) for m in models)
-        chosen = model or text_of(running.get("name")) or (names[0] if names else "")
-        context = whole(running.get("context_length")) if running.get("name") == chosen else 0
-        version = text_of(table(endpoint.ask("/api/version").json()).get("version"))
-        return About(chosen, version=version, context=context, models=names)
+        running = first_of(object_of(endpoint.ask("/api/ps").json()).get("models"))
+        listed = first_of(object_of(endpoint.ask("/api/tags").json()).get("models"))
+        chosen = model or text_of(running.get("name")) or text_of(listed.get("name"))
+        context = count_of(running.get("context_length")) if running.get("name") == chosen else 0
+        version = text_of(object_of(endpoint.ask("/api/version").json()).get("version"))
+        return About(chosen, version=version, context=context)
 
-    def request(self, asked: Asked) -> Request:
-        generate = asked.generate
-        options: dict[str, Any] = asked.sampling(self.sampling)
+    def request(self, query: Query) -> Request:
+        generate = query.generate
+        options: dict[str, Any] = query.sampling(self.sampling)
         if generate.max_tokens >= 0:
             options["num_predict"] = generate.max_tokens
         if generate.stop:
             options["stop"] = list(generate.stop)
-        body: dict[str, Any] = {"model": asked.about.model, "stream": True, "options": options}
-        if not asked.think:
+        body: dict[str, Any] = {"model": query.about.model, "stream": True, "options": options}
+        if not query.think:
             body["think"] = False
         if generate.prompt is not None:
-            return Request("/api/generate", body | {"prompt": generate.prompt, "raw": True})
-        body["messages"] = asked.messages()
-        if asked.begun:
-            self._check_open(asked, body)
-        return Request("/api/chat", body)
+            return Request("/api/generate", body | {"prompt": generate.prompt, "raw": True}, OllamaReader())
+        body["messages"] = query.messages()
+        if query.begun:
+            self._check_open(query, body)
+        return Request("/api/chat", body, OllamaReader())
 
-    def _check_open(self, asked: Asked, body: Mapping[str, Any]) -> None:
-        """Make sure that the model's template leaves the last turn open: not all do. Raises ServerError."""
-        # A server too old to show the prompt alone answers instead, with a token at most.
-        shown = {"_debug_render_only": True, "stream": False, "options": {"num_predict": 1}}
-        answer = asked.endpoint.ask("/api/chat", {**body, **shown}, timeout=ANSWER_S, stop=asked.stop)
+    def _check_open(self, query: Query, body: Mapping[str, Any]) -> None:
+        """Make sure that the model's template leaves the last turn open, as not all do. Raises
+        ServerError."""
+        # A server too old to render the prompt only gives an answer instead, of one token at most.
+        render_only = {"_debug_render_only": True, "stream": False, "options": {"num_predict": 1}}
+        answer = query.endpoint.ask("/api/chat", {**body, **render_only}, timeout=ANSWER_S, stop=query.stop)
         if answer.status != 200:
-            raise refusal(asked.endpoint, "/api/chat", answer.status, answer.json())
-        prompt = table(table(answer.json()).get("_debug_info")).get("rendered_template")
-        asked.check_open(text_of(prompt), ASK_IN_WORDS)
-
-    def reader(self, asked: Asked) -> OllamaReader:
-        return OllamaReader()
+            raise query.endpoint.refusal(answer)
+        prompt = object_of(object_of(answer.json()).get("_debug_info")).get("rendered_template")
+        query.check_open(text_of(prompt), ASK_IN_WORDS)
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         return None
@@ -93,19 +87,19 @@ class OllamaReader:
     """Reads a stream of /api/chat or /api/generate."""
 
     def __init__(self) -> None:
-        self._spoken = Spoken()
+        self._text = reply_text()
         self._last: Mapping[str, Any] = {}
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
-        message = table(payload.get("message"))
+        message = object_of(payload.get("message"))
         thought = text_of(message.get("thinking")) or text_of(payload.get("thinking"))
         text = text_of(message.get("content")) or text_of(payload.get("response"))
         if thought:
             yield Block((Token(UNKNOWN_ID, thought, "unknown", True),))
         if text:
-            said, thinking = self._spoken.push(text)
-            yield Block((Token(UNKNOWN_ID, said, "unknown", thinking),))
+            added, thinking = self._text.push_text(text)
+            yield Block((Token(UNKNOWN_ID, added, "unknown", thinking),))
         if payload.get("done") is True:
             self._last = payload
 
@@ -113,13 +107,12 @@ class OllamaReader:
         last = self._last
         if not last:
             return
-        prefill_ns, decode_ns = number(last.get("prompt_eval_duration")), number(last.get("eval_duration"))
-        end = End(
+        prefill_ns = number_of(last.get("prompt_eval_duration"))
+        decode_ns = number_of(last.get("eval_duration"))
+        yield End(
             REASONS.get(text_of(last.get("done_reason")), "stop"),
-            prompt_tokens=whole(last.get("prompt_eval_count")),
+            prompt_tokens=count_of(last.get("prompt_eval_count")),
             prefill_ms=None if prefill_ns is None else prefill_ns / 1e6,
             decode_ms=None if decode_ns is None else decode_ns / 1e6,
             model=text_of(last.get("model")),
-            emitted=whole(last.get("eval_count")),
-        )
-        yield self._spoken.finish(end)
+        ).with_rest_of(self._text)

@@ -1,4 +1,4 @@
-"""Any server with OpenAI's interface: text, an end, perhaps a count of tokens; nothing of its speculation."""
+"""Any server with OpenAI's interface: text, an end, sometimes token counts; nothing about its speculation."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from ds4chat.engine.events import UNKNOWN_ID, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     About,
-    Asked,
     Block,
     End,
     Piece,
-    Reader,
+    Query,
     Request,
-    Spoken,
-    first,
-    no_going_on,
+    cannot_continue,
+    count_of,
+    first_of,
+    object_of,
+    objects_of,
     raise_for,
-    refusal,
-    table,
+    reply_text,
     text_of,
-    whole,
 )
 from ds4chat.servers.http import Endpoint
 
 REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-ASK_IN_WORDS = "Ask it in a prompt to go on."
+"""Reasons to end a reply, by the names that servers have for them; any other means that the model stopped."""
+ASK_IN_WORDS = "Ask for the rest in a prompt."
 
 
 class OpenAI:
-    """The interface that most servers have; dialects that tell more begin with it."""
+    """The interface that most servers have; the dialects of those that tell more build on it."""
 
     kind = "OpenAI-compatible server"
     tells: Tells = "nothing"
-    why = "its interface has no word for drafts"
+    why = "its interface does not report drafts"
     sampling: Mapping[str, str] = {"temp": "temperature", "top_p": "top_p", "seed": "seed"}
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
@@ -45,49 +45,43 @@ class OpenAI:
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
         if answer.status not in (200, 404, 405):
-            raise refusal(endpoint, "/v1/models", answer.status, answer.json())
-        listed = table(answer.json()).get("data")
+            raise endpoint.refusal(answer)
+        listed = object_of(answer.json()).get("data")
         if answer.status != 200 or not isinstance(listed, list):
             return None
-        models = [m for m in listed if isinstance(m, dict)]
-        if not self.is_of(models):
-            return None
-        return self.about(endpoint, models, model)
+        models = objects_of(listed)
+        return self.about(endpoint, models, model) if self.is_kind_of(models) else None
 
-    def is_of(self, models: list[dict[str, Any]]) -> bool:
-        """Whether a list of models is one of this kind of server."""
+    def is_kind_of(self, models: list[dict[str, Any]]) -> bool:
+        """Whether a server of this kind lists its models like this."""
         return True
 
     def about(self, endpoint: Endpoint, models: list[dict[str, Any]], model: str) -> About:
-        """What is known of a server that lists these models."""
-        names = tuple(text_of(m.get("id")) for m in models)
-        chosen = model or (names[0] if names else "")
+        """What is known about a server that lists these models."""
+        chosen = model or text_of(first_of(models).get("id"))
         entry = next((m for m in models if m.get("id") == chosen), {})
-        context = whole(entry.get("max_model_len")) or whole(entry.get("context_length"))
-        return About(model=chosen, context=context, models=names)
+        context = count_of(entry.get("max_model_len")) or count_of(entry.get("context_length"))
+        return About(model=chosen, context=context)
 
-    def request(self, asked: Asked) -> Request:
-        generate = asked.generate
+    def request(self, query: Query) -> Request:
+        generate = query.generate
         body: dict[str, Any] = {
-            "model": asked.about.model,
+            "model": query.about.model,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **asked.sampling(self.sampling),
+            **query.sampling(self.sampling),
         }
         if generate.max_tokens >= 0:
             body["max_tokens"] = generate.max_tokens
         if generate.stop:
             body["stop"] = list(generate.stop)
         if generate.prompt is not None:
-            return Request("/v1/completions", body | {"prompt": generate.prompt})
-        if asked.begun:
+            return Request("/v1/completions", body | {"prompt": generate.prompt}, OpenAIReader())
+        if query.begun:
             if not self.goes_on:
-                raise no_going_on(f"{self.kind} at {asked.endpoint.url}", ASK_IN_WORDS)
+                raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_WORDS)
             body |= OPEN_TURN
-        return Request("/v1/chat/completions", body | {"messages": asked.messages()})
-
-    def reader(self, asked: Asked) -> Reader:
-        return OpenAIReader()
+        return Request("/v1/chat/completions", body | {"messages": query.messages()}, OpenAIReader())
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         return None
@@ -97,49 +91,48 @@ class OpenAIReader:
     """Reads a stream of /v1/chat/completions or /v1/completions."""
 
     def __init__(self) -> None:
-        self._spoken = Spoken()
+        self._text = reply_text()
         self._reason: FinishReason | None = None
         self.usage: Mapping[str, Any] = {}
         self._model = ""
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
-        self.usage = table(payload.get("usage")) or self.usage
+        self.usage = object_of(payload.get("usage")) or self.usage
         self._model = text_of(payload.get("model")) or self._model
-        choice = first(payload.get("choices"))
-        delta = table(choice.get("delta"))
+        choice = first_of(payload.get("choices"))
+        delta = object_of(choice.get("delta"))
         thought = text_of(delta.get("reasoning")) or text_of(delta.get("reasoning_content"))
         text = text_of(delta.get("content")) or text_of(choice.get("text"))
         if thought:
-            yield from self.tokens(thought, choice, True)
+            yield from self.blocks(thought, choice, thinking=True)
         if text or not thought:
-            yield from self.tokens(text, choice, False)
+            yield from self.blocks(text, choice, thinking=False)
         reason = choice.get("finish_reason")
         if isinstance(reason, str):
             self._reason = REASONS.get(reason, "stop")
 
-    def tokens(self, text: str, choice: Mapping[str, Any], apart: bool) -> Iterator[Piece]:
-        """The block of one chunk's text, which is a token as far as anybody knows. ``apart``: the server says
-        that it is thinking."""
+    def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:
+        """The block of a chunk's text, counted as one token. ``thinking``: the server says that it is part of
+        the thinking."""
         if text:
-            yield Block((self.token(text, UNKNOWN_ID, apart),))
+            yield Block((self.token(text, UNKNOWN_ID, thinking),))
 
-    def token(self, text: str, id_: int, apart: bool) -> Token:
-        """A token of unknown origin with what its text adds."""
-        said, thinking = (text, True) if apart else self._spoken.push(text)
-        return Token(id_, said, "unknown", thinking)
+    def token(self, text: str, id_: int, thinking: bool) -> Token:
+        """A token of unknown origin with the text that it adds."""
+        added, inside = (text, True) if thinking else self._text.push_text(text)
+        return Token(id_, added, "unknown", inside)
 
     def finish(self) -> Iterator[Piece]:
         if self._reason is not None:
-            yield self._spoken.finish(self.end(self._reason))
+            yield self.end(self._reason).with_rest_of(self._text)
 
     def end(self, reason: FinishReason) -> End:
-        """The end of the reply by what the last chunks said."""
-        details = table(self.usage.get("prompt_tokens_details"))
+        """The end of the reply, by what the last chunks said."""
+        details = object_of(self.usage.get("prompt_tokens_details"))
         return End(
             reason,
-            prompt_tokens=whole(self.usage.get("prompt_tokens")),
-            reused_tokens=whole(details.get("cached_tokens")),
+            prompt_tokens=count_of(self.usage.get("prompt_tokens")),
+            reused_tokens=count_of(details.get("cached_tokens")),
             model=self._model,
-            emitted=whole(self.usage.get("completion_tokens")),
         )

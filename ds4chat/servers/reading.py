@@ -12,19 +12,18 @@ from ds4chat.servers.http import ServerError
 from ds4chat.servers.sse import EventStream, TooLongError
 
 _decode = msgspec.json.Decoder().decode
-DONE = b"[DONE]"
 
 
 class Reading:
-    """One answer on its way. Raises ServerError for what no server of its dialect sends."""
+    """One answer as it arrives. Raises ServerError for what no server of its dialect sends."""
 
     def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+        self._reader = reader
         self._events = EventStream()
 
     @property
     def comments(self) -> int:
-        """Signs of life that said nothing else."""
+        """Signs of life so far that said nothing else."""
         return self._events.comments
 
     def feed(self, part: bytes) -> Iterator[Piece]:
@@ -33,8 +32,8 @@ class Reading:
             payloads = self._events.feed(part)
         except TooLongError:
             raise ServerError(
-                "The server sent an event of more than 16 MiB, which is no part of a reply. Look whether the "
-                "address is right.",
+                "The server sent an event of more than 16 MiB, which is not part of a reply. Check the "
+                "address.",
                 "strange",
             ) from None
         yield from self._read(payloads)
@@ -42,27 +41,21 @@ class Reading:
     def finish(self) -> Iterator[Piece]:
         """What is left when the bytes have ended."""
         yield from self._read(self._events.finish())
-        yield from self.reader.finish()
+        yield from self._reader.finish()
 
     def _read(self, payloads: list[bytes]) -> Iterator[Piece]:
         for payload in payloads:
-            if payload != DONE and isinstance(said := _decoded(payload), dict):
-                yield from self.reader.feed(said)
+            if payload.strip() != b"[DONE]" and isinstance(content := _json(payload), dict):
+                yield from self._reader.feed(content)
 
 
-def _decoded(payload: bytes) -> Any:
-    """An event's JSON. Raises ServerError."""
-    try:
-        return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
+def _json(payload: bytes) -> Any:
+    """An event's JSON, with U+FFFD for bytes that are not UTF-8. Raises ServerError."""
     try:
         return _decode(payload.decode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
-        if payload.strip() == DONE:
-            return None
         raise ServerError(
-            "The server sent something in its reply that is not JSON, or the connection was cut inside an "
+            "The server sent something in its reply that is not JSON, or the connection was cut within an "
             "event. Look at its log, then retry.",
             "strange",
         ) from None

@@ -1,10 +1,9 @@
-"""A session whose engine is a server: requests go out over HTTP, and its stream becomes the engine's own
-events."""
+"""A session over a server: requests go out over HTTP, and the answer's stream becomes the engine's events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,30 +34,20 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.engine.loops import LoopDetector, identity
-from ds4chat.servers.dialect import (
-    About,
-    Asked,
-    Block,
-    Dialect,
-    End,
-    Piece,
-    PromptProgress,
-    Revision,
-    refusal,
-)
-from ds4chat.servers.http import Address, Endpoint, ServerError
+from ds4chat.servers.dialect import About, Block, Dialect, End, Piece, PromptProgress, Query, Revision
+from ds4chat.servers.http import Endpoint, ServerError
 from ds4chat.servers.reading import Reading
 from ds4chat.servers.table import DIALECTS
 from ds4chat.text import one_line
 
 LOADING_S = 600.0
-"""Longest wait for a server that loads its model."""
+"""Longest wait for a server that is loading its model."""
 AGAIN_S = 0.5
-"""How often it is asked meanwhile, and whether it has stopped after a cancel."""
+"""Seconds between two questions whether it has."""
 STOPPED_S = 2.0
-"""Longest wait for the word that it has stopped."""
+"""Longest wait for a server to stop after a cancel."""
 MOST_REPLY_BYTES = 1 << 30
-"""A stream that goes on beyond this has no end."""
+"""A longer stream is taken for one without an end."""
 DRAFTER = "server"
 """The kind of a drafter that the server does not name."""
 
@@ -66,8 +55,8 @@ DRAFTER = "server"
 def open_server(address: ServerAddress, emit: Emit) -> tuple[RemoteSession, Loaded]:
     """A ready session over the server at ``address``, and its Loaded event. Raises LoadError."""
     try:
-        endpoint = Endpoint(Address(address.url, address.key_file, address.key_env, address.ca_file))
-        dialect, about = _recognised_when_ready(endpoint, address.model, emit)
+        endpoint = Endpoint(address)
+        dialect, about = _recognise_when_ready(endpoint, address.model, emit)
     except ServerError as error:
         raise LoadError(str(error)) from None
     session = RemoteSession(endpoint, dialect, about, address)
@@ -75,28 +64,26 @@ def open_server(address: ServerAddress, emit: Emit) -> tuple[RemoteSession, Load
         emit(
             Notice(
                 "warning",
-                f"{endpoint.url} is another machine, reached over plain http: whoever is on the way can "
-                "read the "
-                "conversation and the key. Put TLS before the server, or use a tunnel.",
+                f"{endpoint.url} is another machine, reached over plain http: anyone on the path can read "
+                "the conversation and the key. Put TLS in front of the server, or use a tunnel.",
             )
         )
     return session, session.loaded
 
 
 def recognise(endpoint: Endpoint, model: str) -> tuple[Dialect, About]:
-    """The server's dialect and what it says of itself. Raises ServerError."""
+    """The server's dialect and what it says about itself. Raises ServerError."""
     for dialect in DIALECTS:
         if (about := dialect.recognise(endpoint, model)) is not None:
             return dialect, about
     raise ServerError(
         f"What answers at {endpoint.url} is none of the servers that ds4chat knows, and has no /v1/models "
-        "either. "
-        "Look whether the address and its port are right.",
+        "either. Check the address and its port.",
         "strange",
     )
 
 
-def _recognised_when_ready(endpoint: Endpoint, model: str, emit: Emit) -> tuple[Dialect, About]:
+def _recognise_when_ready(endpoint: Endpoint, model: str, emit: Emit) -> tuple[Dialect, About]:
     """As ``recognise``, once the server has loaded its model. Raises ServerError."""
     deadline = time.monotonic() + LOADING_S
     while True:
@@ -122,7 +109,7 @@ class RemoteSession:
 
     @property
     def loaded(self) -> Loaded:
-        """What is known of the server now."""
+        """What is known about the server now."""
         about, dialect, endpoint = self.about, self.dialect, self.endpoint
         kind = one_line(about.drafter) or DRAFTER
         name = self._address.name or f"{endpoint.host}:{endpoint.port}"
@@ -138,7 +125,6 @@ class RemoteSession:
                 n_layer=0,
                 n_embd=0,
                 n_vocab=about.vocabulary,
-                has_template=about.template,
             ),
             drafter=DrafterInfo(kind, "", 0) if about.speculates else None,
             off_reason="" if about.speculates else _off(about, dialect),
@@ -169,45 +155,42 @@ class RemoteSession:
         self._chosen |= _changed(request.tuning)
         if self.loaded != before:
             emit(self.loaded)
-        asked = Asked(request, self.about, self.endpoint, frozenset(self._chosen), lambda: control.cancelled)
-        reply = _Reply(request, asked, emit, self.about)
+        query = Query(request, self.about, self.endpoint, frozenset(self._chosen), lambda: control.cancelled)
+        reply = _Reply(query, emit)
         try:
-            end = self._answer(asked, reply, emit)
-            if reply.repeats:
-                emit(reply.ended("stop", reply.repeats))
-                return
+            end = self._answer(query, reply, emit)
         except ServerError as error:
             if error.trouble == "stopped":
                 emit(reply.ended("cancelled", self._after_cancel()))
             else:
-                emit(reply.ended("context" if error.kind == "context" else "error", _kept(str(error), reply)))
+                emit(reply.ended("context" if error.kind == "context" else "error", reply.kept(str(error))))
             return
-        if end is None:
+        if reply.repeats:
+            emit(reply.ended("stop", reply.repeats))
+        elif end is None:
             detail = (
                 "The server ended its reply without saying why: it may have been stopped or run out of "
-                "memory. "
-                "Look at its log, then retry."
+                "memory. Look at its log, then retry."
             )
-            emit(reply.ended("error", _kept(detail, reply)))
-            return
-        self._learn(end, emit)
-        emit(reply.ended(end.reason, end.detail, end))
+            emit(reply.ended("error", reply.kept(detail)))
+        else:
+            self._learn(end, emit)
+            emit(reply.ended(end.reason, end.detail, end))
 
-    def _answer(self, asked: Asked, reply: _Reply, emit: Emit) -> End | None:
-        """Send the request and hand over its answer; the End, None for a stream that has none, or that was
-        left because the reply repeats itself. Raises ServerError, with what came handed over."""
-        request = self.dialect.request(asked)
-        reading = Reading(self.dialect.reader(asked))
+    def _answer(self, query: Query, reply: _Reply, emit: Emit) -> End | None:
+        """Send the request and pass the answer on. Returns the End; None for a stream without one, or if the
+        reply repeats itself. Raises ServerError, with everything before it passed on."""
+        request = self.dialect.request(query)
+        reading = Reading(request.reader)
         size = comments = 0
-        with self.endpoint.stream(request.path, request.body, stop=asked.stop) as stream:
+        with self.endpoint.stream(request.path, request.body, stop=query.stop) as stream:
             if stream.status != 200:
-                body = _body(stream.read)
-                raise refusal(self.endpoint, request.path, stream.status, body)
+                raise self.endpoint.refusal(stream.whole())
             try:
                 while part := stream.read():
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
-                        raise ServerError("The server's reply has no end. What came is kept.", "strange")
+                        raise ServerError("The server's reply has no end.", "strange")
                     reply.pass_on(reading.feed(part))
                     if reply.repeats:
                         return None
@@ -221,26 +204,25 @@ class RemoteSession:
         return reply.pass_on(reading.finish())
 
     def _after_cancel(self) -> str:
-        """Whether the server has stopped, as a sentence."""
+        """A sentence on whether the server has stopped."""
         begun = time.monotonic()
         with suppress(ServerError):
             while (stopped := self.dialect.stopped(self.endpoint)) is not None:
                 took = time.monotonic() - begun
                 if stopped:
-                    return f"The server has stopped, {took:.1f} s after the connection was closed."
+                    return f"The server stopped {took:.1f} s after the connection was closed."
                 if took > STOPPED_S:
-                    return f"The connection is closed; the server still writes after {took:.0f} s."
+                    return f"The connection is closed, but the server is still writing after {took:.0f} s."
                 time.sleep(0.02)
-        return "The connection is closed; whether the server has stopped, it does not tell."
+        return "The connection is closed. The server does not tell whether it has stopped."
 
     def _learn(self, end: End, emit: Emit) -> None:
-        """Take in what a reply said of the server, and say so where it is news."""
+        """Update what is known about the server by the end of a reply, and report what changed."""
         about = self.about
         if end.model and about.answers and end.model != about.answers:
             with suppress(ServerError):
-                found = self.dialect.recognise(self.endpoint, self._address.model)
-                about = found or about
-            about = replace(about, answers=end.model, label=about.label or end.model)
+                about = self.dialect.recognise(self.endpoint, self._address.model) or about
+            about = replace(about, label=about.label or end.model)
             emit(
                 Notice(
                     "warning",
@@ -248,27 +230,26 @@ class RemoteSession:
                     "there.",
                 )
             )
-        elif end.model and not about.answers:
+        if end.model:
             about = replace(about, answers=end.model)
-        counted = end.counters is not None
-        if (end.drafter and end.drafter != about.drafter) or (counted and not about.speculates):
+        if (end.drafter and end.drafter != about.drafter) or (end.counters and not about.speculates):
             about = replace(about, drafter=end.drafter or about.drafter, speculates=True)
         before, self.about = self.loaded, about
         if self.loaded != before:
             emit(self.loaded)
 
     def replay(self, reply: int, control: Control, emit: Emit) -> None:
-        """Say why a server's reply cannot be decoded again without drafts."""
+        """Report why a server's reply cannot be decoded again without drafts."""
         emit(
             uncompared(
                 reply,
-                "A server cannot be told to decode without drafts, so its reply cannot be checked here. "
-                "ds4chat check does it with the model's file.",
+                "A request cannot tell a server to decode without drafts, so its reply cannot be checked "
+                "here. With the model's file, ds4chat check can.",
             )
         )
 
     def reset(self) -> None:
-        """Nothing: every request brings its whole conversation."""
+        """Nothing: every request contains its whole conversation."""
 
     def keep(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Nothing: the state is the server's."""
@@ -282,33 +263,30 @@ class RemoteSession:
 
 
 class _Reply:
-    """One reply on its way: pieces in, the engine's events out."""
+    """One reply as it arrives: pieces in, the engine's events out."""
 
-    def __init__(self, request: Generate, asked: Asked, emit: Emit, about: About) -> None:
-        self.number = request.reply
-        self._tuning = _in_force(request.tuning)
-        self._asked = asked
+    def __init__(self, query: Query, emit: Emit) -> None:
+        self.number = query.generate.reply
+        self._tuning = _in_force(query.generate.tuning)
         self._emit = emit
-        self._drafter = one_line(about.drafter) or DRAFTER
+        self._drafter = one_line(query.about.drafter) or DRAFTER
         self._steps: list[Step] = []
         self._emitted = 0
         self._started = self._before = time.perf_counter()
         self._first_ms = 0.0
         self._progress = PromptProgress(0, 0, 0, 0.0)
         self._end: End | None = None
-        self._loop = LoopDetector() if request.end_loops else None
+        self._loop = LoopDetector() if query.generate.end_loops else None
         self.repeats = ""
-        """Why the reply ends at what has come of it, as sentences: it repeats itself. Empty while it does
-        not, or may."""
+        """Why the reply ends here, as sentences: it repeats itself. Empty while it does not, or may."""
 
-    @property
-    def empty(self) -> bool:
-        """No token came."""
-        return not self._steps
+    def kept(self, detail: str) -> str:
+        """Why the reply failed, and that its tokens so far are kept, if there are any."""
+        return f"{detail} What came is kept." if self._steps else detail
 
-    def pass_on(self, pieces: Iterator[Piece]) -> End | None:
-        """Hand the pieces over as events, up to a token that makes the reply a loop; the End, once there is
-        one. Raises ServerError."""
+    def pass_on(self, pieces: Iterable[Piece]) -> End | None:
+        """Emit the pieces as events, up to a token that makes the reply a loop. Returns the End, if it came.
+        Raises ServerError."""
         for piece in pieces:
             if isinstance(piece, Block):
                 self._block(self._until_loop(piece))
@@ -325,7 +303,7 @@ class _Reply:
         return self._end
 
     def _until_loop(self, block: Block) -> Block:
-        """The block, up to the token that makes the reply a loop where such replies are to end."""
+        """The block, up to the token that makes the reply a loop if such replies are to end."""
         if self._loop is None:
             return block
         for count, token in enumerate(block.tokens, start=1):
@@ -343,49 +321,49 @@ class _Reply:
         else:
             ms = (now - self._before) * 1000
         self._before = now
-        step = self._step(block, len(self._steps), ms if block.ms is None else block.ms)
-        self._steps.append(step)
-        self._emit(step)
+        self._add(block, ms if block.ms is None else block.ms)
+        self._emit(self._steps[-1])
 
-    def _step(self, block: Block, index: int, ms: float) -> Step:
-        drafted = block.drafted or 0
+    def _add(self, block: Block, ms: float) -> None:
+        """Append the block as a step that took ``ms``."""
+        drafted, timed = block.drafted or 0, block.ms is not None and ms > 0
+        plain = [block.drafted == 0, *(step.outcome == "plain" for step in self._steps[-1:])]
         self._emitted += len(block.tokens)
-        return Step(
-            reply=self.number,
-            index=index,
-            tokens=block.tokens,
-            drafted=drafted,
-            judged=_judged(block, greedy=self._tuning.temp <= 0),
-            outcome=_outcome(block),
-            ms=Phases(0.0, 0.0, 0.0, 0.0, ms, ms),
-            tuning=self._tuning,
-            depth=drafted,
-            drafter=self._drafter if drafted or block.drafted is None else "",
-            context_used=self._progress.total + self._emitted,
-            # The first step is the prompt's; the others without drafts are what plain decoding takes.
-            baseline=index > 0 and block.drafted == 0 and block.ms is not None and ms > 0,
+        self._steps.append(
+            Step(
+                reply=self.number,
+                index=len(self._steps),
+                tokens=block.tokens,
+                drafted=drafted,
+                judged=_judged(block, greedy=self._tuning.temp <= 0),
+                outcome=_outcome(block),
+                ms=Phases(0.0, 0.0, 0.0, 0.0, ms, ms),
+                tuning=self._tuning,
+                depth=drafted,
+                drafter=self._drafter if drafted or block.drafted is None else "",
+                context_used=self._progress.total + self._emitted,
+                # A step after another batch size, as that of the prompt or of drafts, pays for the change.
+                baseline=timed and len(self._steps) > 1 and all(plain),
+            )
         )
 
     def _revise(self, blocks: Sequence[Block]) -> None:
-        """Replace the steps by what is known of them now. Their time is kept, by their tokens where they are
-        divided otherwise."""
-        old, total = self._steps, sum(step.ms.total for step in self._steps)
-        count = sum(len(block.tokens) for block in blocks) or 1
-        times = (
-            [step.ms.total for step in old]
-            if len(old) == len(blocks)
-            else [total * len(block.tokens) / count for block in blocks]
-        )
+        """Replace the steps by what is now known about them. Their total time is kept, shared out by tokens
+        if the steps are divided differently now."""
+        times = [step.ms.total for step in self._steps]
+        if len(times) != len(blocks):
+            count = sum(len(block.tokens) for block in blocks) or 1
+            times = [sum(times) * len(block.tokens) / count for block in blocks]
         self._steps, self._emitted = [], 0
-        for index, (block, ms) in enumerate(zip(blocks, times)):
-            self._steps.append(self._step(block, index, ms))
+        for block, ms in zip(blocks, times):
+            self._add(block, ms)
         self._emit(Revised(self.number, tuple(self._steps)))
 
     def ended(self, reason: FinishReason, detail: str, end: End | None = None) -> Ended:
-        """The end of the reply; ``end`` is the server's word, None where it gave none."""
+        """The end of the reply; ``end``: what the server says about it, None if it says nothing."""
         end = end or End(reason)
         prompt = end.prompt_tokens or self._progress.total
-        wall = sum(step.ms.total for step in self._steps)
+        total_ms = sum(step.ms.total for step in self._steps)
         return Ended(
             reply=self.number,
             finish_reason=reason,
@@ -393,7 +371,7 @@ class _Reply:
             prompt_tokens=prompt,
             reused_tokens=end.reused_tokens or self._progress.reused,
             prefill_ms=self._progress.ms if end.prefill_ms is None else end.prefill_ms,
-            decode_ms=wall if end.decode_ms is None else end.decode_ms,
+            decode_ms=total_ms if end.decode_ms is None else end.decode_ms,
             first_token_ms=self._first_ms,
             context_used=prompt + self._emitted,
             seed=end.seed or max(self._tuning.seed, 0),
@@ -404,26 +382,26 @@ class _Reply:
 
 
 def _judged(block: Block, *, greedy: bool) -> tuple[Judged, ...]:
-    """The verdicts that a step's counters stand for: its accepted drafts, and the one that was rejected. That
-    one is known where the target's own token follows them, or ended the reply."""
+    """The verdicts that a step's counters imply: its accepted drafts, and the rejected one after them. That
+    there was one is known if the target's own token follows, or ended the reply."""
     if block.drafted is None or block.accepted is None:
         return ()
     rows = []
     decided = block.accepted + (block.ended or len(block.tokens) > block.accepted)
     for position in range(1, min(decided, block.drafted) + 1):
-        taken = position <= block.accepted
+        accepted = position <= block.accepted
         own = (
             block.tokens[position - 1] if position <= len(block.tokens) else Token(UNKNOWN_ID, "", "unknown")
         )
         rows.append(
             Judged(
                 position=position,
-                draft=own.id if taken else UNKNOWN_ID,
-                draft_text=own.text if taken else "",
+                draft=own.id if accepted else UNKNOWN_ID,
+                draft_text=own.text if accepted else "",
                 target=own.id,
                 target_text=own.text,
-                accepted=taken,
-                by="" if not taken else "match" if greedy else "server",
+                accepted=accepted,
+                by="" if not accepted else "match" if greedy else "server",
                 ratio=None,
                 gap=None,
             )
@@ -442,36 +420,18 @@ def _outcome(block: Block) -> Outcome:
 
 
 def _in_force(tuning: Tuning) -> Tuning:
-    """The tuning that a server's steps ran under: its depth is its own, and it knows no margin, gate or
-    mode."""
+    """The tuning of a server's steps: it chooses the depth itself, and has no margin, gate or mode."""
     return replace(tuning, depth="auto", margin=1.0, gate=0.0, strict=False, probe=False, full_logits=False)
 
 
 def _changed(tuning: Tuning) -> set[str]:
-    """Fields that are not what a Tuning begins with: somebody set them."""
+    """Fields that differ from a new Tuning's: somebody set them."""
     plain = Tuning()
     return {name for name in Tuning.__slots__ if getattr(tuning, name) != getattr(plain, name)}
 
 
 def _off(about: About, dialect: Dialect) -> str:
+    """Why speculation is off, or may be."""
     if about.speculates is False:
-        return f"the server runs without a drafter: {dialect.fixed.get('depth', 'look at how it is started')}"
-    return f"whether it runs is not told: {dialect.why}"
-
-
-def _kept(detail: str, reply: _Reply) -> str:
-    return detail if reply.empty else f"{detail} What came is kept."
-
-
-def _body(read: Callable[[], bytes]) -> object:
-    """A refusal's body as JSON, as far as 64 KiB go; None for anything else."""
-    import msgspec
-
-    content = b""
-    with suppress(ServerError):
-        while len(content) < 1 << 16 and (part := read()):
-            content += part
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return f"the server runs without a drafter: {dialect.fixed['depth']}"
+    return f"whether it runs is not reported: {dialect.why}"

@@ -1,5 +1,4 @@
-"""The dialects, in the order in which a server is asked for them: what can be told apart for certain comes
-first."""
+"""The dialects, in the order in which they are tried: those that can be told apart for certain come first."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """vLLM: one chunk is one step, and with detailed metrics every origin is known once the reply has ended.
 
-A chunk of n tokens is n - 1 accepted drafts and one token of the target's own; how many drafts were refused
-after them, and whether a step of one token had any, no chunk tells. The usage chunk does, where the server
-was started with ``--per-request-spec-decode-metrics detailed``: ``per_step_accepted`` and
-``per_step_drafted`` list the steps that had drafts. Steps without are not in the lists, so a token stays
-unknown where both kinds would fit.
+A chunk of n tokens is n - 1 accepted drafts and one token of the target's own. No chunk says how many drafts
+were rejected, or whether a step of one token had any. The usage chunk does, if the server was started with
+``--per-request-spec-decode-metrics detailed``: ``per_step_accepted`` and ``per_step_drafted`` list the steps
+that had drafts. The other steps are not in these lists, so a token stays unknown where both kinds would fit.
 """
 
 from __future__ import annotations
@@ -17,24 +16,22 @@ from ds4chat.engine.events import Counters, FinishReason, Tells, Token
 from ds4chat.servers.dialect import (
     SAMPLING,
     About,
-    Asked,
     Block,
     End,
     Piece,
+    Query,
     Request,
     Revision,
+    count_of,
     ids_of,
-    number,
-    of_origin,
-    step_of,
-    table,
+    number_of,
+    object_of,
     text_of,
-    whole,
+    verified_block,
+    with_origin,
 )
 from ds4chat.servers.http import Endpoint
 from ds4chat.servers.openai import OpenAI, OpenAIReader
-
-DETAILED = "--per-request-spec-decode-metrics detailed"
 
 
 class Vllm(OpenAI):
@@ -43,46 +40,42 @@ class Vllm(OpenAI):
     kind = "vLLM"
     tells: Tells = "exact at the end"
     why = (
-        "while a reply is written a step of one token may be plain or corrected; it tells which at the end, "
-        "where "
-        f"it was started with {DETAILED}"
+        "while a reply is written, a step of one token may be plain or corrected; it tells which at the end, "
+        "if it was started with --per-request-spec-decode-metrics detailed"
     )
     sampling: Mapping[str, str] = {**SAMPLING, "repeat_penalty": "repetition_penalty"}
     goes_on = True
     fixed: Mapping[str, str] = {
-        "depth": "vLLM reads it only at its start: num_speculative_tokens in --speculative-config",
+        "depth": "vLLM reads it only when it starts: num_speculative_tokens in --speculative-config",
         "gate": "vLLM has none",
         "margin": "vLLM keeps the target's distribution",
         "strict": "vLLM verifies in batches: there is no strict mode",
     }
 
-    def is_of(self, models: list[dict[str, Any]]) -> bool:
+    def is_kind_of(self, models: list[dict[str, Any]]) -> bool:
         return any(m.get("owned_by") == "vllm" for m in models)
 
     def about(self, endpoint: Endpoint, models: list[dict[str, Any]], model: str) -> About:
         found = super().about(endpoint, models, model)
-        version = text_of(table(endpoint.ask("/version").json()).get("version"))
+        version = text_of(object_of(endpoint.ask("/version").json()).get("version"))
         metrics = endpoint.ask("/metrics")
         speculates = b"vllm:spec_decode_num_drafts" in metrics.body if metrics.status == 200 else None
         return replace(found, version=version, speculates=speculates)
 
-    def request(self, asked: Asked) -> Request:
-        request = super().request(asked)
+    def request(self, query: Query) -> Request:
+        request = super().request(query)
         body = request.body | {
             "return_token_ids": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        if asked.generate.ignore_eos:
+        if query.generate.ignore_eos:
             body["ignore_eos"] = True
-        if asked.generate.prompt is None:
-            # The text of each token of a chunk comes with its log probability alone.
-            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": asked.think}}
+        if query.generate.prompt is None:
+            # A chunk has the text of each token only beside its log probability.
+            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": query.think}}
         else:
             body["logprobs"] = 0
-        return Request(request.path, body)
-
-    def reader(self, asked: Asked) -> VllmReader:
-        return VllmReader(speculates=asked.about.speculates)
+        return Request(request.path, body, VllmReader(speculates=query.about.speculates))
 
 
 class VllmReader(OpenAIReader):
@@ -95,50 +88,50 @@ class VllmReader(OpenAIReader):
         self._metrics: Mapping[str, Any] = {}
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
-        self._metrics = table(payload.get("metrics")) or self._metrics
+        self._metrics = object_of(payload.get("metrics")) or self._metrics
         yield from super().feed(payload)
 
-    def tokens(self, text: str, choice: Mapping[str, Any], apart: bool) -> Iterator[Piece]:
+    def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:
         ids = ids_of(choice.get("token_ids"))
         if not ids:
-            yield from super().tokens(text, choice, apart)
+            yield from super().blocks(text, choice, thinking=thinking)
             return
         pieces = _texts(text, choice, len(ids))
-        chunk = tuple(self.token(piece, id_, apart) for id_, piece in zip(ids, pieces))
+        chunk = tuple(self.token(piece, id_, thinking) for id_, piece in zip(ids, pieces))
         self._chunks.append(chunk)
         yield self._provisional(chunk, opening=len(self._chunks) == 1)
 
     def _provisional(self, chunk: tuple[Token, ...], *, opening: bool) -> Block:
-        """What is known of a chunk while the reply is written."""
+        """What is known about a chunk while the reply is written."""
         if self._speculates is False or (opening and len(chunk) == 1):
-            return Block(tuple(of_origin(token, "plain") for token in chunk), 0, 0)
+            return Block(tuple(with_origin(token, "plain") for token in chunk), 0, 0)
         *accepted, own = chunk
-        return Block((*(of_origin(token, "accepted") for token in accepted), own))
+        return Block((*(with_origin(token, "accepted") for token in accepted), own))
 
     def finish(self) -> Iterator[Piece]:
-        told = table(self._metrics.get("speculative_decoding"))
-        accepted, drafted = ids_of(told.get("per_step_accepted")), ids_of(told.get("per_step_drafted"))
+        metrics = object_of(self._metrics.get("speculative_decoding"))
+        accepted, drafted = ids_of(metrics.get("per_step_accepted")), ids_of(metrics.get("per_step_drafted"))
         if self._chunks and drafted and len(accepted) == len(drafted):
             yield Revision(tuple(align(self._chunks, accepted, drafted)))
         yield from super().finish()
 
     def end(self, reason: FinishReason) -> End:
-        told = table(self._metrics.get("speculative_decoding"))
-        drafted = whole(told.get("num_draft_tokens"))
+        metrics = object_of(self._metrics.get("speculative_decoding"))
+        drafted = count_of(metrics.get("num_draft_tokens"))
+        accepted = count_of(metrics.get("num_accepted_draft_tokens"))
         return replace(
             super().end(reason),
-            prefill_ms=number(self._metrics.get("time_to_first_token_ms")),
-            counters=Counters(drafted, whole(told.get("num_accepted_draft_tokens"))) if drafted else None,
+            prefill_ms=number_of(self._metrics.get("time_to_first_token_ms")),
+            counters=Counters(drafted, accepted) if drafted else None,
         )
 
 
 def _texts(text: str, choice: Mapping[str, Any], count: int) -> list[str]:
-    """The chunk's text by tokens; all of it with the first where the server does not say how it is
-    divided."""
-    logprobs = table(choice.get("logprobs"))
-    content = logprobs.get("content")
-    if isinstance(content, list):
-        pieces = [text_of(table(entry).get("token")) for entry in content]
+    """The chunk's text by tokens; all of it with the first token if the server does not divide it."""
+    logprobs = object_of(choice.get("logprobs"))
+    listed = logprobs.get("content")
+    if isinstance(listed, list):
+        pieces = [text_of(object_of(entry).get("token")) for entry in listed]
     else:
         listed = logprobs.get("tokens")
         pieces = [text_of(piece) for piece in listed] if isinstance(listed, list) else []
@@ -150,11 +143,11 @@ def _texts(text: str, choice: Mapping[str, Any], count: int) -> list[str]:
 def align(
     chunks: Sequence[tuple[Token, ...]], accepted: Sequence[int], drafted: Sequence[int]
 ) -> list[Block]:
-    """The reply's steps from its chunks and from the steps that had drafts, in order.
+    """The reply's steps, in order, from its chunks and from what is known about the steps with drafts.
 
-    ``accepted`` and ``drafted`` have one entry a step with drafts; the reply's first token and the steps
-    without drafts are in neither. Each chunk is a step where the two fit together so; else, as where a server
-    sends several steps in one chunk, the steps follow one another, if every one of them had drafts.
+    ``accepted`` and ``drafted`` have one entry for each step with drafts, none for the reply's first token
+    and the steps without drafts. Each chunk is taken for a step if that fits the lists. It does not where a
+    server sends several steps in one chunk; then the lists alone divide the tokens, if every step had drafts.
     """
     return _by_chunks(chunks, accepted, drafted) or _in_a_row(chunks, accepted, drafted)
 
@@ -162,31 +155,32 @@ def align(
 def _by_chunks(
     chunks: Sequence[tuple[Token, ...]], accepted: Sequence[int], drafted: Sequence[int]
 ) -> list[Block] | None:
-    """One chunk a step; None where the lists do not fit that."""
+    """Steps of one chunk each; None if the lists do not fit that."""
     if len(chunks[0]) != 1 or len(drafted) > len(chunks) - 1:
         return None
-    blocks = [step_of(chunks[0], 0, 0)]
+    blocks = [verified_block(chunks[0], 0, 0)]
     rest = list(chunks[1:])
     at = 0  # the next step with drafts
     ones: list[tuple[Token, ...]] = []
 
     def settle(misses: Sequence[int]) -> bool:
-        """Book the steps of one token since the last longer one, of which these many had drafts."""
+        """Add the steps of one token since the last longer one; ``misses``: the drafts of those that had
+        any."""
         nonlocal ones
         if len(misses) > len(ones):
             return False
         if len(misses) == len(ones):
-            blocks.extend(step_of(one, k, 0) for one, k in zip(ones, misses))
+            blocks.extend(verified_block(one, k, 0) for one, k in zip(ones, misses))
         elif not misses:
-            blocks.extend(step_of(one, 0, 0) for one in ones)
+            blocks.extend(verified_block(one, 0, 0) for one in ones)
         else:
             blocks.extend(Block(one) for one in ones)
         ones = []
         return True
 
-    for number_, chunk in enumerate(rest):
-        last = number_ == len(rest) - 1
-        # A limit may cut the last step: its accepted drafts are counted all the same.
+    for index, chunk in enumerate(rest):
+        last = index == len(rest) - 1
+        # A limit may cut the last step, whose accepted drafts are counted nevertheless.
         cut = last and at < len(accepted) and accepted[-1] >= len(chunk) and accepted[-1] > 0
         if len(chunk) == 1 and not cut:
             ones.append(chunk)
@@ -198,7 +192,7 @@ def _by_chunks(
             return None
         if not settle(drafted[begin:at]):
             return None
-        blocks.append(step_of(chunk, drafted[at], accepted[at]))
+        blocks.append(verified_block(chunk, drafted[at], accepted[at]))
         at += 1
     if any(accepted[at:]) or not settle(drafted[at:]):
         return None
@@ -208,15 +202,15 @@ def _by_chunks(
 def _in_a_row(
     chunks: Sequence[tuple[Token, ...]], accepted: Sequence[int], drafted: Sequence[int]
 ) -> list[Block]:
-    """The steps one after the other, where every step had drafts; else one block of which nothing is
-    known."""
+    """Steps divided by the lists alone, if every step had drafts; else the chunks, with nothing known about
+    them."""
     tokens = [token for chunk in chunks for token in chunk]
     missing = sum(accepted) + len(accepted) - (len(tokens) - 1)
     if not 0 <= missing <= accepted[-1]:
-        opening = step_of(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
+        opening = verified_block(chunks[0], 0, 0) if len(chunks[0]) == 1 else Block(chunks[0])
         return [opening, *(Block(chunk) for chunk in chunks[1:])]
-    blocks, at = [step_of(tokens[:1], 0, 0)], 1
+    blocks, at = [verified_block(tokens[:1], 0, 0)], 1
     for a, k in zip(accepted, drafted):
-        blocks.append(step_of(tokens[at : at + a + 1], k, a))
+        blocks.append(verified_block(tokens[at : at + a + 1], k, a))
         at += a + 1
     return blocks

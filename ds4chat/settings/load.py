@@ -138,18 +138,18 @@ def _read(path: Path, must_exist: bool) -> FileRead:
     except FileNotFoundError:
         if not must_exist:
             return FileRead()
-        return FileRead(
-            problems=[Problem("The file does not exist: name another, or make it with ds4chat config write.")]
-        )
+        return _unreadable("The file does not exist: name another, or make it with ds4chat config write.")
     except (NotRegularError, IsADirectoryError):
-        return FileRead(problems=[Problem("This is not a file: name a TOML file.")])
+        return _unreadable("This is not a file: name a TOML file.")
     except OSError as error:
         if error.errno == errno.EFBIG:
-            return FileRead(problems=[Problem("The file is larger than 1 MiB and is no settings file.")])
-        return FileRead(
-            problems=[Problem(f"The file cannot be read: {error.strerror}. Change that, or name another.")]
-        )
+            return _unreadable("The file is larger than 1 MiB, so it is not a settings file.")
+        return _unreadable(f"The file cannot be read: {error.strerror}. Change that, or name another.")
     return parse(data, path.parent)
+
+
+def _unreadable(message: str, line: int | None = None) -> FileRead:
+    return FileRead(problems=[Problem(message, line)])
 
 
 def parse(data: bytes, folder: Path) -> FileRead:
@@ -159,18 +159,17 @@ def parse(data: bytes, folder: Path) -> FileRead:
         # Editors on Windows put a byte-order mark before the text.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        message = (
+        return _unreadable(
             f"This is not UTF-8 text: byte {error.start} (0x{data[error.start]:02x}) is out of place. "
-            "Save it as UTF-8."
+            "Save it as UTF-8.",
+            data[: error.start].count(b"\n") + 1,
         )
-        return FileRead(problems=[Problem(message, line)])
     try:
         document = tomllib.loads(text)
     except RecursionError:
-        return FileRead(problems=[Problem("The values are nested too deeply to be settings.")])
+        return _unreadable("The values are nested too deeply to be settings.")
     except ValueError as error:
-        return FileRead(problems=[_syntax_problem(str(error), text)])
+        return _syntax_error(str(error), text)
     return _check_document(document, text, folder)
 
 
@@ -233,15 +232,14 @@ def _anchored(option: Option, value: Any, folder: Path) -> Any:
     return str(folder.absolute() / value)
 
 
-def _syntax_problem(message: str, text: str) -> Problem:
+def _syntax_error(message: str, text: str) -> FileRead:
     what = _AT_END.sub("", _AT_LINE.sub("", message))
     hint = "text goes between quotes" if what == "Invalid value" else "fix it there"
-    place = _AT_LINE.search(message)
-    if place:
-        return Problem(f"This is not TOML: {what} at column {place[2]}; {hint}.", int(place[1]))
+    if place := _AT_LINE.search(message):
+        return _unreadable(f"This is not TOML: {what} at column {place[2]}; {hint}.", int(place[1]))
     if _AT_END.search(message):
-        return Problem(f"This is not TOML: {what} at its end; {hint}.", text.count("\n") + 1)
-    return Problem(f"This is not TOML: {what}; {hint}.")
+        return _unreadable(f"This is not TOML: {what} at its end; {hint}.", text.count("\n") + 1)
+    return _unreadable(f"This is not TOML: {what}; {hint}.")
 
 
 def _choose(

@@ -56,19 +56,17 @@ def usable_log(path: Path) -> tuple[Path, str]:
 def log_to_file(settings: Settings) -> None:
     """Send all logging of this process to the log file. If it cannot be written, say so once and drop the
     log."""
-    root = logging.getLogger()
-    root.handlers.clear()
-    path = log_path(settings)
-    try:
-        paths.made(path.parent)
-        os.close(open_to_append(path))
-        handler: logging.Handler = logging.handlers.RotatingFileHandler(
+    path, problem = usable_log(log_path(settings))
+    handler: logging.Handler
+    if problem:
+        print(f"ds4chat: {problem}", file=sys.stderr)
+        handler = logging.NullHandler()
+    else:
+        handler = logging.handlers.RotatingFileHandler(
             path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8"
         )
-    except (OSError, paths.FolderError) as error:
-        reason = str(error) if isinstance(error, paths.FolderError) else f"{path}: {error.strerror or error}."
-        print(f"ds4chat: no log is kept: {reason} --log-file FILE names another place.", file=sys.stderr)
-        handler = logging.NullHandler()
     handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.handlers.clear()
     root.addHandler(handler)
     root.setLevel(logging.INFO)

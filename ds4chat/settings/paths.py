@@ -10,38 +10,33 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ds4chat.errors import UserFacingError
+
 APP = "ds4chat"
 HOME_VARIABLE = "DS4CHAT_HOME"
 CONFIG_NAME = "config.toml"
 OWNER_ONLY = 0o700
 
 
-class FolderError(Exception):
-    """One of ds4chat's folders cannot be created; the text is a sentence for the user."""
+class FolderError(UserFacingError):
+    """One of ds4chat's folders cannot be created."""
 
 
 def folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder for ``kind``: config, data, cache or log. Creates nothing. Raises FolderError if this user
-    has no home folder, or if DS4CHAT_HOME is no usable path."""
+    """The folder for ``kind``: config, data (conversations), cache (what can be made again) or log. Creates
+    nothing. Raises FolderError if this user has no home folder, or if DS4CHAT_HOME is not a usable path."""
     home = (os.environ if environ is None else environ).get(HOME_VARIABLE, "")
     if home:
         return _whole(home)
     import platformdirs
 
-    dirs = platformdirs.PlatformDirs(APP, appauthor=False)
     try:
-        paths = {
-            "config": dirs.user_config_path,
-            "data": dirs.user_data_path,
-            "cache": dirs.user_cache_path,
-            "log": dirs.user_log_path,
-        }
+        return Path(getattr(platformdirs.PlatformDirs(APP, appauthor=False), f"user_{kind}_path"))
     except RuntimeError:
         raise FolderError(
             f"This user has no home folder to keep files in: set {HOME_VARIABLE} to a folder that can be "
             "written."
         ) from None
-    return paths[kind]
 
 
 def _whole(home: str) -> Path:
@@ -66,13 +61,13 @@ def state_file(conversation: int) -> Path:
 
 
 def made(path: Path) -> Path:
-    """``path``, made if it was missing and then readable by its owner alone. Raises FolderError."""
+    """``path``, which is created, readable only by its owner, if it is missing. Raises FolderError."""
     if os.path.isdir(path):
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=OWNER_ONLY, exist_ok=True)
-        # The mode given to mkdir is cut by the umask, and never widened by it; chmod makes it exact.
+        # The umask may have removed more from the mode than it should: the owner needs all of it.
         path.chmod(OWNER_ONLY)
     except OSError as error:
         there = next(p for p in (path, *path.parents) if os.path.exists(p))
@@ -89,21 +84,11 @@ def made(path: Path) -> Path:
     return path
 
 
-def data_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of the conversations, made if missing. Raises FolderError."""
-    return made(folder("data", environ))
-
-
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of what can be made again (converted support files, cost tables). Raises FolderError."""
-    return made(folder("cache", environ))
-
-
-def log_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of the log files, made if missing. Raises FolderError."""
-    return made(folder("log", environ))
+def made_folder(kind: str, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder for ``kind``, created if it is missing. Raises FolderError."""
+    return made(folder(kind, environ))
 
 
 def config_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Path of the user's settings file, which need not exist. Makes nothing."""
+    """Path of the user's settings file, which need not exist. Creates nothing."""
     return folder("config", environ) / CONFIG_NAME

@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 import tomlkit
 
+from ds4chat.errors import UserFacingError
 from ds4chat.files import write_whole
 from ds4chat.settings.load import read_file
 from ds4chat.settings.paths import OWNER_ONLY
@@ -38,8 +39,8 @@ _EXAMPLES = {
 }
 
 
-class SaveError(Exception):
-    """The settings were not saved and the file is as it was; the text says why and what to do."""
+class SaveError(UserFacingError):
+    """The settings were not saved, and the file is as it was."""
 
 
 def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:
@@ -195,16 +196,14 @@ def _facts(option: Option) -> list[str]:
     """The help of an option with its range, default and variable, if they add something."""
     facts = [option.help]
     if option.kind not in ("str", "path", "bool", "names"):
-        takes = range_of(option)
-        unit = f" {option.unit}s" if option.unit and not option.unit.endswith("s") else f" {option.unit}"
-        facts.append(f"Takes {takes}{unit if option.unit else ''}.")
-    facts.append(f"Default: {shown_default(option)}.")
+        facts.append(f"Takes {f'{range_of(option)} {option.unit}'.strip()}.")
+    facts.append(f"Default: {_shown_default(option)}.")
     if option.env:
         facts.append(f"Variable: {option.env}.")
     return facts
 
 
-def shown_default(option: Option) -> str:
+def _shown_default(option: Option) -> str:
     """The default in words."""
     if option.kind == "bool":
         return "on" if option.default else "off"

@@ -227,7 +227,7 @@ class Settings:
         metavar="F",
         tuning="gate",
         slider=Slider(0.5, 0, 10, lambda f: "off: drafts up to depth" if f <= 0 else "stop below this d.gap"),
-        unit="logit",
+        unit="logits",
     )
     mtp_strict: bool = option(
         False,

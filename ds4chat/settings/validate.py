@@ -19,16 +19,14 @@ Source = Literal["cli", "file", "env"]
 LARGEST_INT = 2**31 - 1
 """llama.cpp counts tokens, layers and threads in signed 32-bit integers."""
 
-NO_FILE = ("none",)
-"""Words that mean no file, for options that take one."""
-ELSEWHERE = {
+_ELSEWHERE = {
     "on": "without one, --mtp alone drafts with the block inside the target",
     "off": "none loads no drafter",
     "lookup": "lookup is an option of its own, --lookup",
 }
 """Further words that /mtp takes in the chat, and the option to use instead."""
-ON = ("on", "true", "yes", "1")
-OFF = ("off", "false", "no", "0")
+_ON = ("on", "true", "yes", "1")
+_OFF = ("off", "false", "no", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BEYOND = 10**20
 """Used for numbers with more digits than Python converts: out of every range."""
@@ -98,9 +96,9 @@ def _bool(raw: object, said: str) -> bool:
     if isinstance(raw, bool):
         return raw
     word = str(raw).strip().lower() if isinstance(raw, (str, int)) else ""
-    if word in ON:
+    if word in _ON:
         return True
-    if word in OFF:
+    if word in _OFF:
         return False
     raise SettingError(f"{said} is neither on nor off: it takes on or off.")
 
@@ -197,10 +195,10 @@ def _text(raw: object, said: str) -> str:
 
 
 def _path(text: str, option: Option, said: str) -> str:
-    if option.optional_value and text in NO_FILE:
+    if option.optional_value and text == "none":
         return ""
-    if option.optional_value and text in ELSEWHERE:
-        raise SettingError(f"{said} names no file: {ELSEWHERE[text]}. A file of that name is ./{text}.")
+    if option.optional_value and text in _ELSEWHERE:
+        raise SettingError(f"{said} names no file: {_ELSEWHERE[text]}. A file of that name is ./{text}.")
     if not text or text == option.optional_value:
         return text
     return os.path.expanduser(text)
@@ -223,17 +221,23 @@ def _keys(raw: object) -> dict[str, str]:
 def _presets(raw: object) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict):
         raise SettingError("presets is not a table: write [presets.NAME] and options below it.")
-    return {name: preset(name, table) for name, table in raw.items()}
+    for name, table in raw.items():
+        if not isinstance(table, dict):
+            raise SettingError(f"presets.{name} is not a table: write [presets.{name}] and options below it.")
+    return {
+        name: {key: preset_value(name, key, value) for key, value in table.items()}
+        for name, table in raw.items()
+    }
 
 
 def _servers(raw: object) -> dict[str, dict[str, str]]:
     if not isinstance(raw, dict):
         raise SettingError("servers is not a table: write [servers.NAME] and url below it.")
-    return {name: server(name, table) for name, table in raw.items()}
+    return {name: _server(name, table) for name, table in raw.items()}
 
 
-def server(name: str, raw: object) -> dict[str, str]:
-    """One named server's entries, checked; a plain string is its url. Raises SettingError for the first
+def _server(name: str, raw: object) -> dict[str, str]:
+    """One named server's checked entries; a plain string is its url. Raises SettingError for the first
     mistake."""
     entries = {"url": raw} if isinstance(raw, str) else raw
     if not isinstance(entries, dict) or "url" not in entries:
@@ -248,13 +252,6 @@ def server(name: str, raw: object) -> dict[str, str]:
         if not isinstance(value, str) or not value.isprintable():
             raise SettingError(f"servers.{name}: {key} is not text: write it between quotes, on one line.")
     return dict(entries)
-
-
-def preset(name: str, raw: object) -> dict[str, Any]:
-    """One preset's options, checked. Raises SettingError for the first mistake."""
-    if not isinstance(raw, dict):
-        raise SettingError(f"presets.{name} is not a table: write [presets.{name}] and options below it.")
-    return {key: preset_value(name, key, value) for key, value in raw.items()}
 
 
 def preset_value(name: str, key: str, raw: object) -> Any:

@@ -1,6 +1,6 @@
-"""Conversations kept on disk as they happen: stored, searched, exported.
+"""Conversations on disk, stored as they happen, searched and exported.
 
-``open_store`` and ``Store`` are the entry points; every error is a StoreError, whose text is a sentence for
+``open_store`` and ``Store`` are the entry points. Every error is a StoreError, whose text is a sentence for
 the user.
 """
 

@@ -7,57 +7,49 @@ Every message has a parent. Answering a prompt again or editing it creates a sib
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ds4chat.store.database import Database
 from ds4chat.store.entities import (
-    ROLES,
-    STATES,
+    LONGEST_WORD,
     Conversation,
     Message,
     ModelIdentity,
     Node,
     Role,
+    State,
     time_of_day,
     title_of,
-    typed_row,
 )
-from ds4chat.store.errors import StoreError, damaged_value, no_conversation
+from ds4chat.store.errors import StoreError, no_conversation
+from ds4chat.store.rows import insert, typed, update
 from ds4chat.store.steps import read_texts
 from ds4chat.text import encodable
 
 PREVIEW_LENGTH = 200
-LONGEST_WORD = 4096
-"""Characters of a title or of a model's name or path; names come from files of unknown origin."""
 
 
 class Conversations:
     """All operations on conversations and messages. Every method may raise StoreError."""
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._wall = wall
 
     # -- reading
 
-    def listed(
-        self, *, model: str = "", deleted: bool = False, limit: int = -1, offset: int = 0
-    ) -> list[Conversation]:
-        """Pinned conversations first, then the newest; ``model`` keeps those in which a model answered whose
-        name or path contains it. With ``deleted``, the deleted ones instead."""
-        where = ["(c.deleted_ms IS NOT NULL) = ?"]
-        values: list[Any] = [deleted]
+    def listed(self, *, model: str = "", limit: int = -1) -> list[Conversation]:
+        """Pinned conversations first, then the newest, without deleted ones; ``model`` keeps those in which a
+        model answered whose name or path contains it."""
+        where, values = "c.deleted_ms IS NULL", []
         if model:
-            where.append(_MODEL_FILTER)
-            values += [f"%{escape_like(encodable(model))}%"] * 2
+            where, values = f"{where} AND {ANSWERED_BY}", [containing(model)] * 2
         with self._database.read() as connection:
             rows = connection.execute(
-                f"{_LIST} WHERE {' AND '.join(where)} "
-                "ORDER BY c.pinned DESC, c.updated_ms DESC, c.id DESC LIMIT ? OFFSET ?",
-                (*values, limit, offset),
+                f"{_LIST} WHERE {where} ORDER BY c.pinned DESC, c.updated_ms DESC, c.id DESC LIMIT ?",
+                (*values, limit),
             ).fetchall()
             return self._conversations(connection, rows)
 
@@ -81,13 +73,16 @@ class Conversations:
     def message(self, message: int) -> Message:
         """One message."""
         with self._database.read() as connection:
-            return self._messages(connection, "WHERE m.id = ?", (message,), want=message)[0]
+            found = self._messages(connection, "WHERE m.id = ?", (message,))
+            if not found:
+                raise _no_message(message)
+            return found[0]
 
     def path(self, conversation: int, leaf: int | None = None) -> list[Message]:
         """The messages from the first one to ``leaf`` (without one: to the active leaf), in order."""
         with self._database.read() as connection:
             if leaf is None:
-                leaf = self._row(connection, conversation)["active_leaf"]
+                _, leaf = self._row(connection, conversation)
             return self._messages(
                 connection,
                 """JOIN (
@@ -113,9 +108,8 @@ class Conversations:
                 "SELECT id, parent, role, state, created_ms, substr(text, 1, ?) FROM messages "
                 "WHERE conversation = ? ORDER BY id",
                 (PREVIEW_LENGTH, conversation),
-            )
-            kinds = (int, int | None, str, str, int, str)
-            return [Node(*typed_row(row, kinds)) for row in rows]
+            ).fetchall()
+            return [Node(*row) for row in typed(rows, list[tuple[int, int | None, Role, State, int, str]])]
 
     def versions(self, conversation: int) -> dict[int, tuple[int, ...]]:
         """For each message that has siblings, all messages in its place, oldest first. Its place is below the
@@ -136,46 +130,41 @@ class Conversations:
                 f"SELECT {_columns('o')} FROM models o JOIN messages m ON m.model = o.id "
                 "GROUP BY o.id ORDER BY max(m.id) DESC"
             )
-            return [ModelIdentity(*typed_row(row, (str, str, str, str, int, int))) for row in rows]
+            return [_identity(row) for row in rows]
 
     # -- writing
 
     def create(self, title: str = "") -> int:
         """A new, empty conversation."""
-        now = self.now_ms()
+        now = self._database.now_ms()
         with self._database.write() as connection:
-            made = connection.execute(
-                "INSERT INTO conversations (title, created_ms, updated_ms) VALUES (?, ?, ?)",
-                (encodable(title), now, now),
-            )
-            return int(made.lastrowid or 0)
+            return insert(connection, "conversations", title=title, created_ms=now, updated_ms=now)
 
     def add(self, conversation: int, parent: int | None, role: Role, text: str) -> int:
         """Add a message under ``parent`` and make it the active leaf. A conversation without a title gets one
         from its first prompt."""
-        now = self.now_ms()
+        now = self._database.now_ms()
         with self._database.write() as connection:
-            row = self._row(connection, conversation)
-            if parent is not None:
-                self._belongs(connection, parent, conversation)
-            made = connection.execute(
-                "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms) "
-                "VALUES (?, ?, ?, 'complete', ?, ?, ?)",
-                (conversation, parent, role, encodable(text), now, now),
+            title, _ = self._row(connection, conversation)
+            if parent is not None and self._message_row(connection, parent)[0] != conversation:
+                raise StoreError(f"Message {parent} is not in conversation {conversation}.", "gone")
+            message = insert(
+                connection,
+                "messages",
+                conversation=conversation,
+                parent=parent,
+                role=role,
+                state="complete",
+                text=text,
+                created_ms=now,
+                updated_ms=now,
             )
-            title = row["title"] or (title_of(encodable(text)) if role == "user" else "")
-            connection.execute(
-                "UPDATE conversations SET title = ?, updated_ms = ?, active_leaf = ? WHERE id = ?",
-                (title, now, made.lastrowid, conversation),
+            if not title and role == "user":
+                title = title_of(encodable(text))
+            update(
+                connection, "conversations", conversation, title=title, updated_ms=now, active_leaf=message
             )
-            return int(made.lastrowid or 0)
-
-    def edit(self, message: int, text: str) -> int:
-        """Add a changed copy of a message as its sibling, on a new branch, and make it the active leaf.
-        Returns the copy; the old message keeps its answers."""
-        with self._database.write() as connection:
-            row = self._message_row(connection, message)
-            return self.add(row["conversation"], row["parent"], row["role"], text)
+            return message
 
     def set_leaf(self, conversation: int, leaf: int | None) -> None:
         """End the path shown at ``leaf`` (None: before the first message), so that what comes next is a new
@@ -183,7 +172,7 @@ class Conversations:
         with self._database.write() as connection:
             if leaf is not None:
                 self._message_row(connection, leaf)
-            connection.execute("UPDATE conversations SET active_leaf = ? WHERE id = ?", (leaf, conversation))
+            update(connection, "conversations", conversation, active_leaf=leaf)
 
     def under_system(self, conversation: int, parent: int | None, system: str) -> int | None:
         """The message to continue from, so that what follows ``parent`` is under that system prompt:
@@ -208,12 +197,12 @@ class Conversations:
     def checked(self, message: int, plain_ms: float) -> None:
         """Store the time that a check's plain decoding of the whole reply took."""
         with self._database.write() as connection:
-            connection.execute("UPDATE messages SET check_plain_ms = ? WHERE id = ?", (plain_ms, message))
+            update(connection, "messages", message, check_plain_ms=plain_ms)
 
     def show_branch(self, message: int) -> int:
-        """Show the branch that ``message`` is on, down to its newest leaf; returns that leaf."""
+        """Show the branch that ``message`` is on, down to its newest leaf. Returns that leaf."""
         with self._database.write() as connection:
-            conversation = self._message_row(connection, message)["conversation"]
+            conversation, *_ = self._message_row(connection, message)
             # A message is younger than its parent, so the youngest of a subtree is a leaf.
             leaf = connection.execute(
                 """WITH RECURSIVE down (id) AS (
@@ -229,34 +218,30 @@ class Conversations:
         """A new conversation with a copy of everything from the first message to ``message``, tokens and
         confidence rows included. Returns it."""
         with self._database.write() as connection:
-            row = self._message_row(connection, message)
-            source = self._row(connection, row["conversation"])
-            ids = [found.id for found in self.path(row["conversation"], message)]
-            conversation = self.create(f"{source['title']} (fork)")
+            source, *_ = self._message_row(connection, message)
+            title, _ = self._row(connection, source)
+            conversation = self.create(f"{title} (fork)")
             parent: int | None = None
-            for number in ids:
-                parent = self._copy(connection, number, conversation, parent)
-            connection.execute(
-                "UPDATE conversations SET active_leaf = ?, forked_from = ? WHERE id = ?",
-                (parent, message, conversation),
-            )
+            for original in self.path(source, message):
+                parent = self._copy(connection, original, conversation, parent)
+            update(connection, "conversations", conversation, active_leaf=parent, forked_from=message)
             return conversation
 
     def rename(self, conversation: int, title: str) -> None:
         """Rename a conversation."""
-        self._change(conversation, "title = ?", encodable(" ".join(title.split()))[:LONGEST_WORD])
+        self._change(conversation, title=" ".join(title.split())[:LONGEST_WORD])
 
     def pin(self, conversation: int, pinned: bool = True) -> None:
         """Pin a conversation to the top of the list, or unpin it."""
-        self._change(conversation, "pinned = ?", int(pinned))
+        self._change(conversation, pinned=pinned)
 
     def delete(self, conversation: int) -> None:
         """Hide a conversation from the list; ``restore`` brings it back."""
-        self._change(conversation, "deleted_ms = ?", self.now_ms())
+        self._change(conversation, deleted_ms=self._database.now_ms())
 
     def restore(self, conversation: int) -> None:
         """Undo ``delete``."""
-        self._change(conversation, "deleted_ms = ?", None)
+        self._change(conversation, deleted_ms=None)
 
     def purge(self, before_ms: int) -> int:
         """Erase conversations that were deleted before that time and are not being written; returns how many.
@@ -282,49 +267,44 @@ class Conversations:
 
     # -- parts
 
-    def now_ms(self) -> int:
-        """The time of day, in milliseconds since 1970."""
-        return int(self._wall() * 1000)
-
-    def _change(self, conversation: int, assignment: str, value: object) -> None:
+    def _change(self, conversation: int, **values: object) -> None:
         with self._database.write() as connection:
-            self._row(connection, conversation)
-            connection.execute(f"UPDATE conversations SET {assignment} WHERE id = ?", (value, conversation))
+            if not update(connection, "conversations", conversation, **values):
+                raise no_conversation(conversation)
 
     def _copy(
-        self, connection: sqlite3.Connection, message: int, conversation: int, parent: int | None
+        self, connection: sqlite3.Connection, source: Message, conversation: int, parent: int | None
     ) -> int:
         """Copy one message. A reply that is still being written is copied as far as it is, as stopped."""
-        source = self.message(message)
         made = connection.execute(
             f"INSERT INTO messages (conversation, parent, state, text, thinking, {_COPIED}) SELECT ?, ?, "
             f"CASE state WHEN 'streaming' THEN 'stopped' ELSE state END, ?, ?, {_COPIED} "
             "FROM messages WHERE id = ?",
-            (conversation, parent, source.text, source.thinking, message),
+            (conversation, parent, source.text, source.thinking, source.id),
         )
         connection.execute(
             "INSERT INTO steps (message, body) SELECT ?, body FROM steps WHERE message = ? ORDER BY id",
-            (made.lastrowid, message),
+            (made.lastrowid, source.id),
         )
         return int(made.lastrowid or 0)
 
-    def _row(self, connection: sqlite3.Connection, conversation: int) -> dict[str, Any]:
+    def _row(self, connection: sqlite3.Connection, conversation: int) -> tuple[str, int | None]:
+        """A conversation's title and active leaf."""
         row = connection.execute(
             "SELECT title, active_leaf FROM conversations WHERE id = ?", (conversation,)
         ).fetchone()
         if row is None:
             raise no_conversation(conversation)
-        title, leaf = typed_row(row, (str, int | None))
-        return {"title": title, "active_leaf": leaf}
+        return typed(row, tuple[str, int | None])
 
-    def _message_row(self, connection: sqlite3.Connection, message: int) -> dict[str, Any]:
+    def _message_row(self, connection: sqlite3.Connection, message: int) -> tuple[int, int | None, Role]:
+        """A message's conversation, parent and role."""
         row = connection.execute(
             "SELECT conversation, parent, role FROM messages WHERE id = ?", (message,)
         ).fetchone()
         if row is None:
-            raise StoreError(f"There is no message {message}.", "gone")
-        conversation, parent, role = typed_row(row, (int, int | None, str))
-        return {"conversation": conversation, "parent": parent, "role": role}
+            raise _no_message(message)
+        return typed(row, tuple[int, int | None, Role])
 
     def _system_at(self, connection: sqlite3.Connection, message: int | None) -> str:
         """The system prompt in force at a message: the last one on the path to it; empty without one."""
@@ -339,10 +319,6 @@ class Conversations:
         ).fetchone()
         return str(found[0]) if found else ""
 
-    def _belongs(self, connection: sqlite3.Connection, message: int, conversation: int) -> None:
-        if self._message_row(connection, message)["conversation"] != conversation:
-            raise StoreError(f"Message {message} is not in conversation {conversation}.", "gone")
-
     def _conversations(self, connection: sqlite3.Connection, rows: list[Any]) -> list[Conversation]:
         models: dict[int, list[str]] = {}
         marks = ", ".join(str(int(row[0])) for row in rows)
@@ -350,7 +326,7 @@ class Conversations:
             "SELECT m.conversation, o.name, o.path FROM messages m JOIN models o ON o.id = m.model "
             f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
         ):
-            conversation, name, path = typed_row(found, (int, str, str))
+            conversation, name, path = typed(found, tuple[int, str, str])
             shown = name or Path(path).stem
             if shown not in models.setdefault(conversation, []):
                 models[conversation].append(shown)
@@ -368,76 +344,70 @@ class Conversations:
                 models=tuple(models.get(id_, ())),
                 preview=preview or "",
             )
-            for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in (
-                typed_row(row, _LIST_KINDS) for row in rows
+            for id_, title, made, updated, pinned, deleted, leaf, forked, messages, preview in typed(
+                rows,
+                list[tuple[int, str, int, int, int, int | None, int | None, int | None, int, str | None]],
             )
         ]
 
     def _messages(
-        self, connection: sqlite3.Connection, clause: str, values: Iterable[object], want: int | None = None
+        self, connection: sqlite3.Connection, clause: str, values: Iterable[object]
     ) -> list[Message]:
         rows = connection.execute(f"{_MESSAGE} {clause}", tuple(values)).fetchall()
-        if want is not None and not rows:
-            raise StoreError(f"There is no message {want}.", "gone")
-        return [_message(connection, row) for row in rows]
+        size = len(_IDENTITY)
+        messages = typed([dict(zip(_MESSAGE_COLUMNS, row)) for row in rows], list[Message])
+        return [
+            self._completed(connection, message, row[-2 * size : -size], row[-size:])
+            for message, row in zip(messages, rows)
+        ]
+
+    def _completed(
+        self, connection: sqlite3.Connection, message: Message, model: Sequence[Any], support: Sequence[Any]
+    ) -> Message:
+        """The message with its models, valid times, and the text so far if it is still being written."""
+        text, thinking = message.text, message.thinking
+        if message.state == "streaming":
+            text, thinking = read_texts(connection, message.id)
+        return replace(
+            message,
+            text=text,
+            thinking=thinking,
+            created_ms=time_of_day(message.created_ms),
+            updated_ms=time_of_day(message.updated_ms),
+            model=_identity(model) if model[0] is not None else None,
+            support=_identity(support) if support[0] is not None else None,
+        )
 
 
-_IDENTITY = ("path", "name", "architecture", "quantisation", "size_bytes", "mtime_ns")
-_MESSAGE_FIELDS = (
-    *("id", "conversation", "parent", "role", "text", "state", "created_ms", "updated_ms", "drafter"),
-    *("finish_reason", "detail", "tail", "tokens", "steps", "drafted", "judged", "accepted"),
-    *("prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms", "context_used", "seed"),
-    *("load_plain_ms", "check_plain_ms", "thinking"),
-)
-_NO_INTEGERS: dict[str, Any] = {
-    **dict.fromkeys(("role", "text", "state", "drafter", "detail", "tail", "thinking"), str),
-    **dict.fromkeys(("prefill_ms", "decode_ms", "first_token_ms", "load_plain_ms", "check_plain_ms"), float),
-    "parent": int | None,
-    "finish_reason": str | None,
-}
-_IDENTITY_KINDS = (*[str | None] * 4, int | None, int | None)
-_MESSAGE_KINDS = (
-    *(_NO_INTEGERS.get(name, int) for name in _MESSAGE_FIELDS),
-    *_IDENTITY_KINDS,
-    *_IDENTITY_KINDS,
-)
-_LIST_KINDS = (int, str, int, int, int, *[int | None] * 3, int, str | None)
+_IDENTITY = ModelIdentity.__struct_fields__
+_MESSAGE_COLUMNS = tuple(field.name for field in fields(Message) if field.name not in ("model", "support"))
 _OWN = ("id", "conversation", "parent", "text", "thinking", "state")
-"""Fields in which a copy of a message differs."""
-_COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_FIELDS if name not in _OWN)))
+"""Columns in which a copy of a message differs."""
+_COPIED = ", ".join(("model", "support", *(name for name in _MESSAGE_COLUMNS if name not in _OWN)))
 _LIST = f"""SELECT c.id, c.title, c.created_ms, c.updated_ms, c.pinned, c.deleted_ms, c.active_leaf,
     c.forked_from,
     (SELECT count(*) FROM messages m WHERE m.conversation = c.id),
     (SELECT substr(m.text, 1, {PREVIEW_LENGTH}) FROM messages m WHERE m.id = c.active_leaf)
     FROM conversations c"""
-_MODEL_FILTER = """c.id IN (SELECT m.conversation FROM messages m JOIN models o ON o.id = m.model
+ANSWERED_BY = """c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model
     WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"""
+"""A condition on the conversation c: a model answered in it whose name or path is like the two parameters."""
 
 
 def _columns(table: str, names: Iterable[str] = _IDENTITY) -> str:
     return ", ".join(f"{table}.{name}" for name in names)
 
 
-_MESSAGE = f"""SELECT {_columns("m", _MESSAGE_FIELDS)}, {_columns("o")}, {_columns("s")}
+_MESSAGE = f"""SELECT {_columns("m", _MESSAGE_COLUMNS)}, {_columns("o")}, {_columns("s")}
     FROM messages m LEFT JOIN models o ON o.id = m.model LEFT JOIN models s ON s.id = m.support"""
 
 
-def _message(connection: sqlite3.Connection, row: Any) -> Message:
-    typed_row(row, _MESSAGE_KINDS)
-    id_, role, state = row[0], row[3], row[5]
-    if role not in ROLES or state not in STATES:
-        raise damaged_value()
-    size = len(_IDENTITY)
-    model, support = row[-2 * size : -size], row[-size:]
-    values = dict(zip(_MESSAGE_FIELDS, row))
-    if state == "streaming":
-        values["text"], values["thinking"] = read_texts(connection, id_)
-    values["created_ms"], values["updated_ms"] = map(
-        time_of_day, (values["created_ms"], values["updated_ms"])
-    )
-    values["model"] = ModelIdentity(*model) if model[0] is not None else None
-    values["support"] = ModelIdentity(*support) if support[0] is not None else None
-    return Message(**values)
+def _identity(row: Sequence[Any]) -> ModelIdentity:
+    return ModelIdentity(*typed(row, tuple[str, str, str, str, int, int]))
+
+
+def _no_message(number: int) -> StoreError:
+    return StoreError(f"There is no message {number}.", "gone")
 
 
 def settle_text(
@@ -445,10 +415,7 @@ def settle_text(
 ) -> None:
     """Store the text and thinking of a running reply's steps with its message, where search finds them."""
     text, thinking = read_texts(connection, message)
-    connection.execute(
-        "UPDATE messages SET text = ?, thinking = ? WHERE id = ?",
-        (text + encodable(tail), thinking + encodable(thinking_tail), message),
-    )
+    update(connection, "messages", message, text=text + tail, thinking=thinking + thinking_tail)
 
 
 def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> int | None:
@@ -468,6 +435,7 @@ def model_id(connection: sqlite3.Connection, identity: ModelIdentity | None) -> 
     return int(found.fetchone()[0])
 
 
-def escape_like(text: str) -> str:
-    """``text`` escaped for a literal search by LIKE with the escape character backslash."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+def containing(text: str) -> str:
+    """The pattern for LIKE, with the escape character backslash, of everything that contains ``text``."""
+    escaped = encodable(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

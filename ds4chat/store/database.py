@@ -1,8 +1,8 @@
 """One SQLite database: opening, migrating, and transactions that raise errors as sentences.
 
 Write-ahead logging: readers and one writer do not wait for each other, and a killed process loses only its
-open transaction. A power cut loses at most what ``durable=False`` wrote
-since the last durable transaction, and never damages the file.
+open transaction. A power cut loses at most what ``durable=False`` wrote since the last durable transaction,
+and never damages the file.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ds4chat.store.errors import DATABASE_ERRORS, StoreError, from_sqlite, from_system
@@ -30,50 +30,59 @@ _WAL_BYTES = 16 << 20
 class Database:
     """A connection that any thread may use, one at a time."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path | None, wall: Callable[[], float] = time.time
+    ) -> None:
         self.path = path
         """None: in memory."""
+        self._wall = wall
         self._place = path.absolute() if path else None
         self._file = _identity(self._place) if self._place else None
         self._connection = connection
         self._lock = threading.RLock()
-        self._depth = 0
+        self._inside = False
+        """A transaction is open."""
         self._durable: bool | None = None
 
-    @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that sees the database as it is at the first query. Raises StoreError."""
-        with self._transaction("BEGIN", durable=None) as found:
-            yield found
+    def now_ms(self) -> int:
+        """The time of day, in milliseconds since 1970."""
+        return int(self._wall() * 1000)
 
-    @contextmanager
-    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def read(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that sees the database as it is at the first query. Raises StoreError."""
+        return self._transaction("BEGIN", durable=None)
+
+    def write(self, *, durable: bool = True) -> AbstractContextManager[sqlite3.Connection]:
         """An atomic transaction; inside another one it becomes part of that.
 
-        ``durable`` waits for fsync, so that it survives a power cut. Raises
-        StoreError, and then nothing is changed.
+        ``durable`` waits for fsync, so that it survives a power cut. Raises StoreError, and then nothing is
+        changed.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable=durable) as found:
-            yield found
+        return self._transaction("BEGIN IMMEDIATE", durable=durable)
 
     @contextmanager
     def _transaction(self, begin: str, *, durable: bool | None) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
         with self._lock:
-            if self._depth:
-                yield self._connection
+            if self._inside:
+                yield connection
                 return
             if durable is not None:
                 self._check_place()
             try:
-                self._prepare(durable)
-                self._connection.execute(begin)
-                self._depth = 1
+                if durable is not None and durable != self._durable:
+                    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                    self._durable = durable
+                connection.execute(begin)
+                self._inside = True
                 try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
+                    yield connection
+                    connection.execute("COMMIT")
                 finally:
-                    self._depth = 0
-                    self._roll_back()
+                    self._inside = False
+                    # SQLite has already rolled back after some errors, such as a full disk.
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
             except DATABASE_ERRORS as error:
                 raise from_sqlite(error, self.path) from error
 
@@ -96,16 +105,6 @@ class Database:
                 "moved",
             )
 
-    def _prepare(self, durable: bool | None) -> None:
-        if durable is not None and durable != self._durable:
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._durable = durable
-
-    def _roll_back(self) -> None:
-        # SQLite has already rolled back after some errors, such as a full disk.
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
     def close(self) -> None:
         """Close the connection; the last one of all processes merges the log into the file."""
         with self._lock:
@@ -118,10 +117,10 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def in_memory() -> Database:
-    """A database that is gone when it is closed."""
+def in_memory(wall: Callable[[], float] = time.time) -> Database:
+    """A database that is lost when it is closed."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    database = Database(connection, None)
+    database = Database(connection, None, wall)
     _settle(connection)
     _migrate(database)
     return database
@@ -137,32 +136,27 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
         raise StoreError(f"{one_line(path)} is a folder where the database should be. Move it away.")
     if not read_only:
         _make(path)
-    connection: sqlite3.Connection | None = None
-    try:
-        connection = _open(path, read_only)
-        version = _check(connection, path)
-        database = Database(connection, path)
-        if read_only:
-            if version < VERSION:
+    with ExitStack() as on_error:
+        try:
+            connection = _open(path, read_only)
+            on_error.callback(connection.close)
+            version = _check(connection, path)
+            database = Database(connection, path)
+            if not read_only:
+                _write_ahead(connection)
+                _settle(connection)
+                if version < VERSION:
+                    _migrate(database)
+            elif version < VERSION:
                 raise StoreError(
                     f"The database {one_line(path)} is from an older version of ds4chat and has to be "
                     "upgraded once, for which its folder must be writable.",
                     "read-only",
                 )
-            return database
-        _write_ahead(connection)
-        _settle(connection)
-        if version < VERSION:
-            _migrate(database)
+        except DATABASE_ERRORS as error:
+            raise from_sqlite(error, path) from error
+        on_error.pop_all()
         return database
-    except DATABASE_ERRORS as error:
-        if connection is not None:
-            connection.close()
-        raise from_sqlite(error, path) from error
-    except StoreError:
-        if connection is not None:
-            connection.close()
-        raise
 
 
 def _make(path: Path) -> None:

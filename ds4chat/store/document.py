@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ds4chat.engine.events import FinishReason
-from ds4chat.store.conversations import LONGEST_WORD
-from ds4chat.store.entities import LATEST_MS, Role
+from ds4chat.engine.events import Count, FinishReason, Large
+from ds4chat.store.entities import LATEST_MS, ModelIdentity, Role, Word
 
 FORMAT = "ds4chat-conversation"
 VERSION = 2
@@ -25,11 +24,8 @@ MOST_MESSAGES = 100_000
 MOST_MODELS = 10_000
 
 Millis = Annotated[int, Meta(ge=0, le=LATEST_MS)]
-Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Large = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=64 << 20)]
-Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
 
 
 class Header(msgspec.Struct):
@@ -39,27 +35,16 @@ class Header(msgspec.Struct):
     version: int = 0
 
 
-class ModelDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """As ModelIdentity."""
-
-    path: Word
-    name: Word = ""
-    architecture: Word = ""
-    quantisation: Word = ""
-    size_bytes: Large = 0
-    mtime_ns: Large = 0
-
-
 class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Like Message; ``id``, ``parent`` and the models are numbers within the document."""
 
     id: Number
     role: Role
+    state: Literal["complete", "stopped", "failed", "crashed"]
     text: Text
     created_ms: Millis
     updated_ms: Millis
     parent: Number | None = None
-    state: Literal["complete", "stopped", "failed", "crashed"] = "complete"
     model: Count | None = None
     support: Count | None = None
     drafter: Word = ""
@@ -77,7 +62,15 @@ class MessageDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     load_plain_ms: float = 0.0
     check_plain_ms: float = 0.0
     steps: msgspec.Raw = msgspec.Raw(b"[]")
-    """Read one reply at a time: a long conversation's steps are many times the size of its text."""
+    """Decoded one reply at a time: a long conversation's steps are many times the size of its text."""
+
+
+SHARED_FIELDS = tuple(
+    name
+    for name in MessageDocument.__struct_fields__
+    if name not in ("id", "parent", "model", "support", "steps")
+)
+"""Fields that a MessageDocument, a Message and its row in the database have in common."""
 
 
 class ConversationDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,4 +85,4 @@ class ConversationDocument(msgspec.Struct, forbid_unknown_fields=True):
     pinned: bool = False
     active: Number | None = None
     """The last message of the path shown."""
-    models: Annotated[list[ModelDocument], Meta(max_length=MOST_MODELS)] = []
+    models: Annotated[list[ModelIdentity], Meta(max_length=MOST_MODELS)] = []

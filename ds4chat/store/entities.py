@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
-from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, ModelInfo, limit_words
-from ds4chat.store.errors import damaged_value
+import msgspec
+from msgspec import Meta
+
+from ds4chat.engine.events import Counters, DrafterInfo, Ended, FinishReason, Large, ModelInfo, limit_words
 
 Role = Literal["system", "user", "assistant"]
 State = Literal["complete", "streaming", "stopped", "failed", "crashed"]
 """complete: ended by the model or a limit. stopped: by the user. failed: the engine could not continue.
 crashed: the engine or the chat died."""
 
-ROLES: tuple[Role, ...] = get_args(Role)
-STATES: tuple[State, ...] = get_args(State)
-
 TITLE_LENGTH = 80
 LATEST_MS = 253_402_128_000_000
 """The latest time stored: near the end of the year 9999, and a valid date in every time zone."""
 
-Kinds = tuple[Any, ...]
-"""The type of each value in a row, or several types joined by ``|``."""
+LONGEST_WORD = 4096
+"""Characters of a title or of a model's name or path; names come from files of unknown origin."""
+
+Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
+
+END_FIELDS = (
+    *("detail", "tail", "prompt_tokens", "reused_tokens", "prefill_ms", "decode_ms", "first_token_ms"),
+    *("context_used", "seed"),
+)
+"""Fields that an Ended, a Message and its row in the database have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
+class ModelIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file of a model that answered."""
 
-    path: str
-    name: str = ""
-    architecture: str = ""
-    quantisation: str = ""
-    size_bytes: int = 0
-    mtime_ns: int = 0
+    path: Word
+    name: Word = ""
+    architecture: Word = ""
+    quantisation: Word = ""
+    size_bytes: Large = 0
+    mtime_ns: Large = 0
     """When the file was last changed, in nanoseconds since 1970; 0 if unknown."""
 
     @classmethod
@@ -108,16 +113,8 @@ class Message:
         return Ended(
             reply=reply,
             finish_reason=self.finish_reason,
-            detail=self.detail,
-            prompt_tokens=self.prompt_tokens,
-            reused_tokens=self.reused_tokens,
-            prefill_ms=self.prefill_ms,
-            decode_ms=self.decode_ms,
-            first_token_ms=self.first_token_ms,
-            context_used=self.context_used,
-            seed=self.seed,
-            tail=self.tail,
             counters=Counters(self.drafted, self.accepted) if self.drafted and not self.judged else None,
+            **{name: getattr(self, name) for name in END_FIELDS},
         )
 
 
@@ -154,14 +151,6 @@ class Node:
     state: State
     created_ms: int
     preview: str
-
-
-def typed_row(row: Sequence[Any], kinds: Kinds) -> Sequence[Any]:
-    """The row of a database, unchanged. Raises StoreError if a value has another type than was written: in a
-    damaged file, text may be bytes and a number text."""
-    if len(row) != len(kinds) or not all(map(isinstance, row, kinds)):
-        raise damaged_value()
-    return row
 
 
 def time_of_day(ms: int) -> int:

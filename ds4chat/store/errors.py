@@ -8,22 +8,22 @@ import sqlite3
 from pathlib import Path
 from typing import Literal
 
+from ds4chat.errors import UserFacingError
 from ds4chat.text import one_line
 
 Trouble = Literal[
     "newer", "read-only", "full", "locked", "corrupt", "moved", "gone", "exists", "input", "other"
 ]
-"""newer: written by a later ds4chat. moved: the file is no longer in its place. gone: what was asked for does
-not exist. exists: a file of that name is there. input: a file to be imported, or a place to export to, is not
-usable."""
+"""newer: written by a later ds4chat. moved: the file is no longer in its place. gone: no such conversation or
+message. exists: there is a file of that name. input: a file to import, or a place to export to, cannot be
+used."""
 
 _ROOM = 64 << 10
-"""Bytes that the smallest write may need, log and index files included."""
+"""Bytes that the smallest write may need, including log and index files."""
 
 
-class StoreError(Exception):
-    """Something could not be stored, found, read or written. The text is a sentence for the user: what
-    happened and what to do."""
+class StoreError(UserFacingError):
+    """Something could not be stored, found, read or written."""
 
     def __init__(self, sentence: str, kind: Trouble = "other") -> None:
         super().__init__(sentence)
@@ -31,8 +31,8 @@ class StoreError(Exception):
 
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What Python's sqlite3 raises. The second comes of a damaged schema: SQLite quotes it in its message, which
-is then no UTF-8."""
+"""What Python's sqlite3 raises. The second is due to a damaged schema: SQLite quotes it in its message, which
+then is not UTF-8."""
 
 
 def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) -> StoreError:

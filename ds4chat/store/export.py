@@ -12,7 +12,7 @@ import msgspec
 
 from ds4chat.engine.events import Token
 from ds4chat.files import write_whole
-from ds4chat.store.document import FORMAT, VERSION, MessageDocument, ModelDocument
+from ds4chat.store.document import FORMAT, SHARED_FIELDS, VERSION, MessageDocument
 from ds4chat.store.entities import Message, ModelIdentity
 from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.store import Store
@@ -20,11 +20,6 @@ from ds4chat.text import json_printable, json_text, one_line
 
 Format = Literal["md", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-
-_MESSAGE_FIGURES = (
-    *("drafter", "finish_reason", "detail", "tail", "prompt_tokens", "reused_tokens", "prefill_ms"),
-    *("decode_ms", "first_token_ms", "context_used", "seed", "load_plain_ms", "check_plain_ms"),
-)
 
 
 def export(
@@ -140,7 +135,7 @@ def document(store: Store, conversation: int) -> Iterator[str]:
         "updated_ms": facts.updated_ms,
         "pinned": facts.pinned,
         "active": facts.active_leaf,
-        "models": [_model_document(model) for model in models],
+        "models": models,
     }
     yield json_printable(_encoded(head)).removesuffix("}") + ',"messages":['
     for index, message in enumerate(messages):
@@ -153,32 +148,22 @@ def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _model_document(model: ModelIdentity) -> ModelDocument:
-    return ModelDocument(
-        model.path, model.name, model.architecture, model.quantisation, model.size_bytes, model.mtime_ns
-    )
-
-
 def _message_document(store: Store, message: Message, number: dict[ModelIdentity, int]) -> MessageDocument:
     steps = store.steps(message.id) if message.steps else []
-    text, thinking = message.text, message.thinking
+    shared = {name: getattr(message, name) for name in SHARED_FIELDS}
     if message.state == "streaming":
-        # It may have grown since the message was read.
+        shared["state"] = "stopped"
+        # The text may have grown since the message was read.
         tokens = [token for step in steps for token in step.tokens]
-        text, thinking = ("".join(t.text for t in tokens if t.thinking is side) for side in (False, True))
+        for name, thinking in (("text", False), ("thinking", True)):
+            shared[name] = "".join(token.text for token in tokens if token.thinking is thinking)
     return MessageDocument(
         id=message.id,
-        role=message.role,
-        text=text,
-        thinking=thinking,
-        created_ms=message.created_ms,
-        updated_ms=message.updated_ms,
         parent=message.parent,
-        state="stopped" if message.state == "streaming" else message.state,
         model=number[message.model] if message.model else None,
         support=number[message.support] if message.support else None,
         steps=msgspec.Raw(msgspec.json.encode(steps)),
-        **{name: getattr(message, name) for name in _MESSAGE_FIGURES},
+        **shared,
     )
 
 

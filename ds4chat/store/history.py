@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ds4chat.store.database import Database
-from ds4chat.store.entities import typed_row
+from ds4chat.store.rows import insert, typed
 from ds4chat.text import encodable
 
 MOST_PROMPTS = 1000
@@ -25,21 +23,19 @@ class RecentModel:
     """Path of the support GGUF, "embedded", or "" for none."""
     lookup: bool
     name: str
-    used_ms: int
 
 
 class History:
     """Small things for the next session. Every method may raise StoreError."""
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._wall = wall
 
     def prompts(self) -> list[str]:
         """Prompts sent, of all sessions, oldest first; at most MOST_PROMPTS."""
         with self._database.read() as connection:
-            rows = connection.execute("SELECT text FROM prompts ORDER BY id")
-            return [typed_row(row, (str,))[0] for row in rows]
+            rows = connection.execute("SELECT text FROM prompts ORDER BY id").fetchall()
+            return [text for (text,) in typed(rows, list[tuple[str]])]
 
     def add_prompt(self, text: str) -> None:
         """Remember a prompt, unless it equals the last one."""
@@ -48,9 +44,7 @@ class History:
             last = connection.execute("SELECT text FROM prompts ORDER BY id DESC LIMIT 1").fetchone()
             if not text.strip() or (last and last[0] == text):
                 return
-            connection.execute(
-                "INSERT INTO prompts (text, created_ms) VALUES (?, ?)", (text, int(self._wall() * 1000))
-            )
+            insert(connection, "prompts", text=text, created_ms=self._database.now_ms())
             connection.execute(
                 "DELETE FROM prompts WHERE id <= (SELECT id FROM prompts ORDER BY id DESC LIMIT 1 OFFSET ?)",
                 (MOST_PROMPTS,),
@@ -60,7 +54,7 @@ class History:
         """The last unsent text; empty without one."""
         with self._database.read() as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (_DRAFT,)).fetchone()
-            return str(typed_row(row, (str,))[0]) if row else ""
+            return typed(row, tuple[str])[0] if row else ""
 
     def keep_draft(self, text: str) -> None:
         """Store the unsent text for the next session, replacing the last one."""
@@ -76,7 +70,7 @@ class History:
             connection.execute(
                 "INSERT OR REPLACE INTO recent_models (path, support, lookup, name, used_ms) "
                 "VALUES (?, ?, ?, ?, ?)",
-                (encodable(path), encodable(support), int(lookup), encodable(name), int(self._wall() * 1000)),
+                (encodable(path), encodable(support), int(lookup), encodable(name), self._database.now_ms()),
             )
             connection.execute(
                 "DELETE FROM recent_models WHERE rowid NOT IN "
@@ -88,12 +82,9 @@ class History:
         """Recently loaded models, the latest first; at most MOST_MODELS."""
         with self._database.read() as connection:
             rows = connection.execute(
-                "SELECT path, support, lookup, name, used_ms FROM recent_models "
-                "ORDER BY used_ms DESC, rowid DESC"
-            )
+                "SELECT path, support, lookup, name FROM recent_models ORDER BY used_ms DESC, rowid DESC"
+            ).fetchall()
             return [
-                RecentModel(path, support, bool(lookup), name, used)
-                for path, support, lookup, name, used in (
-                    typed_row(row, (str, str, int, str, int)) for row in rows
-                )
+                RecentModel(path, support, bool(lookup), name)
+                for path, support, lookup, name in typed(rows, list[tuple[str, str, int, str]])
             ]

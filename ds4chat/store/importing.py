@@ -17,16 +17,17 @@ from ds4chat.store.conversations import model_id
 from ds4chat.store.document import (
     FORMAT,
     MOST_BYTES,
+    SHARED_FIELDS,
     VERSION,
     ConversationDocument,
     Header,
     MessageDocument,
 )
-from ds4chat.store.entities import ModelIdentity
 from ds4chat.store.errors import StoreError, from_system
+from ds4chat.store.rows import insert, update
 from ds4chat.store.steps import insert_steps
 from ds4chat.store.store import Store
-from ds4chat.text import encodable, one_line, shortened
+from ds4chat.text import one_line, shortened
 
 _GIVE = "Give a file that ds4chat exported as json."
 
@@ -65,7 +66,7 @@ def import_json(store: Store, data: bytes, *, name: str = "The JSON") -> int:
         document = msgspec.json.decode(data, type=ConversationDocument)
         _check_tree(document)
         with store.database.write() as connection:
-            return _insert(connection, document, store.conversations.now_ms())
+            return _insert(connection, document)
 
 
 def _too_large(name: str) -> StoreError:
@@ -104,26 +105,22 @@ def _check_tree(document: ConversationDocument) -> None:
         raise _Refused(f"the active message {document.active} is not there")
 
 
-def _insert(connection: sqlite3.Connection, document: ConversationDocument, now_ms: int) -> int:
-    made = connection.execute(
-        "INSERT INTO conversations (title, created_ms, updated_ms, pinned) VALUES (?, ?, ?, ?)",
-        (encodable(document.title), document.created_ms, document.updated_ms, int(document.pinned)),
+def _insert(connection: sqlite3.Connection, document: ConversationDocument) -> int:
+    conversation = insert(
+        connection,
+        "conversations",
+        title=document.title,
+        created_ms=document.created_ms,
+        updated_ms=document.updated_ms,
+        pinned=document.pinned,
     )
-    conversation = int(made.lastrowid or 0)
-    models = [
-        model_id(
-            connection, ModelIdentity(**{name: getattr(model, name) for name in model.__struct_fields__})
-        )
-        for model in document.models
-    ]
+    models = [model_id(connection, model) for model in document.models]
     numbers: dict[int, int] = {}
     for message in document.messages:
         parent = None if message.parent is None else numbers[message.parent]
         numbers[message.id] = _insert_message(connection, conversation, parent, message, models)
     if document.active is not None:
-        connection.execute(
-            "UPDATE conversations SET active_leaf = ? WHERE id = ?", (numbers[document.active], conversation)
-        )
+        update(connection, "conversations", conversation, active_leaf=numbers[document.active])
     return conversation
 
 
@@ -141,39 +138,17 @@ def _insert_message(
         why = shortened(error, 200)
         raise _Refused(f"the steps of message {message.id} cannot be read ({why})") from None
     _check_steps(message, steps)
-    made = connection.execute(
-        "INSERT INTO messages (conversation, parent, role, state, text, created_ms, updated_ms, model, "
-        "support, drafter, finish_reason, detail, tail, prompt_tokens, reused_tokens, prefill_ms, "
-        "decode_ms, first_token_ms, seed, thinking, load_plain_ms, check_plain_ms) "
-        f"VALUES ({', '.join('?' * 22)})",
-        (
-            conversation,
-            parent,
-            message.role,
-            message.state,
-            encodable(message.text),
-            message.created_ms,
-            message.updated_ms,
-            None if message.model is None else models[message.model],
-            None if message.support is None else models[message.support],
-            encodable(message.drafter),
-            message.finish_reason,
-            encodable(message.detail),
-            encodable(message.tail),
-            message.prompt_tokens,
-            message.reused_tokens,
-            message.prefill_ms,
-            message.decode_ms,
-            message.first_token_ms,
-            message.seed,
-            encodable(message.thinking),
-            message.load_plain_ms,
-            message.check_plain_ms,
-        ),
+    number = insert(
+        connection,
+        "messages",
+        conversation=conversation,
+        parent=parent,
+        model=None if message.model is None else models[message.model],
+        support=None if message.support is None else models[message.support],
+        **{name: getattr(message, name) for name in SHARED_FIELDS},
     )
-    number = int(made.lastrowid or 0)
     insert_steps(connection, number, steps)
-    connection.execute("UPDATE messages SET context_used = ? WHERE id = ?", (message.context_used, number))
+    update(connection, "messages", number, context_used=message.context_used)
     return number
 
 

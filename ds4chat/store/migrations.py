@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from ds4chat.engine.events import FullRow, Judged, Phases, Step, Token, Tuning
-from ds4chat.store.entities import typed_row
 from ds4chat.store.errors import StoreError
+from ds4chat.store.rows import typed
 from ds4chat.store.steps import packed
 
 _ORIGINS = ("accepted", "corrected", "bonus", "plain")
@@ -53,7 +53,7 @@ def steps_from_columns(connection: sqlite3.Connection) -> None:
 
 def _steps_of(connection: sqlite3.Connection, message: int, tunings: dict[int, Tuning]) -> list[Step]:
     (row,) = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,))
-    text, thinking = typed_row(row, (str, str))
+    text, thinking = typed(row, tuple[str, str])
     # If a message has no separate thinking, its text is that of all tokens.
     sides, at = (text, thinking), [0, 0]
     found: list[Step] = []
@@ -61,7 +61,7 @@ def _steps_of(connection: sqlite3.Connection, message: int, tunings: dict[int, T
         "SELECT tokens, steps, judged, full, strings FROM batches WHERE message = ? ORDER BY number",
         (message,),
     ):
-        *columns, names = typed_row(batch, (bytes, bytes, bytes, bytes, str))
+        *columns, names = typed(batch, tuple[bytes, bytes, bytes, bytes, str])
         strings: list[str] = json.loads(names)
         tokens: list[Token] = []
         for id_, chars, kind in _TOKEN.iter_unpack(columns[0]):

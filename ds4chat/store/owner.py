@@ -15,13 +15,14 @@ touches its reply far more often than that."""
 
 
 def this_process() -> str:
-    """The mark of this process: host, boot, process namespace, process id and its start time."""
+    """What identifies this process: host, boot, process namespace, process id and start time."""
     pid = os.getpid()
     return "|".join((platform.node().replace("|", ""), _boot(), _namespace(), str(pid), _started(pid)))
 
 
 def lives(owner: str | None, updated_ms: int, now_ms: int) -> bool:
-    """Whether the process with this mark may still write its reply, last touched at ``updated_ms``."""
+    """Whether the process that ``owner`` identifies may still write its reply, last touched at
+    ``updated_ms``."""
     fresh = now_ms - updated_ms < STALE_MS
     parts = (owner or "").split("|")
     if len(parts) != 5:

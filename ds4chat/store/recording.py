@@ -1,8 +1,8 @@
-"""Storing a reply while it runs: the prompt before the engine is asked, the reply at least every second.
+"""Storing a reply while it runs: the prompt before the engine gets it, the reply at least every second.
 
-Any thread appends events without waiting. Writing may wait for the disk, and is done by one thread at a time:
-in a chat by that of a Writer (ds4chat.store.writer). A write that fails (full disk, locked database) changes
-nothing, and the next one repeats it.
+Any thread can append events without waiting. Writing may wait for the disk, and is done by one thread at a
+time: in a chat by that of a Writer (ds4chat.store.writer). A write that fails (full disk, locked database)
+changes nothing, and the next one repeats it.
 """
 
 from __future__ import annotations
@@ -16,32 +16,31 @@ from dataclasses import dataclass
 from ds4chat.engine.events import Ended, EngineDied, Prefill, Revised, Step
 from ds4chat.store.conversations import Conversations, model_id, settle_text
 from ds4chat.store.database import Database
-from ds4chat.store.entities import ModelIdentity, State
+from ds4chat.store.entities import END_FIELDS, ModelIdentity, State
 from ds4chat.store.errors import StoreError
 from ds4chat.store.owner import this_process
+from ds4chat.store.rows import update
 from ds4chat.store.steps import forget_steps, insert_steps
-from ds4chat.text import encodable
 
 INTERVAL = 0.7
-"""Seconds that a Writer lets pass between two writes of a running reply: with the time of a write, less than
-one."""
+"""Seconds between two writes of a running reply by a Writer: with the time of a write, less than one."""
 
 HEARTBEAT = 60.0
-"""Seconds after which a reply is touched even without events, so that it does not look abandoned."""
+"""Seconds until a reply is touched even without events, so that it does not look abandoned."""
 
 _STATES: dict[str, State] = {"cancelled": "stopped", "error": "failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a reply is an answer to."""
+    """What a reply answers."""
 
     prompt: str | None
     """The user's new message; None: the reply answers ``parent``, as in a retry."""
     conversation: int | None = None
     """None: the parent's, or a new one."""
     parent: int | None = None
-    """The message that the prompt follows, or without a prompt the one that is answered."""
+    """The message that the prompt follows, or without a prompt the one to answer."""
     system: str | None = None
     """The system prompt in force; empty: none; None: the path's. If the path has another one, a system
     message changes it from here on."""
@@ -56,28 +55,22 @@ Recorded = Step | Prefill | Revised | Ended | EngineDied
 
 
 class ReplyRecorder:
-    """Keeps one reply."""
+    """Records one reply."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.conversation: int | None = None
-        """The conversation's number; None until ``open`` wrote it, as the next two."""
+        """The conversation's number; like the next two, None until ``open`` wrote it."""
         self.prompt: int | None = None
-        """The user's message; None without one, too."""
+        """The user's message; also None without one."""
         self.message: int | None = None
         """The reply."""
         self.over = False
         """The reply's end is written, or nothing more can be written."""
         self._database = database
-        self._conversations = Conversations(database, wall)
+        self._conversations = Conversations(database)
         self._clock = clock
         self._events: list[Recorded] = []
-        """Events that are not written yet."""
+        """Events not yet written."""
         self._written = clock()
 
     def append(self, *events: Recorded) -> None:
@@ -133,18 +126,17 @@ class ReplyRecorder:
         if request.prompt is not None:
             prompt = parent = made.add(conversation, parent, "user", request.prompt)
         message = made.add(conversation, parent, "assistant", "")
-        connection.execute(
-            "UPDATE messages SET state = 'streaming', owner = ?, model = ?, support = ?, drafter = ?, "
-            "load_plain_ms = ?, check_plain_ms = ? WHERE id = ?",
-            (
-                this_process(),
-                model_id(connection, request.model),
-                model_id(connection, request.support),
-                encodable(request.drafter),
-                request.load_plain_ms,
-                request.check_plain_ms,
-                message,
-            ),
+        update(
+            connection,
+            "messages",
+            message,
+            state="streaming",
+            owner=this_process(),
+            model=model_id(connection, request.model),
+            support=model_id(connection, request.support),
+            drafter=request.drafter,
+            load_plain_ms=request.load_plain_ms,
+            check_plain_ms=request.check_plain_ms,
         )
         return conversation, prompt, message
 
@@ -155,11 +147,8 @@ class ReplyRecorder:
         events: Sequence[Recorded],
         end: Ended | EngineDied | None,
     ) -> None:
-        now = self._conversations.now_ms()
-        touched = connection.execute(
-            "UPDATE messages SET updated_ms = ? WHERE id = ?", (now, message)
-        ).rowcount
-        if not touched:
+        now = self._database.now_ms()
+        if not update(connection, "messages", message, updated_ms=now):
             raise StoreError("This conversation was deleted while the reply was written.", "gone")
         steps: list[Step] = []
         for event in events:
@@ -178,18 +167,13 @@ class ReplyRecorder:
                 )
         if end is not None:
             _finish(connection, message, end)
-            connection.execute(
-                "UPDATE conversations SET updated_ms = ? WHERE id = ?", (now, self.conversation)
-            )
+            update(connection, "conversations", self.conversation, updated_ms=now)
 
 
 def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDied) -> None:
     if isinstance(end, EngineDied):
         settle_text(connection, message)
-        connection.execute(
-            "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-            (encodable(end.message), message),
-        )
+        update(connection, "messages", message, state="crashed", owner=None, detail=end.message)
         return
     settle_text(connection, message, end.tail, end.thinking_tail)
     if end.counters is not None:
@@ -197,22 +181,12 @@ def _finish(connection: sqlite3.Connection, message: int, end: Ended | EngineDie
             "UPDATE messages SET drafted = max(drafted, ?), accepted = max(accepted, ?) WHERE id = ?",
             (end.counters.drafted, end.counters.accepted, message),
         )
-    connection.execute(
-        "UPDATE messages SET state = ?, owner = NULL, finish_reason = ?, detail = ?, tail = ?, "
-        "prompt_tokens = ?, reused_tokens = ?, prefill_ms = ?, decode_ms = ?, first_token_ms = ?, "
-        "context_used = ?, seed = ? WHERE id = ?",
-        (
-            _STATES.get(end.finish_reason, "complete"),
-            end.finish_reason,
-            encodable(end.detail),
-            encodable(end.tail),
-            end.prompt_tokens,
-            end.reused_tokens,
-            end.prefill_ms,
-            end.decode_ms,
-            end.first_token_ms,
-            end.context_used,
-            end.seed,
-            message,
-        ),
+    update(
+        connection,
+        "messages",
+        message,
+        state=_STATES.get(end.finish_reason, "complete"),
+        owner=None,
+        finish_reason=end.finish_reason,
+        **{name: getattr(end, name) for name in END_FIELDS},
     )

@@ -2,9 +2,9 @@
 
 ``PRAGMA user_version`` is the number of steps applied. To change the schema, append a step.
 
-What a reply did is kept as the engine's steps, encoded (steps.py says how), one row for each write (about one
-a second), because a long conversation has hundreds of thousands of them and they are always read together.
-Everything that is asked for one by one is an ordinary column.
+A reply's steps are stored encoded (steps.py says how), one row for each write (about one a second), because a
+long conversation has hundreds of thousands of them and they are always read together. What queries ask for is
+in ordinary columns.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ HISTORY = (
 )
 
 PREFIXES = (
-    # Every word is searched for as a beginning. Without lists of their own, the first keys of a search put
-    # together those of every word that begins with them, which are thousands.
+    # Every word is searched for as a prefix. Without an index of prefixes, the first letters of a search have
+    # to merge the lists of every word that begins with them, which are thousands.
     "DROP TABLE search",
     """CREATE VIRTUAL TABLE search USING fts5 (
         text, content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2',
@@ -178,7 +178,7 @@ BASELINES = (
 _JOINED = """(SELECT coalesce(group_concat({0}, ''), '') FROM
     (SELECT {0} FROM pieces WHERE message = messages.id ORDER BY number))"""
 ENCODED_STEPS = (
-    # A reply that is being written can not be gone on with: its writer knows the old tables alone.
+    # A reply that is being written cannot be continued: its writer only knows the old tables.
     f"UPDATE messages SET text = text || {_JOINED.format('text')}, "
     f"thinking = thinking || {_JOINED.format('thinking')} WHERE id IN (SELECT message FROM pieces)",
     "UPDATE messages SET state = 'crashed', owner = NULL, "
@@ -206,6 +206,6 @@ STEPS: tuple[tuple[Statement, ...], ...] = (
     BASELINES,
     ENCODED_STEPS,
 )
-"""The statements that lead from version i to version i + 1, and what does more than SQL can."""
+"""The statements that lead from version i to version i + 1; a function where SQL is not enough."""
 
 VERSION = len(STEPS)

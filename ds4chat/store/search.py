@@ -1,12 +1,12 @@
 """Full-text search over messages, the thinking of replies among them, and titles.
 
-What the user types is never read as FTS5's own language: it is cut into words and "quoted phrases", and each
-becomes an FTS5 string. A message matches when it holds all of them; a word also matches as the beginning of
-a longer one, without regard to case and accents. What the index cannot tell apart (symbols, as in "C++", and
-scripts that are written without blanks) is looked for in the text itself.
+What the user types is never parsed as FTS5's own language: it is split into words and "quoted phrases", and
+each becomes an FTS5 string. A message matches if it contains all of them; a word also matches the beginning
+of a longer one, and case and accents are ignored. What the index cannot tell apart (symbols, as in "C++", and
+scripts written without blanks) is searched for in the text itself.
 
-Up to MOST_RANKED messages are ranked by how well they match. Where more do, the words are in nearly every
-message and a rank would say little, for much work: then the newest come first.
+Up to MOST_RANKED messages are ranked by how well they match. If there are more, the words are in nearly every
+message, and a rank would take long and mean little: then the newest come first.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import unicodedata
 from dataclasses import dataclass
 from itertools import islice
 
-from ds4chat.store.conversations import escape_like
+from ds4chat.store.conversations import ANSWERED_BY, containing
 from ds4chat.store.database import Database
-from ds4chat.store.entities import Role, time_of_day, typed_row
+from ds4chat.store.entities import Role, time_of_day
+from ds4chat.store.rows import typed
 from ds4chat.text import encodable
 
 SNIPPET_LENGTH = 160
@@ -38,11 +39,11 @@ _NO_BLANKS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing to look for."""
+    """A word or phrase to search for."""
 
     text: str
     phrase: bool
-    """Quoted: the last word must end where it ends."""
+    """Quoted: the last word must be a whole one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Hit:
     role: Role | None
     created_ms: int
     snippet: str
-    """A part of the text, on one line, in which the first match shows."""
+    """A part of the text, on one line, that contains the first match."""
     matches: tuple[tuple[int, int], ...]
     """Begin and end of every match in the snippet."""
     at: int = 0
@@ -64,7 +65,7 @@ class Hit:
 
 
 def terms_of(query: str) -> list[Term]:
-    """The words and quoted phrases of what the user typed, each once."""
+    """The words and quoted phrases that the user typed, each once."""
     found = [
         Term((quoted or word).strip()[:LONGEST_TERM], phrase=not word)
         for quoted, word in _TERM.findall(encodable(query).replace("\0", " "))
@@ -73,8 +74,8 @@ def terms_of(query: str) -> list[Term]:
 
 
 def search(database: Database, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
-    """Titles that match, then messages, the best match or the newest first; deleted conversations are left
-    out. ``model`` keeps those in which a model answered whose name or path contains it. Raises StoreError."""
+    """Titles that match, then messages, the best match or the newest first, without deleted conversations.
+    ``model`` keeps those in which a model answered whose name or path contains it. Raises StoreError."""
     terms = terms_of(query)
     if not terms:
         return []
@@ -93,7 +94,7 @@ def _titles(connection: sqlite3.Connection, terms: list[Term], model: str, limit
     patterns = [_literal_pattern(term) for term in terms]
     return [
         Hit(id_, title, None, None, time_of_day(updated), *_snippet(title, patterns))
-        for id_, title, updated in (typed_row(row, (int, str, int)) for row in rows)
+        for id_, title, updated in typed(rows.fetchall(), list[tuple[int, str, int]])
     ]
 
 
@@ -120,12 +121,10 @@ def _messages(connection: sqlite3.Connection, terms: list[Term], model: str, lim
     # FTS5's own highlight would search the whole index again for every message shown.
     patterns = [_literal_pattern(term) if term in literal else _word_pattern(term) for term in terms]
     hits = []
-    for row in rows[:limit]:
-        conversation, title, message, role, created_ms, _ = typed_row(
-            row, (int, str, int, str, int, int | float)
-        )
+    shown = typed(rows[:limit], list[tuple[int, str, int, Role, int, float]])
+    for conversation, title, message, role, created_ms, _ in shown:
         found = connection.execute("SELECT text, thinking FROM messages WHERE id = ?", (message,)).fetchone()
-        text, thinking = typed_row(found, (str, str))
+        text, thinking = typed(found, tuple[str, str])
         snippet, matches, at = _snippet(text, patterns)
         if matches or not thinking:
             at += len(thinking)
@@ -139,23 +138,20 @@ def _where(literal: list[Term], column: str, model: str) -> tuple[str, list[str]
     where, values = ["c.deleted_ms IS NULL"], []
     for term in literal:
         where.append(f"{column} LIKE ? ESCAPE '\\'")
-        values.append(f"%{escape_like(term.text)}%")
+        values.append(containing(term.text))
     if model:
-        where.append(
-            "c.id IN (SELECT x.conversation FROM messages x JOIN models o ON o.id = x.model "
-            "WHERE o.name LIKE ? ESCAPE '\\' OR o.path LIKE ? ESCAPE '\\')"
-        )
-        values += [f"%{escape_like(encodable(model))}%"] * 2
+        where.append(ANSWERED_BY)
+        values += [containing(model)] * 2
     return " AND ".join(where), values
 
 
 def _is_indexed(term: Term) -> bool:
-    """The index can find it: it has a letter or digit, and none of a script without blanks."""
+    """The index can find it: it has a letter or digit, and none from a script without blanks."""
     return any(map(str.isalnum, term.text)) and not _NO_BLANKS.search(term.text)
 
 
 def _has_symbol(term: Term) -> bool:
-    """Something in a word would be lost in the index, which knows letters and digits alone."""
+    """Something in a word would be lost in the index, which has only letters and digits."""
     return not term.phrase and term.text.isascii() and not term.text.isalnum()
 
 
@@ -169,9 +165,9 @@ def _literal_pattern(term: Term) -> re.Pattern[str]:
 
 
 def _word_pattern(term: Term) -> re.Pattern[str]:
-    """What the index takes for a match: the words in a row, each whole but for the end of the last."""
+    """What the index finds: the words one after the other, whole ones except for the last."""
     words = re.findall(r"[^\W_]+", _folded(term.text))
-    # Possessive, so that no text, such as a million accents, makes it try one ending after the other.
+    # Possessive, so that no text, such as a million accents, makes it try every possible end.
     spelled = [f"{_MARKS}*+".join(map(re.escape, word)) + f"{_MARKS}*+" for word in words]
     end = r"(?![^\W_])" if term.phrase else r"[^\W_]*+"
     return re.compile(r"(?<![^\W_])" + r"[\W_]++".join(spelled) + end)

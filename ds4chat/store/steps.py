@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ds4chat.engine.events import MAX_FRAME, Step
-from ds4chat.store.entities import typed_row
+from ds4chat.engine.events import Step
+from ds4chat.engine.wire import MAX_FRAME
 from ds4chat.store.errors import StoreError
+from ds4chat.store.rows import insert, typed, update
 from ds4chat.text import shortened
 
 ROW_BYTES = 8 << 20
-"""Of a row's MessagePack, from which several steps are written as two rows."""
+"""The MessagePack of several steps in one row; more is written as two rows."""
 
 MOST_ROW_BYTES = 2 * MAX_FRAME
 MOST_REPLY_BYTES = 1 << 30
-"""Of the MessagePack of one row, and of all of a reply: a damaged or made-up file must not unpack to more."""
+"""The MessagePack of one row, and of a whole reply: a damaged or made-up file must not unpack to more."""
 
 _steps = msgspec.msgpack.Decoder(list[Step])
 
@@ -46,7 +47,7 @@ def insert_steps(connection: sqlite3.Connection, message: int, steps: Sequence[S
     if not steps:
         return
     for body in packed(steps):
-        connection.execute("INSERT INTO steps (message, body) VALUES (?, ?)", (message, body))
+        insert(connection, "steps", message=message, body=body)
     connection.execute(
         "UPDATE messages SET tokens = tokens + ?, steps = steps + ?, drafted = drafted + ?, "
         "judged = judged + ?, accepted = accepted + ?, context_used = ? WHERE id = ?",
@@ -63,12 +64,9 @@ def insert_steps(connection: sqlite3.Connection, message: int, steps: Sequence[S
 
 
 def forget_steps(connection: sqlite3.Connection, message: int) -> None:
-    """Take a reply's steps out again, and their counts."""
+    """Remove a reply's steps, and reset their counts."""
     connection.execute("DELETE FROM steps WHERE message = ?", (message,))
-    connection.execute(
-        "UPDATE messages SET tokens = 0, steps = 0, drafted = 0, judged = 0, accepted = 0 WHERE id = ?",
-        (message,),
-    )
+    update(connection, "messages", message, tokens=0, steps=0, drafted=0, judged=0, accepted=0)
 
 
 def packed(steps: Sequence[Step]) -> Iterator[bytes]:
@@ -113,7 +111,7 @@ def _bodies(connection: sqlite3.Connection, message: int) -> Iterator[bytes]:
     """The MessagePack of a reply's rows, in order. Raises StoreError."""
     left = MOST_REPLY_BYTES
     for row in connection.execute("SELECT body FROM steps WHERE message = ? ORDER BY id", (message,)):
-        (packed_body,) = typed_row(row, (bytes,))
+        (packed_body,) = typed(row, tuple[bytes])
         unpacker = zlib.decompressobj()
         most = min(left, MOST_ROW_BYTES)
         try:

@@ -1,4 +1,4 @@
-"""The store: one object behind which all that ds4chat keeps is found."""
+"""The store: one object for everything that ds4chat keeps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ds4chat.store.errors import StoreError
 from ds4chat.store.history import History
 from ds4chat.store.owner import lives
 from ds4chat.store.recording import ReplyRecorder, Request
+from ds4chat.store.rows import update
 from ds4chat.store.search import Hit, search
 from ds4chat.store.steps import read_steps
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "conversations.db"
 KEEP_DELETED_MS = 30 * 24 * 3600 * 1000
-"""How long what was deleted can be brought back."""
+"""How long deleted conversations can be restored."""
 
 ABANDONED = "ds4chat ended while this reply was written."
 
@@ -35,18 +36,17 @@ class Store:
     running chat, opens a store of its own on the same file.
     """
 
-    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.conversations = Conversations(database, wall)
-        self.history = History(database, wall)
+        self.conversations = Conversations(database)
+        self.history = History(database)
         self.trouble = ""
-        """Why this store is in memory although a file was wanted, as a sentence."""
-        self._wall = wall
+        """A sentence on why this store is in memory although a file was wanted; empty if it is not."""
 
     @classmethod
     def in_memory(cls, wall: Callable[[], float] = time.time) -> Store:
-        """A store that is gone when it is closed."""
-        return cls(databases.in_memory(), wall)
+        """A store that is lost when it is closed."""
+        return cls(databases.in_memory(wall))
 
     @property
     def path(self) -> Path | None:
@@ -61,7 +61,7 @@ class Store:
     def judged_rows(self, conversation: int) -> JudgedRows:
         """The judged drafts and steps of every reply of a conversation, all branches; a reply's number is its
         message's."""
-        # numpy is loaded by those who need it: a list of conversations does not.
+        # Imported here, because only this needs numpy.
         from ds4chat.analysis.rows import rows_from_steps
 
         with self.database.read() as connection:
@@ -72,23 +72,23 @@ class Store:
         return rows_from_steps(steps)
 
     def search(self, query: str, *, model: str = "", limit: int = 200) -> list[Hit]:
-        """Titles and messages that hold every word and "quoted phrase" of the query, best match first."""
+        """Titles and messages with every word and "quoted phrase" of the query, best match first."""
         return search(self.database, query, model=model, limit=limit)
 
     def recorder(self, *, clock: Callable[[], float] = time.monotonic) -> ReplyRecorder:
-        """What keeps one reply, to be opened with its request. Raises nothing."""
-        return ReplyRecorder(self.database, clock=clock, wall=self._wall)
+        """What records one reply, to be opened with its request. Raises nothing."""
+        return ReplyRecorder(self.database, clock=clock)
 
     def record(self, request: Request) -> ReplyRecorder:
-        """The recorder of a reply that this writes, still empty, and before it the prompt."""
+        """The recorder of a reply, which is stored, still empty, with its prompt."""
         recorder = self.recorder()
         recorder.open(request)
         return recorder
 
     def recover(self) -> list[int]:
-        """Mark replies that a dead process was writing as crashed, with the text they have; returns them.
-        Those of a living one are left alone."""
-        now = self.conversations.now_ms()
+        """Mark the replies that a dead process was writing as crashed, with their text so far; returns them.
+        Those of a running process are left alone."""
+        now = self.database.now_ms()
         found: list[int] = []
         with self.database.write() as connection:
             rows = connection.execute("SELECT id, owner, updated_ms FROM messages WHERE state = 'streaming'")
@@ -96,10 +96,7 @@ class Store:
                 if lives(owner, updated_ms, now):
                     continue
                 settle_text(connection, message)
-                connection.execute(
-                    "UPDATE messages SET state = 'crashed', owner = NULL, detail = ? WHERE id = ?",
-                    (ABANDONED, message),
-                )
+                update(connection, "messages", message, state="crashed", owner=None, detail=ABANDONED)
                 found.append(message)
         return found
 
@@ -108,31 +105,33 @@ class Store:
         self.database.close()
 
 
-def open_store(path: Path, *, read_only: bool = False, wall: Callable[[], float] = time.time) -> Store:
-    """The store in the file ``path``, made if it is new. Replies that a dead process left behind are settled,
-    and what was deleted long ago is removed.
+def open_store(path: Path, *, read_only: bool = False) -> Store:
+    """The store in the file ``path``, created if it is new. Replies that a dead process left behind are
+    settled, and conversations deleted long ago are removed.
 
     ``read_only`` changes nothing, for a file in a folder that cannot be written. Raises StoreError.
     """
-    store = Store(databases.connect(path, read_only=read_only), wall)
+    store = Store(databases.connect(path, read_only=read_only))
     if read_only:
         return store
     try:
         store.recover()
-        store.conversations.purge(store.conversations.now_ms() - KEEP_DELETED_MS)
+        store.conversations.purge(store.database.now_ms() - KEEP_DELETED_MS)
     except StoreError as error:
         if error.kind not in ("locked", "full"):
             store.close()
             raise
-        # That can wait for the next start; the store itself is usable.
+        # This can wait for the next start; the store itself is usable.
     return store
 
 
-def open_or_in_memory(path: Path, *, wall: Callable[[], float] = time.time) -> Store:
+def open_or_in_memory(path: Path) -> Store:
     """The store in the file ``path``; where that cannot be used, one in memory whose ``trouble`` says why."""
     try:
-        return open_store(path, wall=wall)
+        return open_store(path)
     except StoreError as error:
-        store = Store.in_memory(wall)
-        store.trouble = f"{error} Until then conversations are kept in memory only, and are gone at the end."
+        store = Store.in_memory()
+        store.trouble = (
+            f"{error} Until then conversations are kept in memory only, and are lost when ds4chat ends."
+        )
         return store

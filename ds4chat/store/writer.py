@@ -1,7 +1,7 @@
-"""What is to be written, done by a thread in the order in which it was asked for, so that nobody else waits.
+"""A queue of writes and the thread that does them in order, so that nobody else waits for the disk.
 
-A write that fails stays at the head of the queue and is tried again until it succeeds: what comes later may
-build on it. Only what can never succeed, because the conversation is gone, is left out.
+A write that fails stays at the head of the queue and is repeated until it succeeds, because later ones may
+depend on it. Only a write that can never succeed, because the conversation is gone, is dropped.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from ds4chat.store.errors import StoreError
 
 RETRY = 2.0
-"""Seconds after a failure until the next attempt, unless something new is to be written before."""
+"""Seconds from a failure to the next attempt, unless another write is queued before."""
 
 
 class Ticket:
-    """One write that was asked for."""
+    """One queued write."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
         self._over = threading.Event()
 
     def carry_out(self) -> None:
-        """Write it. Raises StoreError where it has to be tried again."""
+        """Write it. Raises StoreError if it has to be repeated."""
         try:
             self._write()
         except StoreError as error:
@@ -35,24 +35,24 @@ class Ticket:
 
     @property
     def over(self) -> bool:
-        """It is written, or left out for good."""
+        """It was written, or dropped."""
         return self._over.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is over, at most so long; whether it is."""
+        """Wait until it is over, at most this long. Returns whether it is."""
         return self._over.wait(seconds)
 
 
 class Writer:
     """The queue and its thread. ``put`` never waits; ``flush`` and ``close`` wait no longer than told.
 
-    ``beat`` writes what grows by itself: after a write it is called in the thread every ``interval`` seconds,
-    for as long as it says that more may come. It may raise StoreError like a write.
+    ``beat`` writes what grows by itself: after a write, the thread calls it every ``interval`` seconds for as
+    long as it returns that more may come. It may raise StoreError like a write.
     """
 
     def __init__(self, beat: Callable[[], bool], interval: float) -> None:
         self.trouble = ""
-        """Why nothing can be written at present, as a sentence; empty while it can."""
+        """A sentence on why nothing can be written at present; empty while it can."""
         self._beat = beat
         self._interval = interval
         self._next_beat: float | None = None
@@ -60,14 +60,14 @@ class Writer:
         self._queue: deque[Ticket] = deque()
         self._news = threading.Condition()
         self._asked = False
-        """Something came since the thread looked last."""
+        """Something was queued since the thread last looked."""
         self._last: Ticket | None = None
         self._given_up = False
         threading.Thread(target=self._run, name="ds4chat-writer", daemon=True).start()
 
     def put(self, write: Callable[[], None]) -> Ticket:
-        """Have something written after all that was asked for before. ``write`` raises StoreError where it
-        cannot be done; it is then called again, and has to start anew."""
+        """Queue a write. ``write`` raises StoreError if it fails; it is then called again, from its
+        beginning."""
         ticket = Ticket(write)
         with self._news:
             self._queue.append(ticket)
@@ -76,12 +76,12 @@ class Writer:
         return ticket
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was asked for so far is written, at most so long; whether it is."""
+        """Wait until everything queued so far is written, at most this long. Returns whether it is."""
         return self.put(lambda: None).wait(seconds)
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
-        """Write what is left, do ``last``, and end the thread; whether that was done within that time.
-        If not, the thread ends after the attempt that is under way. Any thread may call it, and again."""
+        """Write what is left, do ``last``, and end the thread. Returns whether that was done in time; if not,
+        the thread ends after the current attempt. Any thread may call it, more than once."""
         if self._last is None:
             self._last = self.put(last)
         done = self._last.wait(seconds)
@@ -101,7 +101,7 @@ class Writer:
                     self._asked = False
                 self._work()
         except BaseException as error:
-            # Nobody is to believe that anything is written from now on.
+            # From now on nothing is written, and nobody must believe that it is.
             self.trouble = (
                 f"Nothing can be written any more ({type(error).__name__}: {error}). Write this conversation "
                 "to a file with /export FILE, then start ds4chat again."

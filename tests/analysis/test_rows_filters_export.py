@@ -9,13 +9,14 @@ import math
 
 import numpy as np
 import pytest
+from kits.explorer_stage import many_rows
 from kits.recorded import draft, judged, step
 from kits.work import calls
 
 from ds4chat.analysis.export import COLUMNS, write_csv, write_jsonl
-from ds4chat.analysis.filters import Filter, Texts, order, select
+from ds4chat.analysis.filters import Filter, Texts, select
 from ds4chat.analysis.histogram import histogram, reliability, wilson
-from ds4chat.analysis.rows import JudgedRows, rows_from_steps
+from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.engine.events import Tuning
 
 ROWS = rows_from_steps(
@@ -51,7 +52,7 @@ def test_columns_lead_from_a_row_to_its_step() -> None:
     assert ROWS.step_judged.tolist() == [2, 0, 1]
     assert ROWS.step_accepted.tolist() == [1, 0, 1]
     assert ROWS.step_emitted.tolist() == [2, 1, 2]
-    assert ROWS.margin.tolist() == [1, 1, 0.5]
+    assert ROWS.step_margin.tolist() == [1, 1, 0.5]
     assert ROWS.gate.tolist() == [0, 0, 0.25]
     assert ROWS.match.tolist() == [True, False, False]
     assert math.isnan(ROWS.draft_gap[2])
@@ -61,25 +62,25 @@ def test_columns_lead_from_a_row_to_its_step() -> None:
 def test_strict_mode_has_no_margin() -> None:
     """The setting stands at 0.5, but 1 is in force."""
     rows = rows_from_steps([step(0, draft("+"), tuning=Tuning(depth=1, margin=0.5, strict=True))])
-    assert rows.margin.tolist() == [1.0]
+    assert rows.step_margin.tolist() == [1.0]
 
 
 def test_no_steps_make_empty_columns() -> None:
     """Every analysis of nothing is nothing, without an error."""
     empty = rows_from_steps([])
     assert (len(empty), empty.steps) == (0, 0)
-    assert select(empty, Filter(text="x", ratio=(0, 1))).tolist() == []
-    assert histogram(empty, "gap").accepted.sum() == 0
-    assert reliability(empty).count.sum() == 0
+    assert select(empty, Filter(text="x", ratio=(0, 1)), Texts(empty)).tolist() == []
+    assert histogram(empty.gap, empty.accepted).accepted.sum() == 0
+    assert reliability(empty.draft_prob, empty.accepted).count.sum() == 0
     assert write_jsonl(empty, io.StringIO()) == 0
 
 
 def test_a_histogram_counts_accepted_and_rejected_apart() -> None:
-    """Ratios 1, 0.25, 0.75 in four bins: the upper edge belongs to the last bin."""
-    result = histogram(ROWS, "ratio", bins=4)
-    assert result.accepted.tolist() == [0, 0, 0, 2]
-    assert result.rejected.tolist() == [0, 1, 0, 0]
-    assert histogram(ROWS, "draft_prob", bins=4).missing == 1
+    """Ratios 1, 0.25 (rejected), 0.75: the upper edge belongs to the last bin."""
+    result = histogram(ROWS.ratio, ROWS.accepted, 1.0)
+    assert result.accepted.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 1]
+    assert result.rejected.tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert histogram(ROWS.draft_prob, ROWS.accepted, 1.0).missing == 1
 
 
 def test_a_histogram_of_gaps_puts_the_largest_into_its_last_bin() -> None:
@@ -87,7 +88,7 @@ def test_a_histogram_of_gaps_puts_the_largest_into_its_last_bin() -> None:
     rows = rows_from_steps(
         [step(i, [judged(1, True, gap=math.inf if i == 0 else i / 100)]) for i in range(300)]
     )
-    result = histogram(rows, "gap", bins=10)
+    result = histogram(rows.gap, rows.accepted)
     assert result.accepted.sum() == 300
     assert result.missing == 0
 
@@ -96,7 +97,7 @@ def test_the_reliability_curve_by_hand() -> None:
     """Bin 0.8..0.9: probabilities 0.8, 0.85, 0.85, 0.9 - epsilon with three accepted; the rest is empty."""
     probs = (0.8, 0.85, 0.85, 0.899)
     rows = rows_from_steps([step(i, [judged(1, i > 0, draft_prob=prob)]) for i, prob in enumerate(probs)])
-    curve = reliability(rows)
+    curve = reliability(rows.draft_prob, rows.accepted)
     assert curve.count.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 4, 0]
     assert curve.mean_prob[8] == pytest.approx(0.84975)
     assert curve.acceptance[8] == pytest.approx(0.75)
@@ -132,41 +133,18 @@ def test_the_wilson_interval_by_hand() -> None:
 )
 def test_a_filter_finds(wanted: Filter, found: list[int]) -> None:
     """Every condition alone, and three together; a row without a value is in no range."""
-    assert select(ROWS, wanted).tolist() == found
     assert select(ROWS, wanted, Texts(ROWS)).tolist() == found
 
 
-def test_sorting_is_stable_and_puts_missing_values_last() -> None:
-    """Both ways round."""
-    every = np.arange(3)
-    assert order(ROWS, every, "ratio").tolist() == [1, 2, 0]
-    assert order(ROWS, every, "ratio", descending=True).tolist() == [0, 2, 1]
-    assert order(ROWS, every, "draft_prob").tolist() == [1, 0, 2]
-    assert order(ROWS, every, "draft_prob", descending=True).tolist() == [0, 1, 2]
-    assert order(ROWS, every, "position").tolist() == [0, 2, 1]
-    assert order(ROWS, np.array([2, 0]), "order").tolist() == [0, 2]
-
-
-def many_rows(count: int) -> JudgedRows:
-    """Rows of four token texts in turn, built without a Step for each."""
-    base = rows_from_steps([step(i, [judged(1, True, texts=(f" t{i}", " u"), gap=i)]) for i in range(4)])
-    return base.at(np.arange(count) % 4)
-
-
-def test_filtering_and_sorting_200_000_rows_scales_with_the_rows() -> None:
+def test_filtering_200_000_rows_scales_with_the_rows() -> None:
     """Columns are compared whole: a hundred times the rows take no more calls."""
     work = []
     for count in (2_000, 200_000):
         rows = many_rows(count)
         texts = Texts(rows)
-        found = select(rows, Filter(text="t1", gap=(0, 2), accepted=True), texts)
-        assert len(found) == count / 4
-
-        def again(rows: JudgedRows = rows, texts: Texts = texts) -> None:
-            found = select(rows, Filter(text="t1", gap=(0, 2), accepted=True), texts)
-            order(rows, found, "ratio", descending=True)
-
-        work.append(calls(again))
+        wanted = Filter(text="the", ratio=(0.5, 1), accepted=True)
+        assert len(select(rows, wanted, texts))
+        work.append(calls(lambda rows=rows, texts=texts, wanted=wanted: select(rows, wanted, texts)))
     assert work[1] == work[0]
 
 

@@ -281,20 +281,10 @@ def test_a_file_without_prompts_is_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argv", "target", "given"),
-    [
-        (["inspect", "a", "--json", "b"], "ds4chat.commands.inspect.run", ("a", "b", False, True)),
-        (["inspect", "--demo"], "ds4chat.commands.inspect.run", ("", None, True, False)),
-        (["convert-mtp", "a", "b", "--force", "c"], "ds4chat.commands.convert.run", ("a", "b", "c", True)),
-    ],
-)
-def test_a_command_gets_its_words_in_any_order_of_options(
-    home: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], target: str, given: tuple[Any, ...]
-) -> None:
-    calls = started(monkeypatch, target)
-    assert cli.main(argv) == 7
-    assert calls == [given]
+def test_a_command_gets_its_words_in_any_order_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = started(monkeypatch, "ds4chat.commands.convert.run")
+    assert cli.main(["convert-mtp", "a", "b", "--force", "c"]) == 7
+    assert calls == [("a", "b", "c", True)]
 
 
 def test_the_options_of_a_bench() -> None:

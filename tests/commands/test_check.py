@@ -9,7 +9,7 @@ import pytest
 import tiny
 from kits.command_line import Ran, ds4chat
 
-from ds4chat.commands.check import Checked
+from ds4chat.commands.check import CheckedReply, checked_reply
 from ds4chat.engine.events import Ended, Phases, Replayed, Step, Token, Tuning
 from ds4chat.engine.stats import Stats
 
@@ -19,7 +19,7 @@ SPEEDS = re.compile(
 )
 
 
-def checked(*, equal: bool = True, plain_ms: float = 500.0, decode_ms: float = 400.0) -> Checked:
+def checked(*, equal: bool = True, plain_ms: float = 500.0, decode_ms: float = 400.0) -> CheckedReply:
     """20 tokens in 400 ms, and in 500 ms without drafts."""
     stats = Stats()
     tokens = tuple(Token(n, "x", "plain") for n in range(20))
@@ -27,7 +27,7 @@ def checked(*, equal: bool = True, plain_ms: float = 500.0, decode_ms: float = 4
     stats.fold(Step(1, 0, tokens, 0, (), "plain", ms, Tuning(), 0, "", 25))
     stats.fold(Ended(1, "length", "", 5, 0, 10.0, decode_ms, 30.0, 25, 1))
     replayed = Replayed(1, equal, 20, -1 if equal else 3, 7, 8, "a", "b", 2.0, "", plain_ms if equal else 0.0)
-    return Checked("Hello", replayed, stats)
+    return checked_reply("Hello", replayed, stats)
 
 
 def test_both_speeds_are_told_of_an_equal_reply() -> None:

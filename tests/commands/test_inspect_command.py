@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import tiny
 from kits import gguf as kit
 
-from ds4chat.commands.inspect import as_json, inspect_files, render, run
+from ds4chat.commands.inspect import inspect_files, render
+from ds4chat.commands.main import main
 from ds4chat.models.demo import demo_model, demo_support
 
 
@@ -42,7 +44,7 @@ def test_quantisation_that_differs_from_most_bytes(tmp_path: Path) -> None:
 
 def test_pair_that_fits(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, support = (str(tiny.build(kind, tiny_dir)) for kind in ("deepseek4", "deepseek4-support"))
-    assert run(model, support, False, False) == 0
+    assert main(["inspect", model, support]) == 0
     shown = capsys.readouterr().out
     assert shown.endswith("\n\nThey pair: nextn-support.\n")
     assert "  blocks         1 NextN block\n" in shown
@@ -50,7 +52,7 @@ def test_pair_that_fits(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_pair_that_does_not_fit(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, support = (str(tiny.build(kind, tiny_dir)) for kind in ("llama", "deepseek4-support"))
-    assert run(model, support, False, False) == 1
+    assert main(["inspect", model, support]) == 1
     captured = capsys.readouterr()
     assert (
         f"They do not pair. {support} does not fit {model}: it was made for the architecture" in captured.out
@@ -67,19 +69,19 @@ def test_pair_that_stays_off(tmp_path: Path) -> None:
 
 
 def test_embedded_block(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(tiny.build("deepseek4-nextn", tiny_dir)), "embedded", False, False) == 0
+    assert main(["inspect", str(tiny.build("deepseek4-nextn", tiny_dir)), "embedded"]) == 0
     assert capsys.readouterr().out.endswith("They pair: nextn-embedded.\n")
 
 
 def test_support_file_alone_is_described(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Readable, so no error: the kind says what it is for."""
     path = tiny.build("deepseek4-ds4", tiny_dir)
-    assert run(str(path), None, False, False) == 0
+    assert main(["inspect", str(path)]) == 0
     assert "ds4-support: an MTP support file in the layout of ds4" in capsys.readouterr().out
 
 
 def test_demo_names_both_files(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("", None, True, False) == 0
+    assert main(["inspect", "--demo"]) == 0
     shown = capsys.readouterr().out
     assert str(demo_model()) in shown and str(demo_support()) in shown
     assert shown.endswith("They pair: eagle3.\n")
@@ -87,12 +89,12 @@ def test_demo_names_both_files(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_has_every_field(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, support = (str(tiny.build(kind, tiny_dir)) for kind in ("llama", "eagle3"))
-    assert run(model, support, False, True) == 0
+    assert main(["inspect", model, "--json", support]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(json.dumps(as_json(inspect_files(model, support))))
+    assert printed == json.loads(json.dumps(asdict(inspect_files(model, support))))
     assert printed["pair"] == {"fits": True, "kind": "eagle3", "reason": "", "notes": []}
     assert printed["model"]["path"] == model and printed["support"]["kind"] == "eagle3"
-    assert run(model, None, False, True) == 0
+    assert main(["inspect", model, "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert (alone["support"], alone["pair"]) == (None, None)
     assert alone["model"] == printed["model"]
@@ -100,7 +102,7 @@ def test_json_has_every_field(tiny_dir: Path, capsys: pytest.CaptureFixture[str]
 
 def test_unreadable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "absent.gguf"
-    assert run(str(path), None, False, True) == 1
+    assert main(["inspect", str(path), "--json"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"ds4chat: {path} does not exist. Give the path of a .gguf file.\n"

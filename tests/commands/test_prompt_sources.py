@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tiny
 
-from ds4chat.commands.prompt import prompts_of
+from ds4chat.commands import prompt as module
+from ds4chat.commands.arguments import UsageError
+from ds4chat.commands.prompt import prompt_of, prompts_of
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes in folders")
 
 PROMPT_OF = """
 import json, sys
@@ -87,6 +96,65 @@ def test_a_prompt_that_is_no_text_is_refused(tmp_path: Path, data: bytes, said: 
         with pytest.raises(AssertionError) as refused:
             prompt(**given)  # type: ignore[arg-type]
         assert said in str(refused.value)
+
+
+@pytest.fixture
+def named_pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@contextmanager
+def written(pipe: Path, data: bytes) -> Iterator[None]:
+    """``data`` comes through the pipe, from a thread that ends with it."""
+    writer = threading.Thread(target=pipe.write_bytes, args=(data,))
+    writer.start()
+    yield
+    writer.join()
+
+
+@POSIX
+def test_a_named_pipe_is_read_as_standard_input_is(named_pipe: Path) -> None:
+    with written(named_pipe, "\ufeffa é\n".encode()):
+        assert prompt(file=str(named_pipe)) == "a é"
+    with written(named_pipe, b"one\n\ntwo\n"):
+        assert prompts_of(str(named_pipe)) == ("one", "two")
+    with written(named_pipe, b"ab\xff"), pytest.raises(UsageError, match="is not valid UTF-8: byte 2"):
+        prompt_of(None, str(named_pipe), raw=False)
+
+
+@POSIX
+def test_the_output_of_a_command_is_a_prompt_file_to_the_shell(tmp_path: Path) -> None:
+    """It hands over a pipe as /dev/fd/N."""
+    script = f"{shlex.quote(sys.executable)} -m ds4chat -m absent.gguf --prompt-file <(printf '\\377')"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert re.fullmatch(r"ds4chat: /dev/fd/\d+ is not valid UTF-8: byte 0 .*\n", done.stderr)
+    assert done.returncode == 2
+
+
+@POSIX
+def test_a_named_pipe_may_hold_no_more_than_a_file(named_pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 4)
+    with written(named_pipe, b"1234"):
+        assert prompt_of(None, str(named_pipe), raw=False) == "1234"
+    with written(named_pipe, b"12345"), pytest.raises(UsageError, match="larger than"):
+        prompt_of(None, str(named_pipe), raw=False)
+
+
+@POSIX
+def test_a_named_pipe_that_nobody_writes_to_is_named(named_pipe: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ds4chat", "-m", "absent.gguf", "--prompt-file", str(named_pipe)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"ds4chat: reading the prompt from {named_pipe} until it ends.\n"
+    with written(named_pipe, b"hi"):
+        assert "absent.gguf does not exist" in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 1
 
 
 @pytest.mark.parametrize(("name", "said"), [("missing", "does not exist"), (".", "is a folder")])

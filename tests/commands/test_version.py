@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -30,11 +32,16 @@ def test_it_names_the_backends_and_devices_that_ggml_has_here() -> None:
     done = version()
     first, second, *rest = done.stdout.splitlines()
     assert (done.returncode, done.stderr, first) == (0, "", f"ds4chat {__version__}")
-    assert second == f"llama.cpp of llama-cpp-python {llama.VERSION}"
+    assert second == f"llama.cpp {llama.version()}"
     assert [line.split()[0] for line in rest] == [name for name, _ in llama.backends()]
     described = [name for _, devices in llama.backends() for name in devices]
     assert sorted(described) == sorted(name for _, name in llama.devices())
     assert all(any(name in line for line in rest) for name in described)
+
+
+def test_llama_cpp_itself_is_named_by_version_and_commit() -> None:
+    bindings = f"of llama-cpp-python {metadata.version('llama-cpp-python')}"
+    assert re.fullmatch(rf"\d+\.\d+\.\d+\S* \([0-9a-f]{{7,}}\S*\) {re.escape(bindings)}", llama.version())
 
 
 def test_a_line_a_backend_with_its_devices(

@@ -70,7 +70,7 @@ def test_a_file_of_prompts_says_which_answer_came_to_such_a_row(tiny_dir: Path, 
     done = ds4chat("-m", path, "--raw", "--prompts-file", prompts, "-c", "256", "-n", "40", "--json")
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["text"], first["finish_reason"]) == (" all done", "stop")
-    assert second["finish_reason"] == "error"
+    assert (second["finish_reason"], done.returncode) == ("error", 1)
     assert "prompt 2: The model's output is not numbers" in done.stderr
 
 

@@ -42,8 +42,8 @@ def simulate(
         ms = (plain_ms if plainly else drafting_ms)(done) + interrupted(index)
         ms += change_ms if same < settling else 0.0
         came = 1 if plainly else emitted
-        is_pass = passes.took(rows, came, ms, ms)
-        plain.add(index=index, rows=rows, tokens=came, total_ms=ms, draft_ms=0.0, is_pass=is_pass)
+        is_pass = passes.add(rows, came, ms, ms)
+        plain.add(rows=rows, tokens=came, total_ms=ms, draft_ms=0.0, is_pass=is_pass)
         if is_pass:
             numbers.append(index)
         taken, done, index = taken + ms, done + came, index + 1
@@ -75,9 +75,9 @@ def test_tokens_after_the_last_run_take_longer_as_the_steps_around_them_do() -> 
         return 11 + 0.012 * n
 
     plain = PlainTime()
-    plain.add(index=0, rows=1, tokens=1, total_ms=cost(0), draft_ms=0.0, is_pass=True)
+    plain.add(rows=1, tokens=1, total_ms=cost(0), draft_ms=0.0, is_pass=True)
     for n in range(1, 601, 2):
-        plain.add(index=n, rows=3, tokens=2, total_ms=2 * cost(n), draft_ms=0.0, is_pass=False)
+        plain.add(rows=3, tokens=2, total_ms=2 * cost(n), draft_ms=0.0, is_pass=False)
     assert plain.ms == pytest.approx(plainly(601, cost), rel=0.02)
 
 
@@ -159,63 +159,54 @@ def test_steps_that_draft_nothing_of_their_own_are_passes_and_no_run_is_due() ->
     """Every fifth stretch of lookup finds nothing for three steps."""
     passes = PlainPasses(1)
     for rows in (1, 1, 4):
-        passes.took(rows, rows, 10.0, 10.0)
+        passes.add(rows, rows, 10.0, 10.0)
     for number in range(200):
         assert not passes.due()
         rows = 1 if number % 15 < 3 else 4
-        assert passes.took(rows, rows, 10.0, 10.0) == (rows == 1 and number % 15 > 0)
+        assert passes.add(rows, rows, 10.0, 10.0) == (rows == 1 and number % 15 > 0)
 
 
 def test_a_step_in_which_something_went_wrong_is_no_pass() -> None:
     passes = PlainPasses(1)
-    assert [passes.took(rows, 1, 10.0, 10.0) for rows in (1, 1, 0, 1, 1)] == [False, True, False, False, True]
+    assert [passes.add(rows, 1, 10.0, 10.0) for rows in (1, 1, 0, 1, 1)] == [False, True, False, False, True]
 
 
 def test_before_a_pass_the_load_stands_in() -> None:
     plain = PlainTime(20.0)
     assert (plain.at_load, plain.ms, plain.tokens_per_s, plain.speedup) == (True, None, 50.0, None)
-    plain.add(index=0, rows=3, tokens=3, total_ms=30.0, draft_ms=5.0, is_pass=False)
+    plain.add(rows=3, tokens=3, total_ms=30.0, draft_ms=5.0, is_pass=False)
     assert (plain.at_load, plain.ms, plain.tokens_per_s, plain.speedup) == (True, 60.0, 50.0, 2.0)
-    plain.add(index=1, rows=1, tokens=1, total_ms=12.0, draft_ms=2.0, is_pass=True)
+    plain.add(rows=1, tokens=1, total_ms=12.0, draft_ms=2.0, is_pass=True)
     assert (plain.at_load, plain.passes, plain.ms) == (False, 1, 40.0)
     assert plain.speedup == 40 / 42
 
 
 def test_without_a_pass_and_a_load_nothing_is_said() -> None:
     plain = PlainTime()
-    plain.add(index=0, rows=3, tokens=3, total_ms=30.0, draft_ms=5.0, is_pass=False)
+    plain.add(rows=3, tokens=3, total_ms=30.0, draft_ms=5.0, is_pass=False)
     assert plain.ms is plain.tokens_per_s is plain.speedup is None
 
 
 def test_the_draft_that_a_step_of_one_row_was_asked_for_in_vain_is_left_out() -> None:
     plain = PlainTime()
-    plain.add(index=0, rows=1, tokens=1, total_ms=15.0, draft_ms=5.0, is_pass=True)
+    plain.add(rows=1, tokens=1, total_ms=15.0, draft_ms=5.0, is_pass=True)
     assert plain.ms == 10.0
 
 
 def test_a_check_weighs_as_a_pass_for_each_token() -> None:
     """One pass says 4 x 10 ms, a check of 4 tokens 65: (40 + 4 x 65) / 5."""
     plain = PlainTime()
-    plain.add(index=0, rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
-    plain.add(index=1, rows=3, tokens=3, total_ms=20.0, draft_ms=5.0, is_pass=False)
+    plain.add(rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
+    plain.add(rows=3, tokens=3, total_ms=20.0, draft_ms=5.0, is_pass=False)
     plain.checked_ms = 65.0
     assert plain.ms == pytest.approx(60.0)
 
 
-def test_another_reply_begins_anew() -> None:
-    plain = PlainTime(20.0)
-    for index in (0, 1):
-        plain.add(index=index, rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
-    plain.checked_ms = 1.0
-    plain.add(index=0, rows=3, tokens=2, total_ms=10.0, draft_ms=0.0, is_pass=False)
-    assert (plain.at_load, plain.tokens, plain.ms) == (True, 2, 40.0)
-
-
 def test_several_replies_together_are_those_that_tell() -> None:
     first, second, silent = PlainTime(), PlainTime(), PlainTime()
-    first.add(index=0, rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
-    second.add(index=0, rows=1, tokens=1, total_ms=30.0, draft_ms=10.0, is_pass=True)
-    silent.add(index=0, rows=3, tokens=3, total_ms=30.0, draft_ms=0.0, is_pass=False)
+    first.add(rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
+    second.add(rows=1, tokens=1, total_ms=30.0, draft_ms=10.0, is_pass=True)
+    silent.add(rows=3, tokens=3, total_ms=30.0, draft_ms=0.0, is_pass=False)
     together = Together.of([first, second, silent])
     assert (together.ms, together.tokens, together.speedup, together.at_load) == (30.0, 2, 0.75, False)
 
@@ -274,11 +265,9 @@ def test_a_probe_drafts_in_every_step_and_is_all_passes(tiny_dir: Path) -> None:
 
 
 def test_a_check_tells_what_plain_decoding_of_the_whole_reply_took(tiny_dir: Path) -> None:
-    events: list = []
     with opened(load_of(tiny_dir, "llama-draft", wrong_every=0)) as bench:
         got = bench.ask(n=40, depth=2)
-        bench.session.replay(1, Control(Tuning()), events.append)
-    (replayed,) = [event for event in events if type(event).__name__ == "Replayed"]
+        replayed = bench.check()
     assert replayed.equal and replayed.plain_ms > 0
     got.stats.fold(replayed)
     assert got.stats.plain.checked_ms == replayed.plain_ms

@@ -6,15 +6,12 @@ import io
 from dataclasses import replace
 
 import pytest
-from kits.chat import loaded, steps_of
+from kits.chat import loaded, served, steps_of
 
 from ds4chat.engine.child import Engine
 from ds4chat.engine.crowding import Crowding
-from ds4chat.engine.events import Loaded, Notice, ServerInfo, Step, decode_event, read_frame
-
-SERVER = ServerInfo(
-    "http://box:8080", "box", "llama-server", "b1", "by step", "", True, (), (), (), False, True
-)
+from ds4chat.engine.events import Loaded, Notice, Step
+from ds4chat.engine.wire import decode_event, read_frame
 
 
 def steps(count: int) -> list[Step]:
@@ -57,7 +54,7 @@ def test_a_short_reply_tells_nothing() -> None:
     assert told(loaded(), 0.1, count=15, replies=4) == []
 
 
-@pytest.mark.parametrize("on", [replace(loaded(), device="NVIDIA H200"), replace(loaded(), server=SERVER)])
+@pytest.mark.parametrize("on", [replace(loaded(), device="NVIDIA H200"), served()])
 def test_a_gpu_or_a_server_keeps_no_threads_busy(on: Loaded) -> None:
     assert told(on, 0.1) == []
 

@@ -22,7 +22,7 @@ CAUSES = ["refused rollback", "failed draft", "unclear cache"]
 def faulty(bench: Bench, cause: str, monkeypatch: pytest.MonkeyPatch, times: int = 1) -> Iterator[None]:
     """Something fails ``times`` times, so that the caches have to be made anew."""
     left = {"n": times}
-    target, drafter = bench.session.target, bench.session.drafter
+    target, drafter = bench.session.caches.target, bench.session.caches.drafter
     assert drafter is not None
     remove_from, decode, draft = Context.remove_from, Context.decode, drafter.draft
 
@@ -85,7 +85,7 @@ def test_it_shows_how_far_it_is_and_obeys_a_cancel(
             stopped = bench.ask(PROMPT, 40, depth=4, hook=stop)
         assert stopped.ended.finish_reason == "cancelled"
         assert [p.done for p in again(stopped)] == [0, 128]
-        assert bench.session.target.used == len(bench.session.tokens) == 128
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens) == 128
         assert stopped.ids == tiny.reply(tiny.encode(" now")[-1], 40)[: len(stopped.ids)]
         steps = [e for e in stopped.events if isinstance(e, Step)]
         assert [t.id for s in steps for t in s.tokens] == stopped.ids

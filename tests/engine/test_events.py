@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4chat.engine import events
+from ds4chat.engine import wire
 from ds4chat.engine.events import (
     Cancel,
     Generate,
@@ -16,15 +16,12 @@ from ds4chat.engine.events import (
     Message,
     Notice,
     Phases,
-    ProtocolError,
     Replayed,
     Step,
     Token,
     Tuning,
-    decode_command,
-    decode_event,
-    encode,
 )
+from ds4chat.engine.wire import ProtocolError, decode_command, decode_event, encode
 
 STEP = Step(
     reply=3,
@@ -85,7 +82,7 @@ def test_a_mutated_frame_is_an_event_or_a_protocol_error(data: st.DataObject) ->
         event = decode_event(bytes(payload))
     except ProtocolError:
         return
-    assert type(event).__name__ in events._EVENTS
+    assert type(event).__name__ in wire._EVENTS
     encode(event)
 
 

@@ -38,8 +38,8 @@ def test_the_ratio_is_the_probability_over_the_likeliest_tokens() -> None:
 
 def test_exact_accepts_the_own_choice_alone() -> None:
     logits = row(math.log(0.5), math.log(0.4), math.log(0.1))
-    assert judge(logits, 0, 0, 1.0).by == "match"
-    refused = judge(logits, 1, 0, 1.0)
+    assert judge(logits, 0, 0, 0, 1.0).by == "match"
+    refused = judge(logits, 1, 0, 0, 1.0)
     assert (refused.accepted, refused.by) == (False, "")
     assert refused.ratio == pytest.approx(0.8, rel=1e-5)
     assert refused.gap == pytest.approx(math.log(0.5 / 0.4), rel=1e-5)
@@ -47,20 +47,20 @@ def test_exact_accepts_the_own_choice_alone() -> None:
 
 def test_exact_does_not_accept_an_equal_that_was_not_chosen() -> None:
     """Ratio 1.0 at a tie: margin 1.0 stays exact."""
-    verdict = judge(row(2, 2), 1, 0, 1.0)
+    verdict = judge(row(2, 2), 1, 0, 0, 1.0)
     assert verdict.ratio == 1.0
     assert not verdict.accepted
 
 
 @pytest.mark.parametrize(("margin", "accepted"), [(0.79, True), (0.81, False), (0.0, True)])
 def test_approximate_accepts_from_the_margin_on(margin: float, accepted: bool) -> None:
-    verdict = judge(row(math.log(0.5), math.log(0.4)), 1, 0, margin)
+    verdict = judge(row(math.log(0.5), math.log(0.4)), 1, 0, 0, margin)
     assert verdict.accepted is accepted
     assert verdict.by == ("ratio" if accepted else "")
 
 
 def test_a_sampled_choice_that_is_not_the_argmax_matches() -> None:
-    verdict = judge(row(3, 1), 1, 1, 1.0)
+    verdict = judge(row(3, 1), 1, 0, 1, 1.0)
     assert (verdict.accepted, verdict.by) == (True, "match")
     assert verdict.ratio == pytest.approx(math.exp(-2), rel=1e-6)
 
@@ -90,7 +90,7 @@ def test_a_distribution_and_its_entropy() -> None:
 def test_a_row_without_numbers_is_judged_in_numbers(wrong: float) -> None:
     """A damaged model makes such rows; what is said of them goes through JSON, which has no NaN."""
     logits = row(wrong, wrong, wrong)
-    verdict = judge(logits, 1, 0, 0.5)
+    verdict = judge(logits, 1, 0, 0, 0.5)
     assert (verdict.accepted, verdict.ratio, verdict.gap) == (False, 0.0, 0.0)
     proposal = propose(logits)
     assert (proposal.gap, proposal.prob) == (0.0, 0.0)

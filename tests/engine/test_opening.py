@@ -12,7 +12,7 @@ from kits.engine import END_NOW, load_of, opened
 from ds4chat.engine import opening
 from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Depth, Event, Load, Loading, Notice
-from ds4chat.engine.llama import LlamaError, _context_advice, memory
+from ds4chat.engine.llama import LlamaError, _context_advice, memory, version
 from ds4chat.engine.opening import LoadError, depth_of_copies, open_session
 
 
@@ -50,6 +50,11 @@ def test_a_conversion_on_load_drafts_as_the_file_made_for_llama_cpp(
     assert (got.ids, got.counts, got.by_position) == (wanted.ids, wanted.counts, wanted.by_position)
     drafts = [[row.draft for row in s.judged] for s in got.steps]
     assert drafts == [[row.draft for row in s.judged] for s in wanted.steps]
+
+
+def test_the_llama_cpp_that_runs_it_is_named(tiny_dir: Path) -> None:
+    with opened(load_of(tiny_dir, "llama-draft")) as bench:
+        assert bench.loaded.llama_cpp == version()
 
 
 @pytest.mark.parametrize("mode", ["row", "tensor"])
@@ -124,7 +129,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
     with pytest.raises(LoadError) as failed:
         open_session(load, quiet, forgiving=False)
     assert str(failed.value).endswith(
-        ". Switch flash attention on (-fa on), or take a V cache that is not quantised (-ctv f16)."
+        ". Switch flash attention on (-fa on), or choose a V cache that is not quantised (-ctv f16)."
     )
 
 
@@ -133,7 +138,7 @@ def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tin
     [
         (
             "K cache type q4_0 with block size 32 does not divide n_embd_head_k=80",
-            "Take a cache type that suits the model (-ctk f16 -ctv f16).",
+            "Choose a cache type that suits the model (-ctk f16 -ctv f16).",
         ),
         (
             "failed to initialize the context: std::bad_alloc",
@@ -184,7 +189,7 @@ def test_a_recurrent_target_keeps_as_many_copies_as_the_depth_needs(
     tiny_dir: Path, name: str, lookup: bool
 ) -> None:
     with opened(load_of(tiny_dir, name, wrong_every=3, depth=2, lookup=lookup)) as bench:
-        assert bench.session.target.rollback == 2
+        assert bench.session.caches.target.rollback == 2
         assert bench.loaded.drafter is not None
         assert bench.loaded.drafter.max_depth == 2
         assert "copies of the recurrent state" in bench.loaded.drafter.note
@@ -205,7 +210,9 @@ def test_copies_that_take_much_memory_are_said_and_auto_takes_few(
             load_of(tiny_dir, "qwen35-nextn", depth=asked), events.append, forgiving=False
         )
         session.close()
-        assert loaded.drafter is not None and loaded.drafter.max_depth == session.target.rollback == kept
+        assert (
+            loaded.drafter is not None and loaded.drafter.max_depth == session.caches.target.rollback == kept
+        )
         said = [e.message for e in events if isinstance(e, Notice)]
         assert bool(said) is (asked == 4)
         assert all("4 copies" in message and "7% of the memory" in message for message in said)
@@ -215,7 +222,7 @@ def test_other_targets_draft_as_deep_as_ever(tiny_dir: Path) -> None:
     with opened(load_of(tiny_dir, "llama-draft", depth=2)) as bench:
         assert bench.loaded.drafter is not None
         assert (bench.loaded.drafter.max_depth, bench.loaded.drafter.note) == (16, "")
-        assert bench.session.target.rollback == 0
+        assert bench.session.caches.target.rollback == 0
 
 
 def test_the_memory_of_the_device_is_known() -> None:

@@ -13,8 +13,7 @@ import pytest
 import tiny
 from kits.engine import opened
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Load, Replayed, Tuning
+from ds4chat.engine.events import Load
 
 TIE = 1e-3
 """Logits. Random twins have gaps of about 0.1; batches differ from single decodes by about 1e-5."""
@@ -41,9 +40,6 @@ def _expect_plain(bench, n: int):  # type: ignore[no-untyped-def]
     prompt = " the old mill turns and the old mill turns and the"
     got = bench.ask(prompt, n, depth=4, ignore_eos=True)
     assert got.stats.judged > 0
-    events: list[Event] = []
-    bench.session.replay(1, Control(Tuning()), events.append)
-    answer = events[-1]
-    assert isinstance(answer, Replayed)
+    answer = bench.check()
     assert answer.equal or answer.gap < TIE, dataclasses.asdict(answer)
     return got

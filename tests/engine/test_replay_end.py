@@ -11,20 +11,9 @@ from kits.engine import END_NOW, Bench, load_of, opened
 from kits.scripted import Scripted
 
 from ds4chat.engine import replay
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Replayed, Tuning
 
 CYCLE = tiny.reply(tiny.encode(END_NOW)[-1], 40)
 """What plain decoding answers to END_NOW; it never ends by itself."""
-
-
-def replayed(bench: Bench) -> Replayed:
-    """The check of the reply that was given last."""
-    events: list[Event] = []
-    bench.session.replay(1, Control(Tuning()), events.append)
-    answer = events[-1]
-    assert isinstance(answer, Replayed), answer
-    return answer
 
 
 def end_after(bench: Bench, tokens: int, depth: int) -> None:
@@ -36,7 +25,7 @@ def end_after(bench: Bench, tokens: int, depth: int) -> None:
         at = committed + 1 - start
         return stream[at : at + room]
 
-    bench.session.drafter = Scripted(depth, plan)
+    bench.session.caches.drafter = Scripted(depth, plan)
 
 
 @pytest.mark.parametrize("tokens", [4, 5, 6])
@@ -49,7 +38,7 @@ def test_an_end_token_that_comes_too_early_is_the_first_difference(tiny_dir: Pat
         end_after(bench, tokens, depth=3)
         got = bench.ask(n=40, depth=3, margin=0.0)
         assert (got.ended.finish_reason, got.ids) == ("stop", CYCLE[:tokens])
-        answer = replayed(bench)
+        answer = bench.check()
     assert (answer.equal, answer.first_difference, answer.compared) == (False, tokens, tokens + 1)
     assert (answer.spec_token, answer.plain_token) == (tiny.EOS, CYCLE[tokens])
     assert answer.spec_text == "<｜end▁of▁sentence｜>"
@@ -66,7 +55,7 @@ def test_an_end_that_plain_decoding_has_too_is_compared_and_equal(
     with opened(load_of(tiny_dir, "llama-draft")) as bench:
         got = bench.ask(prompt, depth=depth)
         assert (got.ended.finish_reason, len(got.ids)) == ("stop", 2)
-        answer = replayed(bench)
+        answer = bench.check()
     assert (answer.equal, answer.compared, answer.first_difference) == (True, 3, -1)
     assert "All 2 tokens and the end of the reply" in answer.detail
 
@@ -79,5 +68,5 @@ def test_a_stop_string_is_no_end_token_and_is_not_looked_for(tiny_dir: Path) -> 
         bench.session.reset()
         got = bench.ask(n=12, depth=3, stop=(word,))
         assert got.ended.finish_reason == "stop"
-        answer = replayed(bench)
+        answer = bench.check()
     assert (answer.equal, answer.compared) == (True, len(got.ids))

@@ -41,7 +41,7 @@ def load_for(folder: Path, kind: str) -> Load:
 def verified(bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the session verify in this way."""
     real = Context.decode
-    target = bench.session.target
+    target = bench.session.caches.target
     late = {"n": 0}
 
     def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
@@ -50,7 +50,11 @@ def verified(bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
                 raise DecodeError(1, len(tokens))
             late["n"] += 1
             # A draft's own decode: the session has committed nothing of this step yet.
-            if way == "one by one, failing late" and pos > len(bench.session.tokens) and late["n"] % 3 == 0:
+            if (
+                way == "one by one, failing late"
+                and pos > len(bench.session.caches.tokens)
+                and late["n"] % 3 == 0
+            ):
                 raise DecodeError(1, 1)
         return real(self, tokens, pos, **more)
 
@@ -118,19 +122,19 @@ def test_the_cache_holds_what_is_committed_and_further_turns_run(
                 case = (kind, way, depth, end, prompt)
                 seen.add(end)
                 assert got.ended.finish_reason == reasons.get(end, end), case
-                assert session.target.used == len(session.tokens), case
+                assert session.caches.target.used == len(session.caches.tokens), case
                 # What is committed is what plain decoding would have committed.
                 begun = tiny.encode(prompt)
                 last = session._last
                 assert last is not None
                 ended_by = [last.end_token] if last.end_token >= 0 else []
-                assert session.tokens == [*begun, *got.ids, *ended_by][:-1], case
+                assert session.caches.tokens == [*begun, *got.ids, *ended_by][:-1], case
                 said = prompt + tiny.text(got.ids)
                 for turn in (" end now", " so hi end now"):
                     said += turn
                     more = bench.ask(said, 12, depth=depth, **tuning)  # type: ignore[arg-type]
                     assert more.ids == tiny.reply(tiny.encode(" now")[-1], 12), (*case, turn)
-                    assert session.target.used == len(session.tokens), (*case, turn)
+                    assert session.caches.target.used == len(session.caches.tokens), (*case, turn)
                     said += tiny.text(more.ids)
                 session.n_ctx = n_ctx
         assert seen == {*reasons, "context"}
@@ -152,7 +156,7 @@ def test_a_cancel_inside_a_verification_commits_what_it_keeps(
                 real = Context.decode
 
                 def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                    if self is session.target and more.get("outputs", "all") == "all":  # noqa: B023
+                    if self is session.caches.target and more.get("outputs", "all") == "all":  # noqa: B023
                         calls["n"] += 1  # noqa: B023
                         if calls["n"] == 30 // (1 if strict else 3):  # noqa: B023
                             controls[0].cancel()  # noqa: B023
@@ -168,9 +172,9 @@ def test_a_cancel_inside_a_verification_commits_what_it_keeps(
                         hook=lambda event, control: controls.append(control),  # noqa: B023
                     )
                 assert got.ended.finish_reason == "cancelled"
-                assert session.target.used == len(session.tokens)
+                assert session.caches.target.used == len(session.caches.tokens)
                 all_of_it = [*PROMPT, *got.ids]
-                assert session.tokens in (all_of_it, all_of_it[:-1])
+                assert session.caches.tokens in (all_of_it, all_of_it[:-1])
                 assert got.ids == tiny.reply(PROMPT[-1], 150)[: len(got.ids)]
                 again = bench.ask(END_NOW + tiny.text(got.ids) + " end now", 12, depth=4, strict=strict)
                 assert again.ids == tiny.reply(tiny.encode(" now")[-1], 12)

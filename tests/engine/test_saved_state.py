@@ -53,6 +53,12 @@ class Chat(Bench):
     def ask(self, *args: Any, **more: Any) -> Answer:
         return super().ask(*args, **{"conversation": 1, **more})
 
+    def ask_and_keep(self, *args: Any, **more: Any) -> Answer:
+        """The answer, after which the state is kept."""
+        answer = self.ask(*args, **more)
+        self.session.keep()
+        return answer
+
 
 @contextmanager
 def chat(load: Load, *, keep: bool = True) -> Iterator[Chat]:
@@ -85,7 +91,7 @@ def restored(answer: Answer) -> int:
 
 
 def drafter_state(bench: Bench) -> DrafterState | None:
-    drafter = bench.session.drafter
+    drafter = bench.session.caches.drafter
     return drafter.state() if isinstance(drafter, Stateful) else None
 
 
@@ -111,9 +117,8 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
     depth = 0 if name in ("no-rollback", "random-llama") else 3
     prompt, n = (PROSE, 1) if name.startswith("random") else (STORY + " end now", 30)
     with chat(load) as bench:
-        first = bench.ask(prompt, n, depth=depth, ignore_eos=True)
-        bench.session.keep()
-        target, tokens = bytes(bench.session.target.save_state()), list(bench.session.tokens)
+        first = bench.ask_and_keep(prompt, n, depth=depth, ignore_eos=True)
+        target, tokens = bytes(bench.session.caches.target.save_state()), list(bench.session.caches.tokens)
         drafter = drafter_state(bench)
         prompt += (first.text if n > 1 else "") + " the old hut"
         within = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
@@ -124,11 +129,13 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
         ids = session.prompter.raw(prompt).tokens
         assert ids[: len(tokens)] == tokens
         assert session._states is not None
-        found = session._states.restore(
-            1, session.target, session.drafter, session.tokens, ids[:-1], whole=session.rollback != "kv"
+        found = session._states.restore(1, session.caches, ids[:-1])
+        assert (found, session.caches.tokens, session.caches.target.used) == (
+            len(tokens),
+            tokens,
+            len(tokens),
         )
-        assert (found, session.tokens, session.target.used) == (len(tokens), tokens, len(tokens))
-        assert bytes(session.target.save_state()) == target
+        assert bytes(session.caches.target.save_state()) == target
         assert same(drafter_state(bench), drafter)
     with chat(load) as bench:
         resumed = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
@@ -150,9 +157,8 @@ def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
     load = Load(str(demo_model()), str(demo_support()), ctx=1024, threads=1)
     prompt = "The lighthouse keeper wrote down what he saw each morning. " * 50
     with chat(load) as bench:
-        first = bench.ask(prompt, 24, depth=2)
-        bench.session.keep()
-        tokens = list(bench.session.tokens)
+        first = bench.ask_and_keep(prompt, 24, depth=2)
+        tokens = list(bench.session.caches.tokens)
         prompt += first.text
         within = bench.ask(prompt, 24, depth=2)
     with chat(load) as bench:
@@ -164,20 +170,13 @@ def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
     assert drafts(resumed) == drafts(within)
 
 
-def keep_story(load: Load) -> None:
-    """Answer the story with its end, and keep the state."""
-    with chat(load) as bench:
-        bench.ask(STORY + " end now", 30, depth=3)
-        bench.session.keep()
-
-
 @pytest.mark.parametrize("name", ["llama-draft", "eagle3"])
 def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
     tiny_dir: Path, home: Path, name: str
 ) -> None:
     """A reply asked for again, or an edited message."""
     load = load_named(tiny_dir, name)
-    keep_story(load)
+    saved(load, home)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
         assert restored(answer) == len(tiny.encode(STORY))
@@ -189,7 +188,7 @@ def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
 @pytest.mark.parametrize("name", ["qwen35-nextn", "deepseek4-support", "gemma4-assistant", "mimo2-nextn"])
 def test_what_cannot_be_cut_is_taken_whole_or_not_at_all(tiny_dir: Path, home: Path, name: str) -> None:
     load = load_named(tiny_dir, name)
-    keep_story(load)
+    saved(load, home)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
         assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
@@ -202,8 +201,7 @@ def test_another_conversation_after_a_restore_begins_with_nothing_of_it(
     """No cell and no hidden row stays: the drafts are those of a session that never restored anything."""
     load = load_named(tiny_dir, name)
     with chat(load) as bench:
-        first = bench.ask(STORY + " end now", 30, depth=3, ignore_eos=True)
-        bench.session.keep()
+        first = bench.ask_and_keep(STORY + " end now", 30, depth=3, ignore_eos=True)
     prompt = STORY + " end now" + first.text + " the old hut"
     with chat(load) as bench:
         assert restored(bench.ask(prompt, 5, depth=3)) > 0
@@ -215,8 +213,7 @@ def test_another_conversation_after_a_restore_begins_with_nothing_of_it(
 
 def saved(load: Load, home: Path) -> Path:
     with chat(load) as bench:
-        bench.ask(STORY + " end now", 20, depth=3)
-        bench.session.keep()
+        bench.ask_and_keep(STORY + " end now", 20, depth=3)
     (path,) = files(home)
     return path
 
@@ -263,12 +260,12 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(
     load = load_named(tiny_dir, "llama-draft")
     write = saved_state.SavedStates._write
 
-    def swapped(self, path, target, drafter, tokens, interrupted):  # type: ignore[no-untyped-def]
-        state = drafter.state()
-        monkeypatch.setattr(drafter, "state", lambda: replace(state, cache=b"rubbish" * 99), raising=False)
+    def swapped(self, path, caches, interrupted):  # type: ignore[no-untyped-def]
+        state = replace(caches.drafter.state(), cache=b"rubbish" * 99)
+        monkeypatch.setattr(caches.drafter, "state", lambda: state, raising=False)
         if fails == "target":
-            monkeypatch.setattr(target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
-        return write(self, path, target, drafter, tokens, interrupted)
+            monkeypatch.setattr(caches.target, "save_state", lambda: memoryview(bytearray(b"rubbish" * 99)))
+        return write(self, path, caches, interrupted)
 
     monkeypatch.setattr(saved_state.SavedStates, "_write", swapped)
     saved(load, home)
@@ -315,19 +312,16 @@ def test_only_what_pays_is_saved(tiny_dir: Path, home: Path, monkeypatch: pytest
         bench.session.keep()
         assert files(home) == []
         monkeypatch.setattr(saved_state, "WORTH", 1e9)
-        bench.ask(STORY, 5)
-        bench.session.keep()
+        bench.ask_and_keep(STORY, 5)
         assert files(home) == []
         monkeypatch.setattr(saved_state, "WORTH", 0.0)
         monkeypatch.setattr(saved_state, "MAX_FILE", 1000)
-        bench.ask(STORY, 5)
-        bench.session.keep()
+        bench.ask_and_keep(STORY, 5)
         assert files(home) == []
         monkeypatch.undo()
         monkeypatch.setenv("DS4CHAT_HOME", str(home))
         monkeypatch.setattr(saved_state, "WORTH", 0.0)
-        bench.ask(STORY, 5)
-        bench.session.keep()
+        bench.ask_and_keep(STORY, 5)
         assert len(files(home)) == 1
 
 
@@ -363,27 +357,25 @@ def test_a_conversation_has_one_file_and_the_oldest_go(
     monkeypatch.setattr(saved_state, "MAX_FILES", 3)
     load = load_named(tiny_dir, "llama-draft")
     with chat(load) as bench:
-        bench.ask(STORY + " end now", 5, conversation=7)
-        bench.session.keep()
+        bench.ask_and_keep(STORY + " end now", 5, conversation=7)
         (first,) = files(home)
         content = first.read_bytes()
         bench.session.keep()  # nothing new
-        bench.ask(STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red", 5, conversation=7)
-        bench.session.keep()
+        bench.ask_and_keep(
+            STORY + " end now" + tiny.text(bench.session.caches.tokens[-4:]) + " red", 5, conversation=7
+        )
         assert [path.name for path in files(home)] == ["7.state"]
         assert first.read_bytes() != content
         for i, word in enumerate((" sea", " sun", " fog")):
             os.utime(files(home)[0], (time.time() - 50 + i, time.time() - 50 + i))
-            bench.ask(word * 600, 5, conversation=11 + i)
-            bench.session.keep()
+            bench.ask_and_keep(word * 600, 5, conversation=11 + i)
     assert [path.name for path in files(home)] == ["11.state", "12.state", "13.state"]
 
 
 def test_what_no_store_has_is_kept_nowhere(tiny_dir: Path, home: Path) -> None:
     """One shots, and chats whose store is in memory: their numbers are not those of the store on disk."""
     with chat(load_named(tiny_dir, "llama-draft")) as bench:
-        bench.ask(STORY + " end now", 5, conversation=0)
-        bench.session.keep()
+        bench.ask_and_keep(STORY + " end now", 5, conversation=0)
     assert not list(home.glob("states/*"))
 
 
@@ -403,8 +395,7 @@ def test_all_states_together_take_no_more_than_their_budget_not_even_for_a_while
     monkeypatch.setattr(saved_state, "_with_digest", watched)
     with chat(load) as bench:
         for number, (age, word) in enumerate(((50, " sea"), (40, " sun"), (30, " red")), 1):
-            bench.ask(word * 600, 5, conversation=number)
-            bench.session.keep()
+            bench.ask_and_keep(word * 600, 5, conversation=number)
             (newest,) = set(files(home)) - set(during[-1])
             os.utime(newest, (time.time() - age,) * 2)
             monkeypatch.setattr(saved_state, "MAX_BYTES", newest.stat().st_size * 5 // 2)
@@ -462,13 +453,11 @@ def test_a_state_of_a_deleted_conversation_is_not_written_any_more(tiny_dir: Pat
         bench.session.keep()
         assert list((home / "states").iterdir()) == []
         # The next conversation is kept as usual.
-        bench.ask(" sea" * 600, 20, conversation=2)
-        bench.session.keep()
+        bench.ask_and_keep(" sea" * 600, 20, conversation=2)
         assert files(home) == [state_file(2)]
         # So is the one that is gone on with, deleted or not.
         state_file(2).unlink()
-        bench.ask(" sea" * 600 + " end now", 20, conversation=2)
-        bench.session.keep()
+        bench.ask_and_keep(" sea" * 600 + " end now", 20, conversation=2)
         assert files(home) == [state_file(2)]
 
 
@@ -507,8 +496,7 @@ def test_a_deletion_at_any_moment_of_a_save_removes_the_state(
             bench.session.keep()
             assert list((home / "states").iterdir()) == []
         assert looks > 3
-        bench.ask(STORY + " end now the old hut", 20)
-        bench.session.keep()
+        bench.ask_and_keep(STORY + " end now the old hut", 20)
         assert files(home) == [state_file(1)]
 
 
@@ -519,9 +507,8 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
     monkeypatch.setattr(saved_state, "_PIECE", 1000)
     load = load_named(tiny_dir, "llama-draft")
     with chat(load) as bench:
-        bench.ask(STORY + " end now", 5)
-        bench.session.keep()
-        prompt = STORY + " end now" + tiny.text(bench.session.tokens[-4:]) + " red"
+        bench.ask_and_keep(STORY + " end now", 5)
+        prompt = STORY + " end now" + tiny.text(bench.session.caches.tokens[-4:]) + " red"
         bench.ask(prompt, 5)
         if fails:
             with monkeypatch.context() as patch:
@@ -534,7 +521,7 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
             left = iter([False] * looks)
             bench.session.keep(lambda left=left: next(left, True))  # type: ignore[misc]
             assert state_file(1).read_bytes() == (before if not looks else b"")
-        tokens = list(bench.session.tokens)
+        tokens = list(bench.session.caches.tokens)
         bench.session.keep()
         assert files(home) == [state_file(1)]
     with chat(load) as bench:
@@ -550,8 +537,7 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(tiny_dir: Path, ho
     home.mkdir()
     (home / "states").write_text("in the way")
     with chat(load_named(tiny_dir, "llama-draft")) as bench:
-        bench.ask(STORY + " end now", 5)
-        bench.session.keep()
+        bench.ask_and_keep(STORY + " end now", 5)
         assert bench.ask(STORY + " end now", 5).ended.finish_reason == "length"
     assert (home / "states").read_text() == "in the way"
 

@@ -79,7 +79,7 @@ def test_a_restored_conversation_goes_on_as_one_that_was_read(
     try:
         bench.ask(PROSE + SAID, 1, depth=3, conversation=1)
         session.keep()
-        saved = len(session.tokens)
+        saved = len(session.caches.tokens)
         content = state_file(1).read_bytes()
         for before in ([], ["continued"]):
             for name in prompts:
@@ -95,6 +95,6 @@ def test_a_restored_conversation_goes_on_as_one_that_was_read(
                     assert found == 0
                 else:
                     assert saved * 0.85 < found < saved
-                assert session.target.used == len(session.tokens)
+                assert session.caches.target.used == len(session.caches.tokens)
     finally:
         session.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from ds4chat.engine.events import (
     Generate,
     Message,
     Prefill,
-    Replayed,
     SpeculationOff,
     Step,
     Tuning,
@@ -41,7 +41,7 @@ def test_stream_and_counters_are_those_worked_out_by_hand(
             got = bench.ask(n=200, depth=depth)
             hand = tiny.simulate(prompt, 200, depth, name, wrong_every=wrong_every)  # type: ignore[arg-type]
             assert got.ids == hand.tokens == tiny.reply(prompt[-1], 200)
-            assert got.counts == (hand.steps, hand.drafted, hand.judged, hand.accepted)
+            assert got.counts == hand.counts
             assert got.by_position == [pair for pair in hand.by_position if pair[0]]
             assert [t.origin for t in got.tokens] == hand.origins
 
@@ -73,10 +73,10 @@ def test_replies_that_end_inside_a_block(tiny_dir: Path, name: str, prompt: str)
             got = bench.ask(prompt, depth=depth)
             hand = tiny.simulate(ids, 99, depth, name)  # type: ignore[arg-type]
             assert got.ids == hand.tokens
-            assert got.counts == (hand.steps, hand.drafted, hand.judged, hand.accepted)
+            assert got.counts == hand.counts
             assert got.ended.finish_reason == "stop"
             # The next turn starts from a cache that is cut to the last token that counts.
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
             assert bench.ask(f"{prompt} end now", 12, depth=depth).ids == tiny.reply(
                 tiny.encode(" now")[-1], 12
             )
@@ -184,13 +184,13 @@ def test_a_cancel_at_any_phase_leaves_both_caches_usable(
             got = _cancelled_inside(bench, phase, depth, monkeypatch)
         assert got.ended.finish_reason == "cancelled"
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)[: len(got.ids)]
-        assert bench.session.target.used == len(bench.session.tokens)
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens)
         monkeypatch.undo()
         after = bench.ask(" end now", 40, depth=depth)
         hand = tiny.simulate(tiny.encode(" end now"), 40, depth, name)  # type: ignore[arg-type]
         assert (after.ids, after.counts) == (
             hand.tokens,
-            (hand.steps, hand.drafted, hand.judged, hand.accepted),
+            hand.counts,
         )
 
 
@@ -216,7 +216,7 @@ def _cancelled_inside(bench: Bench, phase: str, depth: int, monkeypatch: pytest.
     calls = {"n": 0}
 
     def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-        mine = (self is bench.session.target) == (phase == "verify")
+        mine = (self is bench.session.caches.target) == (phase == "verify")
         if seen and mine and more.get("outputs", "all") != "none":
             calls["n"] += 1
             if calls["n"] == 4:
@@ -244,7 +244,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
             real = Context.decode
 
             def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                if self is bench.session.target and more.get("outputs") == "all" and control_of:  # noqa: B023
+                if self is bench.session.caches.target and more.get("outputs") == "all" and control_of:  # noqa: B023
                     verified["n"] += 1  # noqa: B023
                     if verified["n"] == 2:  # noqa: B023
                         control_of[0].cancel()  # noqa: B023
@@ -260,7 +260,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
                 )
             # One token of the first step (a miss), and the block of four or nothing of it.
             assert len(got.ids) == emitted
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
             assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
@@ -361,9 +361,7 @@ def test_a_retune_before_the_reply_begins_counts_from_its_start_and_is_what_a_ch
         ended = events[-1]
         assert isinstance(ended, Ended) and ended.seed == 7
         assert [t.id for e in events if isinstance(e, Step) for t in e.tokens] == wanted.ids
-        bench.session.replay(1, Control(Tuning()), events.append)
-        replayed = events[-1]
-        assert isinstance(replayed, Replayed) and replayed.equal
+        assert bench.check().equal
 
 
 def test_a_check_shows_how_far_it_is_of_prompt_and_reply(tiny_dir: Path) -> None:
@@ -384,7 +382,7 @@ def test_a_refused_rollback_is_made_good_by_decoding_again(
         real, refused = Context.remove_from, {"n": 0}
 
         def remove_from(self: Context, pos: int, seq: int = 0) -> bool:
-            if self is bench.session.target and refused["n"] < 3:
+            if self is bench.session.caches.target and refused["n"] < 3:
                 refused["n"] += 1
                 return False
             return real(self, pos, seq)
@@ -405,7 +403,7 @@ def test_drafts_that_never_hit_switch_speculation_off(tiny_dir: Path) -> None:
         assert got.stats.judged == 64
         (off,) = [e for e in got.events if isinstance(e, SpeculationOff)]
         assert "made for another model" in off.reason
-        assert bench.session.drafter is None
+        assert bench.session.caches.drafter is None
         assert bench.ask(n=20, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 20)
 
 
@@ -425,7 +423,7 @@ def test_stop_strings_are_tested_token_by_token(tiny_dir: Path) -> None:
             got = bench.ask(depth=depth, stop=(stop,))
             assert got.text == whole[: whole.find(stop)]
             assert got.ended.finish_reason == "stop"
-            assert bench.session.target.used == len(bench.session.tokens)
+            assert bench.session.caches.target.used == len(bench.session.caches.tokens)
 
 
 def test_ignore_eos_goes_on_past_the_end(tiny_dir: Path) -> None:
@@ -434,7 +432,7 @@ def test_ignore_eos_goes_on_past_the_end(tiny_dir: Path) -> None:
         got = bench.ask("hi stop", 12, depth=3, ignore_eos=True)
         hand = tiny.simulate(ids, 12, 3, "llama-draft", ignore_eos=True)
         assert tiny.EOS in got.ids
-        assert (got.ids, got.counts) == (hand.tokens, (hand.steps, hand.drafted, hand.judged, hand.accepted))
+        assert (got.ids, got.counts) == (hand.tokens, hand.counts)
 
 
 def test_the_chat_template_of_the_file_is_used(tiny_dir: Path) -> None:
@@ -450,10 +448,7 @@ def test_the_chat_template_of_the_file_is_used(tiny_dir: Path) -> None:
 
 def test_a_lookup_drafts_what_stood_there_before(tiny_dir: Path) -> None:
     """The cycle of 24 words repeats: once it is round, lookup copies it without a support file."""
-    load = load_of(tiny_dir, "llama-draft", lookup=True)
-    import dataclasses
-
-    with opened(dataclasses.replace(load, support="")) as bench:
+    with opened(replace(load_of(tiny_dir, "llama-draft", lookup=True), support="")) as bench:
         assert bench.loaded.drafter is not None
         assert bench.loaded.drafter.kind == "lookup"
         got = bench.ask(n=200, depth=8)
@@ -464,9 +459,7 @@ def test_a_lookup_drafts_what_stood_there_before(tiny_dir: Path) -> None:
 
 
 def test_lookup_stands_before_a_support_model(tiny_dir: Path, name: str) -> None:
-    import dataclasses
-
-    load = dataclasses.replace(load_of(tiny_dir, name), lookup=True)
+    load = replace(load_of(tiny_dir, name), lookup=True)
     with opened(load) as bench:
         got = bench.ask(n=120, depth=4)
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 120)
@@ -476,10 +469,8 @@ def test_lookup_stands_before_a_support_model(tiny_dir: Path, name: str) -> None
 def test_replay_finds_the_reply_equal_to_plain_decoding(tiny_dir: Path, name: str) -> None:
     with opened(load_of(tiny_dir, name)) as bench:
         bench.ask(n=40, depth=4, temp=GAIN / 0.8, top_k=0, seed=5)
-        events: list[Event] = []
-        bench.session.replay(1, Control(Tuning()), events.append)
-        answer = events[-1]
-        assert (answer.equal, answer.compared, answer.first_difference) == (True, 40, -1)  # type: ignore[union-attr]
+        answer = bench.check()
+        assert (answer.equal, answer.compared, answer.first_difference) == (True, 40, -1)
 
 
 def test_replay_shows_the_first_difference_of_an_approximate_reply(tiny_dir: Path) -> None:
@@ -487,9 +478,7 @@ def test_replay_shows_the_first_difference_of_an_approximate_reply(tiny_dir: Pat
         got = bench.ask(n=40, depth=4, margin=0.0)
         plain = tiny.reply(tiny.encode(END_NOW)[-1], 40)
         first = next(i for i, (a, b) in enumerate(zip(got.ids, plain)) if a != b)
-        events: list[Event] = []
-        bench.session.replay(1, Control(Tuning()), events.append)
-        answer = events[-1]
-        assert (answer.equal, answer.first_difference) == (False, first)  # type: ignore[union-attr]
-        assert (answer.spec_token, answer.plain_token) == (got.ids[first], plain[first])  # type: ignore[union-attr]
-        assert "approximate" in answer.detail  # type: ignore[union-attr]
+        answer = bench.check()
+        assert (answer.equal, answer.first_difference) == (False, first)
+        assert (answer.spec_token, answer.plain_token) == (got.ids[first], plain[first])
+        assert "approximate" in answer.detail

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Ended, Judged, Origin, Outcome, Phases, Prefill, Step, Token, Tuning
 from ds4chat.engine.stats import Stats, StatsDocument
 
@@ -106,6 +107,16 @@ def test_plain_decoding_is_timed_by_the_passes_alone() -> None:
     stats.fold(dataclasses.replace(step(4, ["plain"], [], "plain", 0), baseline=True))
     assert stats.document().plain_tokens_per_s == round(1000 / 11, 4)
     assert (stats.document().plain_passes, stats.document().speedup) == (1, round(9 * 11 / 60, 4))
+
+
+def test_plain_decoding_is_measured_for_each_reply_by_itself() -> None:
+    """The passes and the check of the first reply do not count for the second, which takes two steps."""
+    stats = Stats(plain=PlainTime(20.0))
+    for index in (0, 1):
+        stats.fold(dataclasses.replace(step(index, ["plain"], [], "plain", 0), baseline=True))
+    stats.plain.checked_ms = 1.0
+    stats.fold(step(0, ["accepted", "bonus"], [judged(1, True)], "full", 1))
+    assert (stats.plain.at_load, stats.plain.tokens, stats.plain.ms) == (True, 2, 40.0)
 
 
 def test_json_has_the_documented_keys() -> None:

@@ -6,8 +6,7 @@ import pytest
 from kits.engine import opened
 from kits.requantise import requantise
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Load, Replayed, Tuning
+from ds4chat.engine.events import Load
 from ds4chat.models.demo import demo_model, demo_support
 
 TEXT = (
@@ -32,10 +31,7 @@ def test_500_tokens_equal_one_token_greedy_decoding(
         assert spec.ended.prompt_tokens > 512
         assert len(spec.ids) == 500
         assert spec.stats.accepted > 50
-        events: list[Event] = []
-        bench.session.replay(1, Control(Tuning()), events.append)
-        answer = events[-1]
-        assert isinstance(answer, Replayed)
+        answer = bench.check()
         assert answer.equal, f"{answer} ({bench.loaded.strict_note})"
     path.unlink()
 
@@ -48,8 +44,5 @@ def test_where_batches_are_not_exact_verification_is_one_token_at_a_time() -> No
         assert not bench.session.batches_are_exact
         spec = bench.ask(TEXT * 12, 120, depth=3, strict=True, ignore_eos=True)
         assert spec.stats.accepted > 10
-        events: list[Event] = []
-        bench.session.replay(1, Control(Tuning()), events.append)
-        answer = events[-1]
-        assert isinstance(answer, Replayed)
+        answer = bench.check()
         assert answer.equal, answer

@@ -12,11 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ds4chat.engine.events import Message
+from ds4chat.engine.reply_text import ReplyFormat, ReplyText
 from ds4chat.engine.thinking import (
     FAMILIES,
     Family,
-    ReplyFormat,
-    ReplyText,
     TurnMarks,
     declared_by_template,
     declared_by_tokens,

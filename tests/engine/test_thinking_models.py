@@ -63,7 +63,9 @@ def test_a_family_is_told_by_its_tokens(tiny_dir: Path, family: str, user_define
         assert told(chat(bench, n=3)) == (" let me", "")
         past = Message("assistant", " it is five", " let me see")
         prompt = bench.session.prompter.chat([Message("user", "hi"), past, Message("user", "so")], think=True)
-        text = b"".join(bench.session.target.model.piece(t, special=True) for t in prompt.tokens).decode()
+        text = b"".join(
+            bench.session.caches.target.model.piece(t, special=True) for t in prompt.tokens
+        ).decode()
         assert text == (
             "<|role>user\nhi<role|>\n<|role>assistant\n it is five<role|>\n"
             "<|role>user\nso<role|>\n<|role>assistant\n"
@@ -78,7 +80,9 @@ def test_a_template_that_asks_for_past_thinking_gets_it(tiny_dir: Path) -> None:
     with speaker(tiny_dir, *ANSWER, special=("<think>", "</think>"), template=template) as bench:
         turns = [Message("user", "hi"), Message("assistant", "five", "hm"), Message("user", "so")]
         prompt = bench.session.prompter.chat(turns, think=True)
-        text = b"".join(bench.session.target.model.piece(t, special=True) for t in prompt.tokens).decode()
+        text = b"".join(
+            bench.session.caches.target.model.piece(t, special=True) for t in prompt.tokens
+        ).decode()
         assert "<|role>assistant\n<think>hm</think>five<role|>" in text
 
 
@@ -125,7 +129,7 @@ def test_a_wrong_end_token_does_not_let_the_model_go_on(tiny_dir: Path) -> None:
     says = (*ANSWER, ".\n", "<|role>", "user", " and", "<eos>")
     with speaker(tiny_dir, *says, eos="") as bench:
         end = bench.session.prompter.chat([Message("user", "hi")], think=True).format.ends
-        assert not any(bench.session.target.model.is_eog(token) for token in end)
+        assert not any(bench.session.caches.target.model.is_eog(token) for token in end)
         got = chat(bench)
         assert told(got) == ("", " it is five")
         assert (got.ended.finish_reason, got.ended.detail, len(got.ids)) == ("stop", "", 3)
@@ -144,7 +148,7 @@ def test_a_reply_that_begins_the_next_turn_ends_and_says_so(tiny_dir: Path, dept
         assert told(got) == ("", " it is five.\n")
         assert got.ended.finish_reason == "stop"
         assert got.ended.detail.startswith("The model began to write the user's next turn itself")
-        assert bench.session.target.used == len(bench.session.tokens)
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens)
 
 
 def test_the_lossless_check_knows_the_templates_end(tiny_dir: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kits.engine import opened
 from tiny import vocab
 
-from ds4chat.engine import llama, stack
+from ds4chat.engine import llama, machine, stack
 from ds4chat.engine.events import Load
 from ds4chat.engine.llama import LlamaError, Model, TooLongError
 from ds4chat.models.demo import demo_model
@@ -98,7 +98,7 @@ def test_a_chat_goes_on_after_a_run_of_letters(tiny_dir: Path) -> None:
     with opened(Load(str(path), ctx=256, threads=1)) as bench:
         refused = bench.ask("a" * 30_000).ended
         assert refused.finish_reason == "context"
-        assert "tokens or more and the context holds 256. Shorten it" in refused.detail
+        assert "or more tokens and the context holds 256. Shorten it" in refused.detail
         assert bench.ask(" stop").text == " all done"
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_fit_is_refused_before_it_is_split(
     monkeypatch.setattr(Model, "_tokenize", lambda *_: pytest.fail("it was split"))
     for model in models:
         monkeypatch.setattr(model, "room", 64)
-        with pytest.raises(TooLongError, match=r"has \d+ tokens or more and the context holds 64\."):
+        with pytest.raises(TooLongError, match=r"has \d+ or more tokens and the context holds 64\."):
             model.tokenize("word " * 40_000, add_special=True, parse_special=True)
 
 
@@ -173,7 +173,7 @@ def test_a_call_that_needs_little_stack_stays_in_its_thread_and_others_get_what_
 def test_a_text_that_memory_may_not_suffice_for_is_refused_in_a_sentence(
     models: list[Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_memory", lambda: 16 << 20)
+    monkeypatch.setattr(machine, "memory", lambda: 16 << 20)
     monkeypatch.setattr(models[0], "room", 0)
     with pytest.raises(LlamaError, match=r"10,000 characters may need more memory .* Send it in parts"):
         models[0].tokenize("a" * 10_000, add_special=False, parse_special=False)

@@ -118,7 +118,7 @@ def test_a_state_that_does_not_fit_on_the_disk_costs_the_file_alone(
         fill(home)
         os.truncate(home / "filler", (home / "filler").stat().st_size - room)
         first = bench.ask(" sun sea fog hut" * 600 + " end now", 5, conversation=1)
-        assert session.target.state_size() > room
+        assert session.caches.target.state_size() > room
         session.keep()
         again = bench.ask(" sun sea fog hut" * 600 + " end now", 5, conversation=1)
         session.keep()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ds4chat.engine.events import (
     Cancel,
@@ -20,6 +22,7 @@ from ds4chat.engine.events import (
     Phases,
     Prefill,
     Retune,
+    ServerInfo,
     Step,
     Token,
     Tuning,
@@ -36,7 +39,6 @@ MODEL = ModelInfo(
     n_layer=30,
     n_embd=576,
     n_vocab=49152,
-    has_template=True,
 )
 
 
@@ -44,6 +46,32 @@ def loaded(*, off_reason: str = "", plain_ms: float = 20.0, n_ctx: int = 2048) -
     """A loaded pair, or a target alone with the reason why speculation is off."""
     drafter = None if off_reason else DrafterInfo("eagle3", "/models/eagle3.gguf", 16)
     return Loaded(MODEL, drafter, off_reason, n_ctx, 2, "CPU", plain_ms)
+
+
+def server_info(**more: Any) -> ServerInfo:
+    """A llama-server that speculates; ``more``: other values of its fields."""
+    info = ServerInfo(
+        url="http://box:8080",
+        name="box",
+        kind="llama-server",
+        version="b1",
+        tells="exact",
+        why="it reports neither rejected drafts nor probabilities",
+        speculates=True,
+        live=("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed"),
+        fixed=(("depth", "start it with --spec-draft-n-max N"),),
+        chosen=(),
+        has_key=False,
+        exposed=False,
+    )
+    return replace(info, **more)
+
+
+def served(**more: Any) -> Loaded:
+    """A model that a server has loaded; ``more``: as for ``server_info``."""
+    info = server_info(**more)
+    drafter = DrafterInfo("draft-eagle3", "", 0) if info.speculates else None
+    return replace(loaded(plain_ms=0.0), drafter=drafter, server=info, threads=0)
 
 
 PIECES: tuple[tuple[str, Origin], ...] = (

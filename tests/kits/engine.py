@@ -11,7 +11,7 @@ from typing import Any
 import tiny
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Step, Token, Tuning
+from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Replayed, Step, Token, Tuning
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
@@ -116,6 +116,14 @@ class Bench:
                 hook(event, control)
 
         self.session.generate(request, control, emit)
+        return answer
+
+    def check(self, reply: int = 1) -> Replayed:
+        """The lossless check of a reply."""
+        events: list[Event] = []
+        self.session.replay(reply, Control(Tuning()), events.append)
+        answer = events[-1]
+        assert isinstance(answer, Replayed), answer
         return answer
 
 

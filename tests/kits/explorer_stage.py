@@ -12,12 +12,12 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.times import StepTimes
 from ds4chat.engine.events import Judged, Outcome, Phases, Step, Token, Tuning
 from ds4chat.tui import themes
 from ds4chat.tui.conversation import Reply
+from ds4chat.tui.explorer.listing import Listing
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.source import Source
 
@@ -82,11 +82,11 @@ VERDICTS = ("++", "-", "+-", "", "++", "++", "-", "+-", "++", "~+") * 6
 """60 steps, 6 of them plain; 102 rows, of which 12 miss, 12 are the second of a partial step, 6 lossy."""
 
 
-def source(rows: JudgedRows | None = None, *, jumps: bool = True, note: str = "") -> Source:
+def source(rows: JudgedRows | None = None, *, in_chat: bool = True, note: str = "") -> Source:
     """The rows of VERDICTS, or others."""
     if rows is None:
-        return Source.of("this conversation", [reply_of(steps_from(VERDICTS))], jumps=jumps, note=note)
-    return Source("this conversation", rows, Texts(rows), StepTimes(rows), jumps=jumps, note=note)
+        return Source.of("this conversation", [reply_of(steps_from(VERDICTS))], in_chat=in_chat, note=note)
+    return Source("this conversation", Listing(rows), StepTimes(rows), in_chat=in_chat, note=note)
 
 
 def reply_of(steps: Sequence[Step]) -> Reply:
@@ -169,12 +169,9 @@ async def settled(pilot: Pilot[Any]) -> None:
     app = pilot.app
     assert isinstance(app, Stage)
     await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    while app.explorer.charts_due or app.explorer.what_if.pending:
-        await pilot.pause(0.02)
+    while len(app.workers):
         await app.workers.wait_for_complete()
-    await pilot.pause()
+        await pilot.pause()
 
 
 def shown(app: Stage) -> str:

@@ -11,9 +11,10 @@ import resource
 import sys
 
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Ended, Event, Generate, Load, Tuning, decode_event, encode
+from ds4chat.engine.events import Ended, Event, Generate, Load, Tuning
 from ds4chat.engine.opening import LoadError, open_session
 from ds4chat.engine.session import Session
+from ds4chat.engine.wire import decode_event, encode
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.pairing import check_pair, check_target
 

@@ -19,7 +19,7 @@ from ds4chat.engine.events import (
     Tuning,
 )
 from ds4chat.tui import themes
-from ds4chat.tui.panels import PanelDock
+from ds4chat.tui.panels.dock import PanelDock
 
 TARGET = ModelInfo(
     "/m/t.gguf", "Target", "llama", "Q4_1", 135_000_000, 98_000_000, 8192, 30, 576, 49152, True

@@ -7,9 +7,7 @@ from dataclasses import asdict
 
 from kits.engine import Answer, Bench
 
-from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Policy
-from ds4chat.engine.events import Event, Replayed, Tuning
 
 TIE = 1e-3
 """Logits. Random twins have gaps of about 0.1; batches differ from single decodes by about 1e-5."""
@@ -70,8 +68,5 @@ def accepted_lengths(answer: Answer, depth: int) -> set[int]:
 
 def assert_plain(bench: Bench) -> None:
     """The last reply is what decoding its prompt one token at a time gives; a tie excuses a difference."""
-    events: list[Event] = []
-    bench.session.replay(1, Control(Tuning()), events.append)
-    answer = events[-1]
-    assert isinstance(answer, Replayed), answer
+    answer = bench.check()
     assert answer.equal or answer.gap < TIE, asdict(answer)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ds4chat.engine.events import Ended, EngineDied, FullRow, Judged, Phases, Step, Token, Tuning
-from ds4chat.store.recording import ReplyRecorder
+from ds4chat.engine.events import Ended, FullRow, Judged, Phases, Step, Token, Tuning
+from ds4chat.store.recording import Recorded, ReplyRecorder
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def ended(reason: str = "stop", *, tail: str = "", reply: int = 0, detail: str =
     )
 
 
-def keep(recorder: ReplyRecorder, *events: Step | Ended | EngineDied) -> None:
+def keep(recorder: ReplyRecorder, *events: Recorded) -> None:
     """Have the recorder write what came, and this."""
     recorder.append(*events)
     recorder.flush()

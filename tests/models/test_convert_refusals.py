@@ -17,10 +17,11 @@ from kits import gguf as kit
 from kits.refusals import reason
 
 from ds4chat.commands import convert as command
+from ds4chat.commands import main as cli
 from ds4chat.models.convert import convert_mtp, converted_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header, TensorInfo, read_header
-from ds4chat.models.kinds import classify
+from ds4chat.models.kinds import kind_of
 
 
 @pytest.fixture
@@ -74,7 +75,8 @@ SUPPORTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "missing": (
         {"tensors": {"mtp.0.attn_kv.weight": None}},
-        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again.",
+        "SUPPORT is incomplete: it lacks the tensor mtp.0.attn_kv.weight. Download it again, or "
+        "convert it again.",
     ),
     "unknown": (
         changed("surprise.weight", (4,)),
@@ -153,7 +155,7 @@ def test_existing_file_is_kept_unless_forced(pair: tuple[Path, Path, Path]) -> N
     )
     assert out.read_bytes() == b"precious"
     convert_mtp(main, support, out, force=True)
-    assert classify(read_header(out)) == "nextn-support"
+    assert kind_of(read_header(out)).name == "nextn-support"
 
 
 def test_inputs_are_never_overwritten(pair: tuple[Path, Path, Path]) -> None:
@@ -261,7 +263,7 @@ def test_command(pair: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str
     spaced = out.with_name("a b.gguf")
     assert command.run(main, support, spaced) == 0
     assert capfd.readouterr().out.endswith(f"Use it with: ds4chat -m {main} --mtp '{spaced}'\n")
-    assert command.run(main, support, out) == 1
+    assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 1
     captured = capfd.readouterr()
     assert (
         captured.out == ""
@@ -275,7 +277,7 @@ def test_command_interrupted(
 ) -> None:
     main, support, out = pair
     stopped(monkeypatch, KeyboardInterrupt())
-    assert command.run(main, support, out) == 130
+    assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 130
     assert capfd.readouterr().err == f"\nds4chat: Stopped; {out} was not written.\n"
     assert not out.exists()
 

@@ -9,6 +9,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +21,12 @@ from kits import gguf as kit
 from kits.mutation import WILD, mutate
 from kits.work import calls
 
-from ds4chat.commands.inspect import as_json, inspect_files, render
+from ds4chat.commands.inspect import inspect_files, render
 from ds4chat.models.convert import convert_mtp
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
-from ds4chat.models.kinds import classify, describe
-from ds4chat.models.pairing import check_pair, check_target, rollback_class
+from ds4chat.models.kinds import describe
+from ds4chat.models.pairing import check_pair, check_target
 from ds4chat.models.summary import quantisation
 from ds4chat.text import one_line
 
@@ -65,11 +66,9 @@ def use(path: Path, target: Path | None, support: Path | str | None) -> bool:
 
     def look() -> None:
         header = read_header(path)
-        classify(header)
         describe(header)
         quantisation(header)
-        rollback_class(header)
-        as_json(inspect_files(path))
+        asdict(inspect_files(path))
         assert all(one_line(line) == line for line in render(inspect_files(path)).split("\n"))
 
     def pair() -> None:
@@ -91,7 +90,7 @@ def test_changed_bytes(model: str, support: str, cases: int, tiny_dir: Path, tmp
     if isinstance(beside, Path):
         files.append((beside, good, None))
     contents = {path: path.read_bytes() for path, _, _ in files}
-    ends = {path: read_header(path).data_offset for path in contents}
+    ends = {path: read_header(path).parts[0].data_offset for path in contents}
     path, taken = tmp_path / "hostile.gguf", 0
     cases = max(1, cases // len(PAIRS))
     for seed in range(SEED, SEED + cases):
@@ -118,7 +117,7 @@ def test_changed_bytes_under_the_conversion(cases: int, tiny_dir: Path, tmp_path
     for seed in range(SEED, SEED + max(1, cases // 20)):
         rng = random.Random(seed)
         source = rng.choice((main, support))
-        path.write_bytes(mutate(source.read_bytes(), read_header(source).data_offset, rng))
+        path.write_bytes(mutate(source.read_bytes(), read_header(source).parts[0].data_offset, rng))
         pair = (path, support) if source is main else (main, path)
         if outcome(lambda pair=pair: convert_mtp(*pair, out)):
             read_header(out)

@@ -47,7 +47,9 @@ class Corpus:
             files = [tiny.build(target, folder)]
             if support != "embedded":
                 files.append(tiny.build(support, folder))
-            self._pairs.append([(path.read_bytes(), read_header(path).data_offset, path) for path in files])
+            self._pairs.append(
+                [(path.read_bytes(), read_header(path).parts[0].data_offset, path) for path in files]
+            )
 
     def case(self, pair: int, seed: int) -> tuple[Path, Path | str]:
         """Target and support of a case, one of them changed."""

@@ -11,7 +11,7 @@ import tiny
 from kits import gguf as kit
 from kits.refusals import misfit, reason
 
-from ds4chat.models.architectures import EAGLE3_TARGETS
+from ds4chat.models.architectures import ABILITIES
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.gguf_file import Header, read_header
 from ds4chat.models.pairing import check_pair, check_target
@@ -51,7 +51,7 @@ def test_eagle3_that_borrows_both_tables(llama: Header, tmp_path: Path) -> None:
     assert check_pair(llama, eagle3(tmp_path / "e.gguf")).kind == "eagle3"
 
 
-@pytest.mark.parametrize("architecture", sorted(EAGLE3_TARGETS))
+@pytest.mark.parametrize("architecture", [name for name, able in ABILITIES.items() if able.eagle3])
 def test_eagle3_targets(architecture: str, tmp_path: Path) -> None:
     target = read_header(kit.whole(tmp_path / "t.gguf", architecture))
     assert check_pair(target, eagle3(tmp_path / "e.gguf")).kind == "eagle3"

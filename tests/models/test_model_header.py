@@ -259,7 +259,7 @@ def test_truncated_anywhere_in_the_header(tiny_dir: Path, file: Path) -> None:
     """Cut at 200 places of the header: always the sentence, never another error."""
     content = tiny.build("llama", tiny_dir).read_bytes()
     header = read_header(tiny.build("llama", tiny_dir))
-    for cut in np.linspace(5, header.data_offset - 40, 200, dtype=int):
+    for cut in np.linspace(5, header.parts[0].data_offset - 40, 200, dtype=int):
         sentence = refused(file, content[:cut])
         assert sentence == "FILE is truncated: it ends inside its header. Download or copy it again."
 

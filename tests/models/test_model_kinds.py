@@ -1,4 +1,4 @@
-"""classify: the kind of each file, and what is said of its blocks and quantisation."""
+"""kind_of: the kind of each file, and what is said of its blocks and quantisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kits import gguf as kit
 
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.models.gguf_file import read_header
-from ds4chat.models.kinds import KINDS, classify, describe
+from ds4chat.models.kinds import KINDS, describe, kind_of
 from ds4chat.models.summary import dominant_type, nextn_layers, quantisation, trunk_layers
 
 TINY = {
@@ -31,12 +31,12 @@ TINY = {
 
 @pytest.mark.parametrize("kind", TINY)
 def test_constructed_models(kind: str, tiny_dir: Path) -> None:
-    assert classify(read_header(tiny.build(kind, tiny_dir))) == TINY[kind]
+    assert kind_of(read_header(tiny.build(kind, tiny_dir))).name == TINY[kind]
 
 
 def test_demo_files() -> None:
-    assert classify(read_header(demo_model())) == "target"
-    assert classify(read_header(demo_support())) == "eagle3"
+    assert kind_of(read_header(demo_model())).name == "target"
+    assert kind_of(read_header(demo_support())).name == "eagle3"
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
@@ -78,7 +78,7 @@ def test_files_of_other_kinds(case: str, tmp_path: Path) -> None:
     tensors = more.pop("tensors", kit.root() | kit.block(0)) if "tensors" not in more else more["tensors"]
     rest = {key: value for key, value in more.items() if key != "tensors"}
     header = read_header(kit.write(tmp_path / "f.gguf", architecture, tensors=tensors, **rest))
-    assert classify(header) == kind
+    assert kind_of(header).name == kind
     assert describe(header).startswith(words)
 
 
@@ -86,13 +86,13 @@ def test_pooling_type_none_is_a_chat_model(tmp_path: Path) -> None:
     header = read_header(
         kit.whole(tmp_path / "f.gguf", "qwen3", own={"pooling_type": 0, "attention.causal": True})
     )
-    assert classify(header) == "target"
+    assert kind_of(header).name == "target"
 
 
 def test_no_architecture_at_all(tmp_path: Path) -> None:
     path = tmp_path / "f.gguf"
     path.write_bytes(kit.raw([kit.string_pair("general.name", "nothing")]))
-    assert classify(read_header(path)) == "other"
+    assert kind_of(read_header(path)).name == "other"
 
 
 def test_every_kind_has_its_words() -> None:
@@ -100,10 +100,10 @@ def test_every_kind_has_its_words() -> None:
     assert all(kind.description.startswith(("a ", "an ", "no ")) for kind in KINDS.values())
 
 
-def test_every_kind_drafts_or_says_what_to_do_with_it() -> None:
+def test_every_kind_that_drafts_has_its_check_and_only_whole_models_are_draft_models() -> None:
     for kind in KINDS.values():
-        assert bool(kind.drafts) == (kind.check is not None) == (not kind.as_support), kind.name
-        assert kind.as_target or kind.drafts == "draft-model", kind.name
+        assert bool(kind.drafts) == (kind.check is not None), kind.name
+        assert kind.whole == (kind.drafts == "draft-model"), kind.name
 
 
 def test_nextn_blocks_are_those_after_the_trunk(tmp_path: Path) -> None:

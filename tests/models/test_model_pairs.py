@@ -11,8 +11,9 @@ from gguf import GGMLQuantizationType
 from kits import gguf as kit
 from kits.refusals import misfit, reason
 
+from ds4chat.models.architectures import abilities
 from ds4chat.models.gguf_file import Header, read_header
-from ds4chat.models.pairing import Pair, check_pair, check_target, rollback_class
+from ds4chat.models.pairing import Pair, check_pair, check_target
 
 # -- the target
 
@@ -98,8 +99,8 @@ def test_target_without_tokenizer(tmp_path: Path) -> None:
         *((name, "none") for name in ("qwen3next", "mamba", "falcon-h1", "rwkv7")),
     ],
 )
-def test_rollback_class(architecture: str, expected: str, tmp_path: Path) -> None:
-    assert rollback_class(read_header(kit.whole(tmp_path / "f.gguf", architecture))) == expected
+def test_rollback(architecture: str, expected: str) -> None:
+    assert abilities(architecture).rollback == expected
 
 
 def test_a_target_that_cannot_roll_back_pairs_but_stays_off(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_blocks_that_llama_cpp_has_no_graph_for(architecture: str, tmp_path: Pat
 
 def test_fewer_blocks_than_declared(tmp_path: Path) -> None:
     target = embedded(tmp_path / "f.gguf", "mimo2", 1, own={"block_count": 5, "nextn_predict_layers": 3})
-    assert "its metadata declares 3 NextN blocks, and it holds 1. Convert it again" in reason(
+    assert "its metadata declares 3 NextN blocks, and it holds 1. Download it again" in reason(
         lambda: check_pair(target, "embedded")
     )
 
@@ -263,7 +264,7 @@ def target(tmp_path: Path) -> Header:
 def test_support_that_fits(target: Header, tmp_path: Path) -> None:
     path = support(tmp_path / "s.gguf")
     pair = check_pair(target, str(path))
-    assert (pair.kind, pair.path, pair.n_heads, pair.notes, pair.off_reason) == (
+    assert (pair.kind, pair.support and pair.support.path, pair.n_heads, pair.notes, pair.off_reason) == (
         "nextn-support",
         path,
         1,

@@ -115,6 +115,19 @@ def test_a_model_that_rotates_nothing_passes(tmp_path: Path) -> None:
     check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "glm5-next", own=own)))
 
 
+def test_a_deepseek2_without_mla_passes(tmp_path: Path) -> None:
+    """DeepSeek V2 Lite as converted before llama.cpp had MLA."""
+    own = {
+        "attention.key_length": 192,
+        "attention.value_length": 128,
+        "attention.kv_lora_rank": 512,
+        "rope.dimension_count": 64,
+        "attention.head_count": 16,
+        "attention.head_count_kv": 16,
+    }
+    check_metadata(read_header(kit.whole(tmp_path / "f.gguf", "deepseek2", own=own)))
+
+
 def test_recurrent_width_is_that_of_the_tensors(tmp_path: Path) -> None:
     tensors = {"blk.0.ssm_out.weight": (64, 32)}
     check_metadata(read_header(kit.whole(tmp_path / "a.gguf", own={"ssm.inner_size": 64}, tensors=tensors)))

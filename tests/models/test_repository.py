@@ -102,7 +102,7 @@ def test_speed_and_time_left_are_those_of_the_last_seconds() -> None:
     assert seen[1] == DownloadProgress(200, 1000, 100.0, 8.0)
     # At 7 s what came up to 2 s is forgotten, and 300 s at 3 s is the oldest left: 200 in 4 s.
     assert seen[4] == DownloadProgress(500, 1000, 50.0, 10.0)
-    assert seen[4].words == " 50%  500 bytes of 1 kB  50 bytes/s  0:10 left"
+    assert seen[4].words == " 50%  500 bytes of 1 kB  50 bytes/s  0:00:10 left"
 
 
 def test_a_disk_without_room_is_said_before_anything_is_loaded(
@@ -114,6 +114,6 @@ def test_a_disk_without_room_is_said_before_anything_is_loaded(
     monkeypatch.setattr(shutil, "disk_usage", usage)
     model = HubModel("u/r", ("a-Q8_0.gguf",), 2 * 10**9, "Q8_0")
     with pytest.raises(HubError, match=r"needs 2.07 GB more, and 1 GB are free on the disk of"):
-        download._check_space(tmp_path / "not/there/yet", 2 * 10**9, model)
-    download._check_space(tmp_path, 5 * 10**8, model)
-    download._check_space(tmp_path, 0, model)
+        download._check_space(tmp_path / "not/there/yet/file", 2 * 10**9, model)
+    download._check_space(tmp_path / "file", 5 * 10**8, model)
+    download._check_space(tmp_path / "file", 0, model)

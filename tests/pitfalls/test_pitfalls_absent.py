@@ -179,18 +179,18 @@ def test_a_prefill_keeps_no_logits(tiny_dir: Path) -> None:
     """Pitfall 31: the target has room for the rows of one verification, 17, whatever the prompt's length."""
     with opened(load_of(tiny_dir, "deepseek4-support")) as bench:
         asked: list[str] = []
-        real = bench.session.target.decode
+        real = bench.session.caches.target.decode
 
         def decode(tokens, pos, **more):  # type: ignore[no-untyped-def]
             asked.append(more["outputs"])
             real(tokens, pos, **more)
 
-        bench.session.target.decode = decode  # type: ignore[method-assign]
+        bench.session.caches.target.decode = decode  # type: ignore[method-assign]
         bench.ask(" now" * 300, 4, depth=2)
         assert asked[:3] == ["none"] * 3
         assert set(asked[3:]) == {"all"}
         with pytest.raises(ValueError, match="room for 17 output rows"):
-            real([1] * 18, len(bench.session.tokens), outputs="all")
+            real([1] * 18, len(bench.session.caches.tokens), outputs="all")
 
 
 def test_no_context_asks_for_embeddings() -> None:

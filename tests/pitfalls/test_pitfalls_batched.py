@@ -122,7 +122,7 @@ def test_a_prompt_that_does_not_fit_costs_its_own_answer_only(tiny_dir: Path, tm
     lines = [json.loads(line) for line in ran.out.splitlines()]
     assert [line["text"] for line in lines] == [" all done", "", " off here"]
     assert lines[1]["finish_reason"] == "context"
-    assert "prompt 2: The prompt has 601 tokens and a slot holds 512" in ran.err
+    assert "prompt 2: The prompt has 601 tokens and the context holds 512" in ran.err
 
 
 def test_a_slot_is_used_again_from_an_empty_cache(tiny_dir: Path, tmp_path: Path) -> None:

@@ -41,9 +41,12 @@ def test_auto_leaves_a_drafter_that_costs_more_than_it_saves(
 ) -> None:
     """Pitfall 1: every draft is right, and takes 20 ms where a token takes one: auto goes to depth 0."""
     with opened(load_of(tiny_dir, "llama-draft", wrong_every=0)) as bench:
-        assert bench.session.drafter is not None
+        assert bench.session.caches.drafter is not None
         clock.slow_down(
-            monkeypatch, bench.session.drafter, "draft", lambda committed, last, depth, policy: 0.02 * depth
+            monkeypatch,
+            bench.session.caches.drafter,
+            "draft",
+            lambda committed, last, depth, policy: 0.02 * depth,
         )
         got = bench.ask(n=300, depth="auto")
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 300)
@@ -56,7 +59,7 @@ def test_auto_keeps_a_drafter_that_pays(
 ) -> None:
     """Pitfall 1, the other way round: 5 ms more for each target pass, and drafts that are always right."""
     with opened(load_of(tiny_dir, "llama-draft", wrong_every=0)) as bench:
-        clock.slow_down(monkeypatch, bench.session.target, "decode", lambda *given, **more: 0.005)
+        clock.slow_down(monkeypatch, bench.session.caches.target, "decode", lambda *given, **more: 0.005)
         got = bench.ask(n=400, depth="auto")
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 400)
         late = got.steps[len(got.steps) // 2 :]
@@ -68,9 +71,9 @@ def test_auto_keeps_a_drafter_that_pays(
 def test_the_summary_holds_the_speed_against_plain_decoding() -> None:
     """Pitfall 1: 30 tokens in 300 ms are 100 a second; 8 ms a plain token are 125: slower, and it shows."""
     stats = Stats(steps=20, drafted=40, judged=30, accepted=10, emitted=30, decode_ms=300.0)
-    stats.plain.add(index=0, rows=1, tokens=1, total_ms=8.0, draft_ms=0.0, is_pass=True)
-    for index in range(1, 30):
-        stats.plain.add(index=index, rows=3, tokens=1, total_ms=292 / 29, draft_ms=0.0, is_pass=False)
+    stats.plain.add(rows=1, tokens=1, total_ms=8.0, draft_ms=0.0, is_pass=True)
+    for _ in range(1, 30):
+        stats.plain.add(rows=3, tokens=1, total_ms=292 / 29, draft_ms=0.0, is_pass=False)
     assert "decode_tokens_per_s=100.00 plain_tokens_per_s=125.00 plain_passes=1 speedup=0.800" in "\n".join(
         summary_lines(stats)
     )
@@ -82,14 +85,14 @@ def test_prefill_and_decoding_are_timed_apart(
     """Pitfall 2: a prefill slowed by 3 x 100 ms shows in its own figure, not in the decode speed: the draft
     model reads the prompt in the prefill's own chunks, and nothing of it while tokens are decoded."""
     with opened(load_of(tiny_dir, "llama-draft")) as bench:
-        assert bench.session.drafter is not None
+        assert bench.session.caches.drafter is not None
         sizes: list[int] = []
 
         def seconds(tokens: Sequence[int], pos: int, **more: object) -> float:
             sizes.append(len(tokens))
             return 0.1 if len(tokens) > 50 else 0.0
 
-        clock.slow_down(monkeypatch, bench.session.drafter._context, "decode", seconds)  # type: ignore[attr-defined]
+        clock.slow_down(monkeypatch, bench.session.caches.drafter._context, "decode", seconds)  # type: ignore[attr-defined]
         got = bench.ask(" now" * 400, 8, depth=3)
         # BOS and 400 words without the last, in chunks of 128; then the last word and single drafts.
         assert sizes[:4] == [128, 128, 128, 16]
@@ -106,7 +109,7 @@ def test_prefill_and_decoding_are_timed_apart(
 def test_what_a_head_has_left_of_a_long_prompt_is_bounded(tiny_dir: Path, name: str) -> None:
     """Pitfall 2: a head reads a long prompt while it is prefilled: 256 pairs at most come later."""
     with opened(load_of(tiny_dir, name, ctx=2048)) as bench:
-        drafter = bench.session.drafter
+        drafter = bench.session.caches.drafter
         assert drafter is not None
         context = drafter._context  # type: ignore[attr-defined]
         real, sizes = context.decode, []
@@ -148,18 +151,18 @@ def hits(bench: Bench, prompt: list[int], text: list[int]) -> int:
     cache, so that figures differ by the cache alone."""
     session = bench.session
     session.reset()
-    drafter = session.drafter
+    drafter = session.caches.drafter
     assert drafter is not None
-    session._commit(prompt)
+    session.caches.commit(prompt)
     policy = Policy(gate=0.0, ends=lambda token: False, keep_drafting=lambda position, prob: True)
     found = 0
     for token in text:
-        draft = drafter.draft(session.tokens, token, 1, policy)
-        session.target.decode([token], len(session.tokens), outputs="all")
-        row: Floats = session.target.logits(1)[0]
+        draft = drafter.draft(session.caches.tokens, token, 1, policy)
+        session.caches.target.decode([token], len(session.caches.tokens), outputs="all")
+        row: Floats = session.caches.target.logits(1)[0]
         found += draft.tokens == [int(row.argmax())]
-        session.tokens.append(token)
-        drafter.observe([token], len(session.tokens) - 1, 1)
+        session.caches.tokens.append(token)
+        drafter.observe([token], len(session.caches.tokens) - 1, 1)
     return found
 
 

@@ -37,7 +37,7 @@ def scripted(bench: Bench, depth: int, n: int, wrong: tuple[int, ...]) -> None:
     plain = bench.ask(PROMPT, n, depth=0, ignore_eos=True)
     start = plain.ended.prompt_tokens
     bench.session.reset()
-    bench.session.drafter = every_length(start, plain.ids, depth, wrong)
+    bench.session.caches.drafter = every_length(start, plain.ids, depth, wrong)
 
 
 @pytest.mark.parametrize("kind", RANDOM)
@@ -49,7 +49,7 @@ def test_every_acceptance_length_with_special_tokens_rejected(tiny_dir: Path, ki
         got = bench.ask(PROMPT, 200, depth=depth, ignore_eos=True)
         assert accepted_lengths(got, depth) == set(range(depth + 1))
         assert not [t for t in got.ids if t in SPECIAL]
-        assert bench.session.target.used == got.ended.prompt_tokens + 199
+        assert bench.session.caches.target.used == got.ended.prompt_tokens + 199
         assert_plain(bench)
 
 
@@ -82,7 +82,7 @@ def test_a_refused_rollback_leaves_no_rejected_draft_behind(
         real, refused = Context.remove_from, []
 
         def remove_from(self: Context, pos: int, seq: int = 0) -> bool:
-            if self is bench.session.target and len(refused) < 5:
+            if self is bench.session.caches.target and len(refused) < 5:
                 refused.append(pos)
                 return False
             return real(self, pos, seq)
@@ -99,13 +99,13 @@ def test_no_draft_is_longer_than_what_a_recurrent_state_can_drop(tiny_dir: Path)
     """Pitfall 17: the state goes back as far as the deepest draft, and is kept only when one is made."""
     with opened(load_of(tiny_dir, "qwen35-nextn", wrong_every=1)) as bench:
         assert bench.loaded.drafter is not None
-        assert bench.loaded.drafter.max_depth <= bench.session.target.rollback == MAX_DEPTH
+        assert bench.loaded.drafter.max_depth <= bench.session.caches.target.rollback == MAX_DEPTH
         got = bench.ask(n=60, depth=MAX_DEPTH)
         assert max(s.drafted for s in got.steps) == MAX_DEPTH
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
     plain = Load(str(tiny.build("qwen35-nextn", tiny_dir, wrong_every=1)), ctx=512, threads=1)
     with opened(plain) as bench:
-        assert bench.session.target.rollback == 0
+        assert bench.session.caches.target.rollback == 0
 
 
 PHASES = {
@@ -150,7 +150,7 @@ def test_a_stop_inside_any_phase_leaves_the_next_turn_as_a_fresh_run(
         assert got.ended.finish_reason == "cancelled"
         assert 0 < len(got.ids) < 60
         assert got.ids == plain.ids[: len(got.ids)]
-        assert bench.session.target.used == len(bench.session.tokens)
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens)
         follow = PROMPT + got.text + " and all is done"
         after = bench.ask(follow, 40, depth=4, ignore_eos=True)
         assert after.ended.reused_tokens > 0
@@ -164,7 +164,7 @@ def test_a_stop_inside_any_phase_leaves_the_next_turn_as_a_fresh_run(
 def test_the_real_end_of_the_context(tiny_dir: Path, name: str, depth: int) -> None:
     """Pitfall 15: five cells are left in a cache that holds no more, and the drafter's is as large."""
     with opened(load_of(tiny_dir, name, ctx=256)) as bench:
-        n_ctx = bench.session.target.n_ctx
+        n_ctx = bench.session.caches.target.n_ctx
         words = n_ctx - 5 - 1
         got = bench.ask(" now" * words, depth=depth)
         assert got.ended.prompt_tokens == n_ctx - 5

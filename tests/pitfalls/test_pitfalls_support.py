@@ -205,7 +205,7 @@ def test_the_drafters_cache_reaches_as_far_as_the_targets(tiny_dir: Path, name: 
     prompt = " we" * (words - 1) + " now"
     with opened(load_of(tiny_dir, name)) as bench:
         decoded: set[int] = set()
-        draft_context = bench.session.drafter._context  # type: ignore[union-attr]
+        draft_context = bench.session.caches.drafter._context  # type: ignore[union-attr]
         real = draft_context.decode
 
         def decode(tokens: Any, pos: int, **more: Any) -> None:
@@ -228,7 +228,7 @@ def test_a_new_conversation_starts_from_no_pending_row(tiny_dir: Path, name: str
     with opened(load_of(tiny_dir, name)) as bench:
         bench.ask(first, 33, depth=3)
         bench.session.reset()
-        drafter = bench.session.drafter
+        drafter = bench.session.caches.drafter
         if isinstance(drafter, HiddenDrafter):
             assert (drafter._oldest, drafter._hidden[-1].any()) == (-1, False)
         again = bench.ask(second, 60, depth=3)

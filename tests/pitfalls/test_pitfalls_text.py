@@ -79,13 +79,13 @@ def test_nothing_after_an_accepted_end_token_counts(tiny_dir: Path, drafter: str
     after = [word("all"), word("done"), tiny.EOS, *tiny.reply(tiny.EOS, 3)]
     with opened(load_of(tiny_dir, "llama-draft" if drafter == "scripted" else drafter)) as bench:
         if drafter == "scripted":
-            bench.session.drafter = Scripted(8, lambda n, room: after[n + 1 - len(ids) :][:room])
+            bench.session.caches.drafter = Scripted(8, lambda n, room: after[n + 1 - len(ids) :][:room])
         got = bench.ask("hi stop", depth=6)
         assert got.ids == after[:2]
         assert got.ended.finish_reason == "stop"
         # The end token itself may stand in the cache as the turn's last; what was drafted behind it may not.
-        assert bench.session.target.used == len(bench.session.tokens) <= len(ids) + 3
-        assert bench.session.tokens == [*ids, *after][: len(bench.session.tokens)]
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens) <= len(ids) + 3
+        assert bench.session.caches.tokens == [*ids, *after][: len(bench.session.caches.tokens)]
         follow = "hi stop all done<｜end▁of▁sentence｜> now"
         assert bench.ask(follow, 12, depth=6).ids == tiny.reply(word("now"), 12)
 
@@ -112,8 +112,8 @@ def test_a_stop_string_at_any_place_of_a_block(tiny_dir: Path, stop: str, depth:
         before = whole[: whole.find(stop)]
         assert got.text == before.removeprefix("<think>").replace("</think>", "")
         assert got.ended.finish_reason == "stop"
-        assert bench.session.target.used == len(bench.session.tokens)
-        assert bench.session.target.used <= len(tiny.encode("so ponder")) + len(got.ids)
+        assert bench.session.caches.target.used == len(bench.session.caches.tokens)
+        assert bench.session.caches.target.used <= len(tiny.encode("so ponder")) + len(got.ids)
 
 
 @pytest.mark.parametrize("first", range(1, 5))
@@ -128,7 +128,7 @@ def test_an_emoji_cut_by_blocks_at_each_of_its_bytes(tiny_dir: Path, first: int)
             at = n + 1 - len(ids)
             return whole[at : at + room] if n + 1 >= cut else whole[at : at + first - 1]
 
-        bench.session.drafter = Scripted(16, plan)
+        bench.session.caches.drafter = Scripted(16, plan)
         got = bench.ask("hi emoji", depth=16)
         assert got.text == " look😀€ wowé"
         assert got.ids == whole

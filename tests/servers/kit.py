@@ -1,59 +1,69 @@
-"""What the chat is told of a server, and the steps of one whose origins come late."""
+"""Sessions over servers, what is asked of them, and the events of recorded answers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-from kits.chat import loaded
+from kits.engine import Answer
 from servers.replay import recorded
 
-from ds4chat.engine.events import DrafterInfo, Loaded, ServerInfo, Tuning
-from ds4chat.servers.dialect import Asked
-from ds4chat.servers.http import Address, Endpoint, never
-from ds4chat.servers.llama_server import LlamaServer
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Ended, Event, Generate, Load, Message, ServerAddress
+from ds4chat.engine.sessions import open_session
+from ds4chat.servers.dialect import About, Query
+from ds4chat.servers.http import Endpoint, never
 from ds4chat.servers.reading import Reading
-from ds4chat.servers.session import _Reply
+from ds4chat.servers.session import RemoteSession, _Reply
 from ds4chat.servers.vllm import VllmReader
 
-INFO = ServerInfo(
-    url="http://box:8080",
-    name="box",
-    kind="llama-server",
-    version="b1",
-    tells="exact",
-    why=LlamaServer.why,
-    speculates=True,
-    live=("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed"),
-    fixed=tuple(LlamaServer.fixed.items()),
-    chosen=(),
-    has_key=False,
-    exposed=False,
-)
+HI = Generate(1, messages=(Message("user", "hi"),))
 
 
-def served(**more: Any) -> Loaded:
-    """A loaded server; ``more`` changes its info."""
-    info = replace(INFO, **more)
-    drafter = DrafterInfo("draft-eagle3", "", 0) if info.speculates else None
-    return replace(loaded(plain_ms=0.0), drafter=drafter, server=info, threads=0)
+def connect(url: str, events: list[Event] | None = None, **address: Any) -> RemoteSession:
+    """A session over the server at ``url``; ``events`` takes what is emitted until it is ready."""
+    load = Load("", server=ServerAddress(url, **address))
+    session, _ = open_session(load, (events if events is not None else []).append, forgiving=False)
+    assert isinstance(session, RemoteSession)
+    return session
+
+
+def ask(
+    session: RemoteSession, request: Generate = HI, hook: Callable[[Event, Control], None] | None = None
+) -> Answer:
+    """The answer to a request, whose last event is an Ended; ``hook`` sees every event as it comes."""
+    answer, control = Answer(), Control(request.tuning)
+
+    def emit(event: Event) -> None:
+        answer.collect(event)
+        if hook:
+            hook(event, control)
+
+    session.generate(request, control, emit)
+    assert isinstance(answer.ended, Ended)
+    return answer
+
+
+def query(
+    request: Generate = HI,
+    url: str = "http://127.0.0.1:1",
+    *,
+    chosen: frozenset[str] = frozenset(),
+    **about: Any,
+) -> Query:
+    """What a dialect is given of a request; ``about``: fields of About."""
+    return Query(request, About(**{"model": "m", **about}), Endpoint(ServerAddress(url)), chosen, never)
 
 
 def events_of(stem: str, reader: Any) -> list[Any]:
-    """The events of a recorded answer, as the remote session makes them, without an Ended."""
-    from ds4chat.engine.events import Generate
-    from ds4chat.servers.dialect import About
-
+    """The events of a recorded answer, as the remote session makes them."""
     found: list[Any] = []
-    request = Generate(1, tuning=Tuning())
-    asked = Asked(request, About(""), Endpoint(Address("http://127.0.0.1:1")), frozenset(), never)
-    reply = _Reply(request, asked, found.append, About("", drafter="ngram"))
+    reply = _Reply(query(drafter="ngram"), found.append)
     reading = Reading(reader)
     reply.pass_on(reading.feed(recorded(stem)))
     end = reply.pass_on(reading.finish())
     assert end is not None
-    found.append(reply.ended(end.reason, "", end))
-    return found
+    return [*found, reply.ended(end.reason, "", end)]
 
 
 def late() -> list[Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ds4chat.engine.events import Token
 from ds4chat.servers.dialect import Block, End, Piece, PromptProgress, Reader, Revision
-from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.servers.reading import Reading
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -22,11 +21,6 @@ VLLM = sorted(p.stem for p in FOLDER.glob("vllm*.sse"))
 def recorded(stem: str) -> bytes:
     """The body of a recorded answer."""
     return (FOLDER / f"{stem}.sse").read_bytes()
-
-
-def llama_reader(stem: str) -> Reader:
-    """The reader that fits the path of a recorded answer."""
-    return LlamaReader()
 
 
 def pieces(reader: Reader, parts: Iterable[bytes]) -> list[Piece]:

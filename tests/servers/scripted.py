@@ -15,7 +15,7 @@ MODELS = {"data": [{"id": "m", "owned_by": "somebody"}]}
 
 
 @dataclass
-class Asked:
+class Received:
     """One request that came."""
 
     method: str
@@ -64,42 +64,54 @@ class Connection:
         return False
 
 
-Handler = Callable[[Asked, Connection], None]
+Handler = Callable[[Received, Connection], None]
 
 
 @dataclass
 class Scripted:
-    """A running server. ``routes`` are asked by path; others are 404. Each may be changed at any time."""
+    """A running server. ``routes`` answer by path, others with 404; they may be changed at any time."""
 
     url: str
     routes: dict[str, Handler]
-    asked: list[Asked] = field(default_factory=list)
-
-    listener: socket.socket | None = None
+    listener: socket.socket
+    asked: list[Received] = field(default_factory=list)
 
     def stop_listening(self) -> None:
         """Take no further connection."""
-        assert self.listener is not None
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
-    def seen(self, path: str) -> list[Asked]:
+    def seen(self, path: str) -> list[Received]:
         return [request for request in self.asked if request.path == path]
+
+
+def answers(body: object = None, status: int = 200, headers: str = "", raw: bytes | None = None) -> Handler:
+    """A handler that always gives this answer, as Connection.answer does."""
+    return lambda received, connection: connection.answer(body, status, headers, raw)
 
 
 def openai(stream: Handler, models: object = MODELS) -> dict[str, Handler]:
     """The routes of a server with OpenAI's interface and this chat."""
+    return {"/v1/models": answers(models), "/v1/chat/completions": stream}
+
+
+def llama(completion: Handler, **props: object) -> dict[str, Handler]:
+    """The routes of an idle llama-server with this completion; ``props``: more of its /props."""
     return {
-        "/v1/models": lambda asked, connection: connection.answer(models),
-        "/v1/chat/completions": stream,
+        "/health": answers({}, headers="Server: llama.cpp\r\n"),
+        "/props": answers({"default_generation_settings": {"n_ctx": 1024}, "chat_template": "x", **props}),
+        "/v1/models": answers(MODELS),
+        "/slots": answers([{"speculative": True, "is_processing": False}]),
+        "/apply-template": answers({"prompt": "p"}),
+        "/completion": completion,
     }
 
 
 def says(*texts: str, reason: str | None = "stop", done: bool = True) -> Handler:
     """A chat that streams these texts."""
 
-    def handle(asked: Asked, connection: Connection) -> None:
+    def handle(received: Received, connection: Connection) -> None:
         connection.begin()
         for text in texts:
             connection.event({"choices": [{"delta": {"content": text}, "finish_reason": None}]})
@@ -117,7 +129,7 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
     """A server with these routes, until the block ends. ``tls``: certificate and key."""
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if tls else "http"
-    server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes, listener=listener)
+    server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes, listener)
     context = None
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -135,13 +147,13 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
                     name, _, value = line.partition(":")
                     headers[name.lower()] = value.strip()
                 body = reader.read(int(headers.get("content-length", 0)))
-                asked = Asked(method, path, headers, body)
-                server.asked.append(asked)
+                received = Received(method, path, headers, body)
+                server.asked.append(received)
                 handler = server.routes.get(path)
                 if handler is None:
                     Connection(sock).answer({"error": {"message": "not here"}}, 404)
                 else:
-                    handler(asked, Connection(sock))
+                    handler(received, Connection(sock))
 
     def accept() -> None:
         with suppress(OSError):

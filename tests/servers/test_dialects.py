@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from servers.kit import query
 from servers.replay import FOLDER, end, pieces, tokens
-from servers.scripted import Handler, scripted
+from servers.scripted import Handler, answers, scripted
 
-from ds4chat.engine.events import Counters, Generate, Message, Tuning
-from ds4chat.servers.dialect import About, Asked, Reader
-from ds4chat.servers.http import Address, Endpoint, ServerError, never
+from ds4chat.engine.events import Counters, Generate, Message, ServerAddress, Tuning
+from ds4chat.servers.dialect import Reader
+from ds4chat.servers.http import Endpoint, ServerError
 from ds4chat.servers.llama_server import LlamaServer
 from ds4chat.servers.lm_studio import LMStudio, LMStudioReader
 from ds4chat.servers.ollama import Ollama, OllamaReader
@@ -35,23 +36,19 @@ def recorded(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def json_of(body: object) -> Handler:
-    return lambda asked, connection: connection.answer(body)
-
-
 LLAMA = {
-    "/health": lambda asked, connection: connection.answer({"status": "ok"}, headers="Server: llama.cpp\r\n"),
-    "/props": json_of(recorded("eagle3.props")),
-    "/v1/models": json_of(recorded("eagle3.models")),
-    "/slots": json_of(recorded("eagle3.slots")),
+    "/health": answers({"status": "ok"}, headers="Server: llama.cpp\r\n"),
+    "/props": answers(recorded("eagle3.props")),
+    "/v1/models": answers(recorded("eagle3.models")),
+    "/slots": answers(recorded("eagle3.slots")),
 }
 VLLM = {
-    "/v1/models": json_of(recorded("vllm.models")),
-    "/version": json_of(recorded("vllm.version")),
-    "/metrics": lambda asked, connection: connection.answer(raw=b"vllm:spec_decode_num_drafts_total 3"),
+    "/v1/models": answers(recorded("vllm.models")),
+    "/version": answers(recorded("vllm.version")),
+    "/metrics": answers(raw=b"vllm:spec_decode_num_drafts_total 3"),
 }
 SGLANG = {
-    "/server_info": json_of(
+    "/server_info": answers(
         {
             "served_model_name": "m",
             "speculative_algorithm": "EAGLE3",
@@ -59,11 +56,11 @@ SGLANG = {
             "context_length": 4096,
         }
     ),
-    "/v1/models": json_of({"data": [{"id": "m", "owned_by": "sglang"}]}),
+    "/v1/models": answers({"data": [{"id": "m", "owned_by": "sglang"}]}),
 }
-DS4 = {"/v1/models": json_of({"data": [{"id": "deepseek", "owned_by": "ds4.c"}]})}
+DS4 = {"/v1/models": answers({"data": [{"id": "deepseek", "owned_by": "ds4.c"}]})}
 LM_STUDIO = {
-    "/api/v0/models": json_of(
+    "/api/v0/models": answers(
         {
             "data": [
                 {"id": "e", "type": "embeddings", "state": "loaded"},
@@ -72,16 +69,16 @@ LM_STUDIO = {
             ]
         }
     ),
-    "/v1/models": json_of({"data": [{"id": "a"}, {"id": "b"}]}),
+    "/v1/models": answers({"data": [{"id": "a"}, {"id": "b"}]}),
 }
 OLLAMA = {
-    "/": lambda asked, connection: connection.answer(raw=b"Ollama is running"),
-    "/api/tags": json_of({"models": [{"name": "a:1b"}, {"name": "b:2b"}]}),
-    "/api/ps": json_of({"models": [{"name": "b:2b", "context_length": 8192}]}),
-    "/api/version": json_of({"version": "0.9"}),
-    "/v1/models": json_of({"data": [{"id": "a:1b"}, {"id": "b:2b"}]}),
+    "/": answers(raw=b"Ollama is running"),
+    "/api/tags": answers({"models": [{"name": "a:1b"}, {"name": "b:2b"}]}),
+    "/api/ps": answers({"models": [{"name": "b:2b", "context_length": 8192}]}),
+    "/api/version": answers({"version": "0.9"}),
+    "/v1/models": answers({"data": [{"id": "a:1b"}, {"id": "b:2b"}]}),
 }
-OTHER = {"/v1/models": json_of({"data": [{"id": "x", "owned_by": "me"}]})}
+OTHER = {"/v1/models": answers({"data": [{"id": "x", "owned_by": "me"}]})}
 
 
 @pytest.mark.parametrize(
@@ -97,20 +94,20 @@ OTHER = {"/v1/models": json_of({"data": [{"id": "x", "owned_by": "me"}]})}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_server_is_recognised_by_what_it_alone_says(
+def test_each_kind_of_server_is_recognised(
     routes: dict[str, Handler], kind: str, model: str, context: int, speculates: bool | None
 ) -> None:
     with scripted(routes) as server:
-        dialect, about = recognise(Endpoint(Address(server.url)), "")
+        dialect, about = recognise(Endpoint(ServerAddress(server.url)), "")
     assert (dialect.kind, about.model, about.context, about.speculates) == (kind, model, context, speculates)
 
 
-def test_what_has_none_of_their_interfaces_is_said_to_be_none_of_them() -> None:
+def test_a_server_without_a_known_interface_is_reported() -> None:
     with scripted({}) as server, pytest.raises(ServerError, match="none of the servers"):
-        recognise(Endpoint(Address(server.url)), "")
+        recognise(Endpoint(ServerAddress(server.url)), "")
 
 
-def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
+def test_every_dialect_takes_each_setting_or_says_where_to_change_it() -> None:
     fields = {"depth", "margin", "gate", "strict"}
     for dialect in DIALECTS:
         assert fields <= set(dialect.fixed)
@@ -121,16 +118,10 @@ def test_every_dialect_says_where_each_setting_is_changed_or_takes_it() -> None:
     assert begins == {"ds4-server", "LM Studio", "OpenAI-compatible server"}
 
 
-def asked(
-    request: Generate, about: About, chosen: frozenset[str] = ALL, url: str = "http://127.0.0.1:1"
-) -> Asked:
-    return Asked(request, about, Endpoint(Address(url)), chosen, never)
-
-
-def test_llama_server_is_sent_the_prompt_that_its_own_template_makes() -> None:
-    template = {"/apply-template": json_of({"prompt": "<s>u<a>"})}
+def test_llama_server_gets_the_prompt_that_its_own_template_renders() -> None:
+    template = {"/apply-template": answers({"prompt": "<s>u<a>"})}
     with scripted(template) as server:
-        request = LlamaServer().request(asked(CHAT, About(""), url=server.url))
+        request = LlamaServer().request(query(CHAT, server.url, chosen=ALL, model=""))
         sent = server.seen("/apply-template")[0].json()
     assert sent["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert sent["chat_template_kwargs"] == {"enable_thinking": True}
@@ -152,25 +143,25 @@ def test_llama_server_is_sent_the_prompt_that_its_own_template_makes() -> None:
     }
 
 
-def test_llama_server_without_a_template_of_its_own_is_asked_by_chat() -> None:
-    request = LlamaServer().request(asked(CHAT, About("", template=False)))
+def test_llama_server_without_a_usable_template_gets_a_chat_request() -> None:
+    request = LlamaServer().request(query(CHAT, chosen=ALL, model="", template=False))
     assert request.path == "/v1/chat/completions"
     assert (request.body["max_tokens"], request.body["timings_per_token"]) == (9, True)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "path", "temperature"),
+    ("dialect", "path"),
     [
-        (OpenAI(), "/v1/chat/completions", "temperature"),
-        (Vllm(), "/v1/chat/completions", "temperature"),
-        (SGLang(), "/v1/chat/completions", "temperature"),
-        (LMStudio(), "/api/v0/chat/completions", "temperature"),
+        (OpenAI(), "/v1/chat/completions"),
+        (Vllm(), "/v1/chat/completions"),
+        (SGLang(), "/v1/chat/completions"),
+        (LMStudio(), "/api/v0/chat/completions"),
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-def test_settings_that_nobody_chose_are_the_servers_own(dialect: Any, path: str, temperature: str) -> None:
-    bare = dialect.request(asked(CHAT, About("m"), frozenset()))
-    full = dialect.request(asked(CHAT, About("m")))
+def test_settings_that_the_user_did_not_choose_are_not_sent(dialect: Any, path: str) -> None:
+    bare = dialect.request(query(CHAT))
+    full = dialect.request(query(CHAT, chosen=ALL))
     assert bare.path == path
     assert not set(bare.body) & set(dialect.sampling.values())
     assert {name: full.body[name] for name in dialect.sampling.values()} == {
@@ -180,13 +171,13 @@ def test_settings_that_nobody_chose_are_the_servers_own(dialect: Any, path: str,
 
 
 def test_a_seed_of_minus_one_is_not_sent() -> None:
-    request = OpenAI().request(asked(Generate(1, prompt="p", tuning=Tuning(seed=-1)), About("m")))
+    request = OpenAI().request(query(Generate(1, prompt="p", tuning=Tuning(seed=-1)), chosen=ALL))
     assert request.path == "/v1/completions"
     assert "seed" not in request.body
 
 
 def test_ollama_takes_its_settings_as_options() -> None:
-    request = Ollama().request(asked(CHAT, About("m")))
+    request = Ollama().request(query(CHAT, chosen=ALL))
     assert request.path == "/api/chat"
     assert request.body["options"] == {
         "temperature": 0.7,
@@ -198,7 +189,7 @@ def test_ollama_takes_its_settings_as_options() -> None:
         "num_predict": 9,
         "stop": ["END"],
     }
-    raw = Ollama().request(asked(Generate(1, prompt="p", think=False), About("m")))
+    raw = Ollama().request(query(Generate(1, prompt="p", think=False)))
     assert (raw.path, raw.body["raw"], raw.body["think"]) == ("/api/generate", True, False)
 
 
@@ -217,7 +208,7 @@ def both_ways(reader: Any, data: bytes) -> list[Any]:
     return whole
 
 
-def test_ollamas_lines_are_read_to_their_counts_and_times() -> None:
+def test_ollamas_lines_give_text_counts_and_times() -> None:
     found = both_ways(
         OllamaReader,
         lines(
@@ -244,7 +235,7 @@ def test_ollamas_lines_are_read_to_their_counts_and_times() -> None:
     assert (last.reason, last.prompt_tokens, last.prefill_ms, last.decode_ms) == ("length", 26, 130.0, 50.0)
 
 
-def test_lm_studio_tells_its_totals() -> None:
+def test_lm_studio_reports_its_totals() -> None:
     found = both_ways(
         LMStudioReader,
         events(
@@ -269,7 +260,7 @@ def test_lm_studio_tells_its_totals() -> None:
     assert (last.prefill_ms, last.decode_ms, last.drafter) == (250.0, 500.0, "small")
 
 
-def test_lm_studio_may_tell_its_totals_with_the_usage() -> None:
+def test_lm_studio_may_report_its_totals_in_the_usage() -> None:
     found = both_ways(
         LMStudioReader,
         events(
@@ -304,7 +295,7 @@ def sglang(
     return {"text": text, "output_ids": ids, "meta_info": meta}
 
 
-def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
+def test_sglang_gives_origins_by_step_for_a_raw_prompt() -> None:
     found = both_ways(
         GenerateReader,
         events(
@@ -322,7 +313,7 @@ def test_sglang_is_told_by_step_where_it_takes_a_prompt_as_it_stands() -> None:
     assert last is not None and (last.reason, last.prompt_tokens) == ("length", 3)
 
 
-def test_sglang_that_sends_what_is_new_alone_says_the_same() -> None:
+def test_sglang_with_incremental_output_gives_the_same() -> None:
     """Also where a chunk begins as the reply did."""
     cumulative = [
         ("a", [1], 1, 0, 0, None),
@@ -351,7 +342,7 @@ def test_sglang_that_sends_what_is_new_alone_says_the_same() -> None:
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_sglang_may_leave_the_token_that_ended_the_reply_out_or_all_ids(with_ids: bool) -> None:
+def test_sglang_may_omit_the_end_token_or_all_ids(with_ids: bool) -> None:
     bodies = [sglang("a", [1], 0, 0), sglang("ab", [1, 2], 1, 0), sglang("ab", [1, 2], 2, 0, "stop")]
     bodies[2]["meta_info"]["completion_tokens"] = 3
     for body in bodies if not with_ids else []:
@@ -359,7 +350,7 @@ def test_sglang_may_leave_the_token_that_ended_the_reply_out_or_all_ids(with_ids
     assert "".join(token.text for token in tokens(both_ways(GenerateReader, events(*bodies)))) == "ab"
 
 
-def test_sglang_that_fills_its_counters_in_at_the_end_tells_totals_and_no_origins() -> None:
+def test_sglang_with_counters_only_at_the_end_gives_totals_and_no_origins() -> None:
     bodies = [
         sglang("a", [1], 0, 0),
         sglang("abc", [1, 2, 3], 0, 0),
@@ -374,7 +365,7 @@ def test_sglang_that_fills_its_counters_in_at_the_end_tells_totals_and_no_origin
     assert last is not None and last.counters == Counters(6, 1)
 
 
-def test_sglangs_chat_tells_its_totals() -> None:
+def test_sglangs_chat_reports_its_totals() -> None:
     found = both_ways(
         ChatReader,
         events(
@@ -396,7 +387,5 @@ READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, Generat
 @pytest.mark.parametrize(
     "odd", [{}, {"choices": [{"delta": None}]}, {"message": 3}, {"meta_info": []}, {"text": None}]
 )
-def test_what_a_server_leaves_out_or_sends_as_null_breaks_no_reader(
-    reader: type[Reader], odd: object
-) -> None:
+def test_missing_and_null_fields_break_no_reader(reader: type[Reader], odd: object) -> None:
     assert end(pieces(reader(), [events(odd)])) is None

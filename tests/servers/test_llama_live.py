@@ -7,28 +7,18 @@ from pathlib import Path
 
 import pytest
 from kits.engine import END_NOW, Answer, load_of, opened
+from servers.kit import ask, connect
 from servers.live import Server, origins, serve
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Generate, Load, Message, ServerAddress, Tuning
+from ds4chat.engine.events import Generate, Load, Message, Tuning
 from ds4chat.engine.replay import TIE
-from ds4chat.engine.sessions import open_session
 from ds4chat.models.demo import demo_model, demo_support
 
 TUNING = Tuning(temp=0.0, seed=1)
 
 
-def ask(server: Server, request: Generate, **address: str) -> Answer:
-    """The server's answer through a session of its own."""
-    chosen = ("temp", "seed")
-    session, _ = open_session(
-        Load("", server=ServerAddress(server.url, chosen=chosen, **address)),
-        lambda event: None,
-        forgiving=False,
-    )
-    answer = Answer()
-    session.generate(request, Control(request.tuning), answer.collect)
-    return answer
+def answer_of(server: Server, request: Generate) -> Answer:
+    return ask(connect(server.url, chosen=("temp", "seed")), request)
 
 
 @pytest.fixture(scope="module", params=["plain", "ngram", "eagle3", "mtp"])
@@ -48,7 +38,7 @@ def tiny_server(
 def test_a_constructed_model_answers_as_it_does_here(tiny_server: tuple[str, Server, Load]) -> None:
     kind, server, load = tiny_server
     before = len(server.steps())
-    answer = ask(server, Generate(1, prompt=END_NOW, tuning=TUNING, max_tokens=40))
+    answer = answer_of(server, Generate(1, prompt=END_NOW, tuning=TUNING, max_tokens=40))
     with opened(load) as bench:
         here = bench.ask(END_NOW, 40)
     assert answer.ids == here.ids
@@ -71,7 +61,7 @@ def test_the_demo_pair_answers_a_chat_as_it_does_here(tmp_path: Path, kind: str)
     model, support = demo_model(), demo_support()
     chat = (Message("user", "Repeat this list exactly three times: red, green, blue, yellow, black, white."),)
     with serve(tmp_path, model, kind, support if kind == "eagle3" else "") as server:
-        answer = ask(server, Generate(1, messages=chat, tuning=TUNING, max_tokens=48))
+        answer = answer_of(server, Generate(1, messages=chat, tuning=TUNING, max_tokens=48))
         steps = server.steps()
     told = [token.origin for token in answer.tokens]
     assert "unknown" not in told

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
-from servers.replay import LLAMA, TRUTH, blocks, end, llama_reader, pieces, progress, recorded, tokens
+from servers.replay import LLAMA, TRUTH, blocks, end, pieces, progress, recorded, tokens
 
 from ds4chat.servers.dialect import Block
+from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.servers.reading import Reading
 from ds4chat.servers.session import _judged
 
@@ -17,7 +18,7 @@ UNKNOWN = {"eagle3.completion-utf8": 21, "eagle3.chat-bare": 21, "ngram.chat-bar
 
 @pytest.mark.parametrize("stem", [stem for stem in LLAMA if stem in TRUTH])
 def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
-    found = pieces(llama_reader(stem), [recorded(stem)])
+    found = pieces(LlamaReader(), [recorded(stem)])
     truth = TRUTH[stem]
     origins = [token.origin for token in tokens(found)]
     last = end(found)
@@ -42,16 +43,14 @@ def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", LLAMA)
-def test_one_byte_at_a_time_says_the_same(stem: str) -> None:
+def test_reading_byte_by_byte_gives_the_same(stem: str) -> None:
     data = recorded(stem)
-    assert pieces(llama_reader(stem), (data[i : i + 1] for i in range(len(data)))) == pieces(
-        llama_reader(stem), [data]
-    )
+    assert pieces(LlamaReader(), (data[i : i + 1] for i in range(len(data)))) == pieces(LlamaReader(), [data])
 
 
 @pytest.mark.parametrize("stem", [stem for stem in LLAMA if stem in TRUTH])
-def test_a_stream_that_breaks_off_anywhere_is_no_success_and_tells_nothing_wrong(stem: str) -> None:
-    reading = Reading(llama_reader(stem))
+def test_a_stream_cut_anywhere_is_no_success_and_gives_no_wrong_origin(stem: str) -> None:
+    reading = Reading(LlamaReader())
     truth = TRUTH[stem]["origins"]
     came: list[Block] = []
     ended = False
@@ -66,13 +65,13 @@ def test_a_stream_that_breaks_off_anywhere_is_no_success_and_tells_nothing_wrong
         assert all(o in ("unknown", t) for o, t in zip(told, truth)), told
 
 
-def test_a_prompts_reading_is_told_as_it_goes_on() -> None:
-    seen = progress(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+def test_progress_of_the_prompt_is_reported() -> None:
+    seen = progress(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert [(p.done, p.total, p.reused) for p in seen] == [(0, 28, 0), (28, 28, 0)]
 
 
-def test_the_end_says_what_was_read_and_which_drafter_it_was() -> None:
-    last = end(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+def test_the_end_reports_the_prompt_and_the_drafter() -> None:
+    last = end(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert last is not None
     assert (last.reason, last.prompt_tokens, last.reused_tokens, last.drafter, last.seed) == (
         "length",
@@ -85,22 +84,20 @@ def test_the_end_says_what_was_read_and_which_drafter_it_was() -> None:
 
 
 def test_step_times_are_the_servers_own() -> None:
-    found = blocks(pieces(llama_reader("eagle3.completion"), [recorded("eagle3.completion")]))
+    found = blocks(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert sum(block.ms or 0 for block in found) == pytest.approx(512.039)
 
 
-def test_a_replayed_step_has_one_token_of_which_nobody_knows() -> None:
+def test_a_replayed_step_has_one_unknown_token() -> None:
     stem = "qwen35-NGRAM_SIMPLE.completion-misled"
-    told = [token.origin for token in tokens(pieces(llama_reader(stem), [recorded(stem)]))]
+    told = [token.origin for token in tokens(pieces(LlamaReader(), [recorded(stem)]))]
     # The third and the fourth token came at one time, and the step had no draft accepted.
     assert told[2:4] == ["corrected", "unknown"]
     assert told[4:8] == ["accepted", "accepted", "corrected", "unknown"]
     assert told[8:10] == ["plain", "plain"]
 
 
-def test_an_older_server_that_counts_a_step_at_once_is_told_by_counters_alone() -> None:
-    from ds4chat.servers.llama_server import LlamaReader
-
+def test_an_older_server_that_counts_whole_steps_gives_only_counters() -> None:
     def chunk(n: int, ms: float, drafted: int, accepted: int, text: str) -> dict[str, object]:
         timings = {
             "predicted_n": n,

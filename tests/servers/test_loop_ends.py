@@ -8,33 +8,25 @@ from pathlib import Path
 
 import pytest
 from kits.engine import END_NOW, Answer, load_of, opened
+from servers.kit import ask, connect, query
 from servers.live import serve
-from servers.scripted import Asked, Connection, openai, says, scripted
+from servers.scripted import Connection, Received, openai, says, scripted
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import UNKNOWN_ID, Generate, Load, Message, Origin, ServerAddress, Token, Tuning
-from ds4chat.engine.sessions import open_session
-from ds4chat.servers.dialect import About, Block
-from ds4chat.servers.dialect import Asked as Request
-from ds4chat.servers.http import Address, Endpoint, never
+from ds4chat.engine.events import UNKNOWN_ID, Generate, Message, Origin, Token, Tuning
+from ds4chat.servers.dialect import Block
 from ds4chat.servers.session import _judged, _Reply
 
 PERIOD = ("one ", "two ", "three ", "four ", "five ")
 
 
-def ask(url: str, request: Generate) -> Answer:
-    session, _ = open_session(
-        Load("", server=ServerAddress(url, chosen=("temp", "seed"))), lambda event: None, forgiving=False
-    )
-    answer = Answer()
-    session.generate(request, Control(request.tuning), answer.collect)
-    return answer
+def answer_to(url: str, request: Generate) -> Answer:
+    return ask(connect(url, chosen=("temp", "seed")), request)
 
 
 def test_the_connection_is_closed_at_the_token_that_makes_it_a_loop_and_the_reply_says_why() -> None:
     closed = threading.Event()
 
-    def endless(asked: Asked, connection: Connection) -> None:
+    def endless(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "So: "}}]})
         try:
@@ -46,10 +38,10 @@ def test_the_connection_is_closed_at_the_token_that_makes_it_a_loop_and_the_repl
     routes = openai(endless)
     with scripted(routes) as server:
         request = Generate(1, messages=(Message("user", "count"),), end_loops=True)
-        answer = ask(server.url, request)
+        answer = answer_to(server.url, request)
         assert closed.wait(10)
         routes["/v1/chat/completions"] = says("fine")
-        assert ask(server.url, request).text == "fine"
+        assert answer_to(server.url, request).text == "fine"
     # The lead, the passage, and 64 tokens that repeat it.
     assert len(answer.tokens) == 1 + 5 + 64
     assert answer.ended.finish_reason == "stop"
@@ -57,18 +49,16 @@ def test_the_connection_is_closed_at_the_token_that_makes_it_a_loop_and_the_repl
     assert answer.stats.repeating
 
 
-def test_it_goes_on_where_loops_are_not_to_end() -> None:
+def test_a_loop_continues_if_loops_are_not_to_end() -> None:
     with scripted(openai(says(*PERIOD * 30))) as server:
-        answer = ask(server.url, Generate(1, messages=(Message("user", "count"),)))
+        answer = answer_to(server.url, Generate(1, messages=(Message("user", "count"),)))
     assert (len(answer.tokens), answer.ended.finish_reason, answer.ended.detail) == (150, "stop", "")
 
 
-def test_tokens_of_which_nothing_is_known_are_no_loop() -> None:
+def test_unknown_tokens_are_not_a_loop() -> None:
     """Such as those of a call to a tool, which a server's chat keeps to itself."""
     events: list[object] = []
-    request = Generate(1, end_loops=True)
-    asked = Request(request, About(""), Endpoint(Address("http://127.0.0.1:1")), frozenset(), never)
-    reply = _Reply(request, asked, events.append, About(""))
+    reply = _Reply(query(Generate(1, end_loops=True)), events.append)
     hidden = Block((Token(UNKNOWN_ID, "", "unknown"),))
     reply.pass_on(iter([hidden] * 200))
     assert not reply.repeats and len(events) == 200
@@ -94,7 +84,7 @@ def step(origins: str, drafted: int, accepted: int, *, ended: bool = False) -> B
         (step("", 3, 0, ended=True), [False]),
     ],
 )
-def test_a_step_that_was_cut_tells_of_no_rejection(block: Block, verdicts: list[bool]) -> None:
+def test_a_cut_step_implies_no_rejection(block: Block, verdicts: list[bool]) -> None:
     assert [row.accepted for row in _judged(block, greedy=True)] == verdicts
 
 
@@ -103,7 +93,7 @@ def test_a_llama_servers_reply_ends_where_the_engines_does(tmp_path: Path, kind:
     load = load_of(tmp_path, "eagle3" if kind == "eagle3" else "llama-draft")
     request = Generate(1, prompt=END_NOW, tuning=Tuning(temp=0.0, seed=1), max_tokens=300, end_loops=True)
     with serve(tmp_path, load.model, kind, load.support if kind == "eagle3" else "") as server:
-        answer = ask(server.url, request)
+        answer = answer_to(server.url, request)
     with opened(load) as bench:
         here = bench.ask(END_NOW, 300, depth=depth, end_loops=True)
     assert here.ended.finish_reason == "stop" and 65 < len(here.ids) < 300

@@ -6,29 +6,24 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from kits.engine import Answer
+from servers.kit import ask, connect
 from servers.replay import recorded
-from servers.scripted import MODELS, Asked, Connection, Handler, openai, says, scripted
+from servers.scripted import Connection, Handler, Received, answers, llama, openai, says, scripted
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
     Alive,
-    Ended,
     Event,
-    Generate,
-    Load,
     Loaded,
     LoadError,
     Loading,
-    Message,
     ServerAddress,
 )
-from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.servers import http, session
 
 TLS = Path(__file__).parent / "tls"
@@ -42,30 +37,6 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CONNECT_S", 0.6)
     monkeypatch.setattr(session, "AGAIN_S", 0.02)
     monkeypatch.setattr(session, "STOPPED_S", 0.3)
-
-
-def connect(url: str, events: list[Event] | None = None, **address: str) -> AnySession:
-    opened, _ = open_session(
-        Load("", server=ServerAddress(url, **address)),
-        (events if events is not None else []).append,
-        forgiving=False,
-    )
-    return opened
-
-
-def ask(opened: AnySession, hook: Callable[[Event, Control], None] | None = None) -> Answer:
-    """The answer to a small chat. Its last event is an Ended, or this raises."""
-    request = Generate(1, messages=(Message("user", "hi"),))
-    answer, control = Answer(), Control(request.tuning)
-
-    def emit(event: Event) -> None:
-        answer.collect(event)
-        if hook:
-            hook(event, control)
-
-    opened.generate(request, control, emit)
-    assert isinstance(answer.ended, Ended)
-    return answer
 
 
 def refuses(url: str, **address: str) -> str:
@@ -88,7 +59,7 @@ def is_sentence(text: str) -> bool:
         (401, "wants an API key"),
         (403, "wants an API key"),
         (404, "does not know the model or the path"),
-        (413, "no request of this length"),
+        (413, "does not take a request of this length"),
         (429, "too many requests"),
         (500, "failed (HTTP 500: odd)"),
         (502, "failed (HTTP 502: odd)"),
@@ -97,7 +68,7 @@ def is_sentence(text: str) -> bool:
     ],
 )
 def test_a_refusal_is_a_sentence_and_a_retry_works(status: int, said: str) -> None:
-    routes = openai(lambda asked, connection: connection.answer({"error": {"message": "odd"}}, status))
+    routes = openai(answers({"error": {"message": "odd"}}, status))
     with scripted(routes) as server:
         opened = connect(server.url)
         refused = ask(opened).ended
@@ -110,7 +81,7 @@ def test_a_refusal_is_a_sentence_and_a_retry_works(status: int, said: str) -> No
 
 def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
     body = json.loads((Path(__file__).parent / "recorded" / "eagle3.error-context.json").read_text())
-    with scripted(openai(lambda asked, connection: connection.answer(body, 400))) as server:
+    with scripted(openai(answers(body, 400))) as server:
         ended = ask(connect(server.url)).ended
     assert ended.finish_reason == "context"
     assert "too small a context" in ended.detail
@@ -129,12 +100,10 @@ def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
     ],
 )
 @pytest.mark.parametrize("everywhere", [True, False])
-def test_a_server_that_refuses_to_say_what_it_is_is_heard(status: int, said: str, everywhere: bool) -> None:
+def test_a_refusal_during_recognition_is_reported(status: int, said: str, everywhere: bool) -> None:
     """Instead of being taken for none of the servers that are known."""
 
-    def refuse(asked: Asked, connection: Connection) -> None:
-        connection.answer({"error": {"message": "odd"}}, status, headers="Location: http://127.0.0.1:9/\r\n")
-
+    refuse = answers({"error": {"message": "odd"}}, status, "Location: http://127.0.0.1:9/\r\n")
     paths = ("/health", "/props", "/slots", "/server_info", "/", "/api/v0/models", "/v1/models")
     with scripted(dict.fromkeys(paths if everywhere else ("/v1/models",), refuse)) as server:
         refused = refuses(server.url)
@@ -142,13 +111,10 @@ def test_a_server_that_refuses_to_say_what_it_is_is_heard(status: int, said: str
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_is_missing_or_wrong_is_said_when_the_server_is_opened(
+def test_a_missing_or_wrong_key_is_reported_when_the_server_is_opened(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    routes: dict[str, Handler] = {
-        "/v1/models": lambda asked, connection: connection.answer({"error": {"message": "no"}}, status)
-    }
-    with scripted(routes) as server:
+    with scripted({"/v1/models": answers({"error": {"message": "no"}}, status)}) as server:
         assert "wants an API key" in refuses(server.url)
         monkeypatch.setenv("SOME_KEY", KEY)
         wrong = refuses(server.url, key_env="SOME_KEY")
@@ -159,7 +125,7 @@ def test_a_key_that_is_missing_or_wrong_is_said_when_the_server_is_opened(
 def test_a_server_that_loads_its_model_is_waited_for() -> None:
     loading = [3]
 
-    def models(asked: Asked, connection: Connection) -> None:
+    def models(received: Received, connection: Connection) -> None:
         loading[0] -= 1
         if loading[0] > 0:
             connection.answer({"error": {"message": "Loading model", "type": "unavailable_error"}}, 503)
@@ -177,7 +143,7 @@ def test_a_server_that_loads_its_model_is_waited_for() -> None:
 # -- the key
 
 
-def test_a_key_goes_with_each_request_and_into_no_sentence(tmp_path: Path) -> None:
+def test_the_key_is_sent_with_each_request(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     file.chmod(0o600)
@@ -187,12 +153,12 @@ def test_a_key_goes_with_each_request_and_into_no_sentence(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"two\nlines", b"a b", b"caf\xc3\xa9", b"a\x1b[31m", b"x" * 5000])
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)
     file.chmod(0o600)
     said = refuses("http://127.0.0.1:9", key_file=str(file))
-    assert "is no key" in said and is_sentence(said)
+    assert "is not a key" in said and is_sentence(said)
     assert content.decode("utf-8", "replace")[:4] not in said.replace(str(file), "")
 
 
@@ -210,7 +176,7 @@ def test_a_redirect_carries_neither_key_nor_conversation_elsewhere(tmp_path: Pat
     file.chmod(0o600)
     with scripted(openai(says("stolen"))) as other:
         away = f"Location: {other.url}/v1/chat/completions\r\n"
-        routes = openai(lambda asked, connection: connection.answer({}, 307, headers=away))
+        routes = openai(answers({}, 307, headers=away))
         with scripted(routes) as server:
             answer = ask(connect(server.url, key_file=str(file)))
         assert other.asked == []
@@ -226,7 +192,7 @@ def test_an_address_with_a_password_is_refused_without_showing_it(url: str) -> N
 @pytest.mark.parametrize(
     "url", ["box", "ftp://x", "http://", "http://a b", "http://x:99999", "http://x\x1b[31m"]
 )
-def test_what_is_no_address_is_said_to_be_none(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     assert is_sentence(refuses(url))
 
 
@@ -238,14 +204,14 @@ def test_nothing_listens() -> None:
     assert "No server answers" in refuses("http://no-such-host.invalid:80")
 
 
-def test_the_environments_proxy_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with scripted(openai(says("a"))) as server:
         assert ask(connect(server.url)).text == "a"
 
 
-def test_a_certificate_is_verified_and_ones_own_authority_can_be_named() -> None:
+def test_certificates_are_verified_and_a_private_authority_can_be_named() -> None:
     cert, key = str(TLS / "cert.pem"), str(TLS / "key.pem")
     with scripted(openai(says("a")), tls=(cert, key)) as server:
         assert "is not trusted" in refuses(server.url)
@@ -256,10 +222,10 @@ def test_a_certificate_is_verified_and_ones_own_authority_can_be_named() -> None
 
 
 def test_plain_http_to_another_machine_is_marked() -> None:
-    assert http.Endpoint(http.Address("http://box:8080")).exposed
-    assert not http.Endpoint(http.Address("https://box")).exposed
+    assert http.Endpoint(ServerAddress("http://box:8080")).exposed
+    assert not http.Endpoint(ServerAddress("https://box")).exposed
     for local in ("http://127.0.0.1:1", "http://localhost", "http://[::1]:8080"):
-        assert not http.Endpoint(http.Address(local)).exposed
+        assert not http.Endpoint(ServerAddress(local)).exposed
 
 
 @contextmanager
@@ -269,7 +235,7 @@ def deaf(queue: int = 8) -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_machine_that_takes_no_connection_is_given_up() -> None:
+def test_connecting_has_a_time_limit() -> None:
     with deaf(queue=0) as place, ExitStack() as waiting:
         host, _, port = place.partition(":")
         # With the queue full, a further connection gets no answer.
@@ -281,25 +247,25 @@ def test_a_machine_that_takes_no_connection_is_given_up() -> None:
     assert "No server answers" in said and "not reached within" in said and is_sentence(said)
 
 
-def test_a_server_that_never_greets_back_is_given_up() -> None:
+def test_the_tls_handshake_has_a_time_limit() -> None:
     with deaf() as place:
         said = refuses(f"https://{place}", ca_file=str(TLS / "cert.pem"))
     assert "does not speak TLS" in said and is_sentence(said)
 
 
-def test_a_server_that_takes_no_request_is_given_up() -> None:
+def test_sending_a_request_has_a_time_limit() -> None:
     with deaf() as place, pytest.raises(http.ServerError, match="did not answer /v1/completions") as caught:
-        endpoint = http.Endpoint(http.Address(f"http://{place}"))
+        endpoint = http.Endpoint(ServerAddress(f"http://{place}"))
         with endpoint.stream("/v1/completions", {"prompt": "x" * (32 << 20)}):
             pass
     assert caught.value.trouble == "silent"
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_an_answer_that_never_gets_done_is_given_up(part: str) -> None:
+def test_a_whole_answer_has_a_time_limit(part: str) -> None:
     """Each byte comes in time, and the answer never."""
 
-    def trickles(asked: Asked, connection: Connection) -> None:
+    def trickles(received: Received, connection: Connection) -> None:
         if part == "body":
             connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         for _ in range(200):
@@ -310,13 +276,13 @@ def test_an_answer_that_never_gets_done_is_given_up(part: str) -> None:
         assert "did not answer /health" in refuses(server.url)
 
 
-def test_a_server_that_was_told_to_end_and_keeps_the_connection_is_noticed(
+def test_a_server_that_stops_listening_but_keeps_the_connection_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "ANSWER_S", 60.0)
     monkeypatch.setattr(http, "ALIVE_S", 0.1)
 
-    def leaves(asked: Asked, connection: Connection) -> None:
+    def leaves(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
         server.stop_listening()
@@ -328,19 +294,21 @@ def test_a_server_that_was_told_to_end_and_keeps_the_connection_is_noticed(
     assert "broke off" in answer.ended.detail and "What came is kept." in answer.ended.detail
 
 
-def test_something_else_than_http_answers() -> None:
-    with scripted({"/health": lambda asked, connection: connection.send(b"SSH-2.0-OpenSSH\r\n")}) as server:
+def test_a_server_that_does_not_speak_http_is_reported() -> None:
+    with scripted(
+        {"/health": lambda received, connection: connection.send(b"SSH-2.0-OpenSSH\r\n")}
+    ) as server:
         assert "does not speak HTTP" in refuses(server.url)
 
 
 # -- silence, ends and deaths
 
 
-def silent(asked: Asked, connection: Connection) -> None:
+def silent(received: Received, connection: Connection) -> None:
     connection.closed(5)
 
 
-def test_a_server_that_says_nothing_is_given_up() -> None:
+def test_a_silent_server_is_given_up() -> None:
     with scripted({"/health": silent}) as server:
         assert "did not answer" in refuses(server.url)
     with scripted(openai(silent)) as server:
@@ -348,8 +316,8 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     assert ended.finish_reason == "error" and "did not answer" in ended.detail
 
 
-def test_silence_inside_a_reply_ends_it_and_keeps_what_came() -> None:
-    def stalls(asked: Asked, connection: Connection) -> None:
+def test_silence_within_a_reply_ends_it_and_keeps_its_tokens() -> None:
+    def stalls(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
         connection.closed(5)
@@ -362,12 +330,12 @@ def test_silence_inside_a_reply_ends_it_and_keeps_what_came() -> None:
 
 
 def test_comments_are_signs_of_life() -> None:
-    def slowly(asked: Asked, connection: Connection) -> None:
+    def slowly(received: Received, connection: Connection) -> None:
         connection.begin()
         for _ in range(4):
             connection.chunk(b": prefill\n\n")
             time.sleep(0.25)
-        says("a")(asked, _Continued(connection.sock))
+        says("a")(received, _Continued(connection.sock))
 
     with scripted(openai(slowly)) as server:
         answer = ask(connect(server.url))
@@ -383,8 +351,8 @@ class _Continued(Connection):
 
 
 @pytest.mark.parametrize("abrupt", [True, False])
-def test_a_server_that_dies_inside_a_reply_loses_nothing_that_came(abrupt: bool) -> None:
-    def dies(asked: Asked, connection: Connection) -> None:
+def test_a_server_that_dies_within_a_reply_loses_no_token(abrupt: bool) -> None:
+    def dies(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
         if not abrupt:
@@ -402,7 +370,7 @@ def test_a_server_that_dies_inside_a_reply_loses_nothing_that_came(abrupt: bool)
     assert (again.text, again.ended.finish_reason) == ("whole", "stop")
 
 
-def test_a_server_that_is_gone_between_two_replies_is_named() -> None:
+def test_a_server_that_disappears_between_replies_is_named() -> None:
     with scripted(openai(says("a"))) as server:
         opened = connect(server.url)
         ask(opened)
@@ -414,8 +382,8 @@ def test_a_server_that_is_gone_between_two_replies_is_named() -> None:
     [b'data: {"error": {"message": "ran out"}}\n\n', b'{"error": {"message": "ran out"}}'],
     ids=["framed", "bare"],
 )
-def test_an_error_within_a_reply_keeps_what_came(body: bytes) -> None:
-    def fails(asked: Asked, connection: Connection) -> None:
+def test_an_error_within_a_reply_keeps_its_tokens(body: bytes) -> None:
+    def fails(received: Received, connection: Connection) -> None:
         connection.begin()
         connection.event({"choices": [{"delta": {"content": "half"}}]})
         connection.chunk(body)
@@ -430,8 +398,8 @@ def test_an_error_within_a_reply_keeps_what_came(body: bytes) -> None:
 # -- more than was asked
 
 
-def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(asked: Asked, connection: Connection) -> None:
+def test_the_length_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(received: Received, connection: Connection) -> None:
         connection.begin()
         for _ in range(400):
             connection.chunk(b"x" * (1 << 16))
@@ -451,36 +419,22 @@ def test_what_a_server_says_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 ESCAPE = "\x1b]0;pwned\x07\x9b31m\u202e"
 
 
-def test_what_a_server_calls_itself_or_its_errors_moves_no_terminal() -> None:
-    routes: dict[str, Handler] = {
-        "/v1/models": lambda asked, connection: connection.answer({"data": [{"id": f"m{ESCAPE}"}]}),
-        "/v1/chat/completions": lambda asked, connection: connection.answer(
-            {"error": {"message": ESCAPE}}, 400
-        ),
-    }
-    with scripted(routes) as server:
-        opened, loaded = open_session(
-            Load("", server=ServerAddress(server.url)), lambda event: None, forgiving=False
-        )
+def test_names_and_errors_of_a_server_cannot_control_the_terminal() -> None:
+    refuses_all = answers({"error": {"message": ESCAPE}}, 400)
+    with scripted(openai(refuses_all, {"data": [{"id": f"m{ESCAPE}"}]})) as server:
+        opened = connect(server.url)
         detail = ask(opened).ended.detail
-    assert loaded.target.name.isprintable()
+    assert opened.loaded.target.name.isprintable()
     assert detail.isprintable()
 
 
-def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() -> None:
+def test_what_llama_server_reports_cannot_control_the_terminal() -> None:
     stream = recorded("eagle3.completion").replace(
         b'"speculative.types":"draft-eagle3"', b'"speculative.types":' + json.dumps(ESCAPE).encode()
     )
     assert stream != recorded("eagle3.completion")
-    routes: dict[str, Handler] = {
-        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
-        "/props": lambda asked, connection: connection.answer(
-            {"model_path": f"/{ESCAPE}.gguf", "build_info": ESCAPE, "chat_template": ESCAPE, "total_slots": 1}
-        ),
-        "/v1/models": lambda asked, connection: connection.answer({"data": [{"id": ESCAPE}]}),
-        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
-        "/completion": lambda asked, connection: connection.answer(raw=stream),
-    }
+    names = {"model_path": f"/{ESCAPE}.gguf", "build_info": ESCAPE, "chat_template": ESCAPE}
+    routes = llama(answers(raw=stream), **names) | {"/v1/models": answers({"data": [{"id": ESCAPE}]})}
     events: list[Event] = []
     with scripted(routes) as server:
         answer = ask(connect(server.url, events))
@@ -494,9 +448,9 @@ def test_what_a_llama_server_says_of_itself_and_its_drafter_moves_no_terminal() 
 # -- another model, a stop
 
 
-def test_another_model_is_said_as_soon_as_it_answers() -> None:
+def test_a_change_of_the_model_is_reported_with_its_first_reply() -> None:
     def named(model: str) -> Handler:
-        def handle(asked: Asked, connection: Connection) -> None:
+        def handle(received: Received, connection: Connection) -> None:
             connection.begin()
             connection.event({"model": model, "choices": [{"delta": {"content": "a"}}]})
             connection.event({"model": model, "choices": [{"delta": {}, "finish_reason": "stop"}]})
@@ -516,77 +470,50 @@ def test_another_model_is_said_as_soon_as_it_answers() -> None:
     assert after.notices == []
 
 
+def half_of_a_reply(received: Received, connection: Connection) -> bool:
+    """Streams until the client closes; whether it did."""
+    connection.begin()
+    connection.chunk(recorded("eagle3.completion")[:6000])
+    return connection.closed(5)
+
+
+def stop(event: Event, control: Control) -> None:
+    """Stops the reply at its second step."""
+    if getattr(event, "index", None) == 1:
+        control.cancel()
+
+
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_stop_closes_the_connection_and_says_whether_the_server_stopped(tells: bool) -> None:
+def test_a_cancel_closes_the_connection_and_reports_whether_the_server_stopped(tells: bool) -> None:
     closed = threading.Event()
 
-    def endless(asked: Asked, connection: Connection) -> None:
-        connection.begin()
-        connection.chunk(recorded("eagle3.completion")[:6000])
-        if connection.closed(5):
+    def endless(received: Received, connection: Connection) -> None:
+        if half_of_a_reply(received, connection):
             closed.set()
 
-    routes: dict[str, Handler] = {
-        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
-        "/props": lambda asked, connection: connection.answer(
-            {"default_generation_settings": {}, "chat_template": "x"}
-        ),
-        "/v1/models": lambda asked, connection: connection.answer(MODELS),
-        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
-        "/slots": lambda asked, connection: connection.answer([{"is_processing": not closed.is_set()}]),
-        "/completion": endless,
-    }
-    if not tells:
-        del routes["/slots"]
+    def slots(received: Received, connection: Connection) -> None:
+        connection.answer([{"is_processing": not closed.is_set()}])
 
-    def stop(event: Event, control: Control) -> None:
-        if getattr(event, "index", None) == 1:
-            control.cancel()
-
+    routes = llama(endless) | {"/slots": slots if tells else answers({}, 501)}
     with scripted(routes) as server:
-        answer = ask(connect(server.url), stop)
+        answer = ask(connect(server.url), hook=stop)
     assert closed.wait(2)
     assert answer.ended.finish_reason == "cancelled"
     assert answer.text.startswith("This is")
-    assert ("The server has stopped" in answer.ended.detail) == tells
-    assert ("does not tell" in answer.ended.detail) != tells
+    assert ("The server stopped" in answer.ended.detail) == tells
+    assert ("does not tell whether" in answer.ended.detail) != tells
 
 
-def test_a_server_that_goes_on_after_the_close_is_said_to() -> None:
-    def stop(event: Event, control: Control) -> None:
-        if getattr(event, "index", None) == 1:
-            control.cancel()
-
-    routes: dict[str, Handler] = {
-        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
-        "/props": lambda asked, connection: connection.answer(
-            {"default_generation_settings": {}, "chat_template": "x"}
-        ),
-        "/v1/models": lambda asked, connection: connection.answer(MODELS),
-        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
-        "/slots": lambda asked, connection: connection.answer([{"is_processing": True}]),
-        "/completion": lambda asked, connection: (
-            connection.begin(),
-            connection.chunk(recorded("eagle3.completion")[:6000]),
-            connection.closed(5),
-        )[0],
-    }
+def test_a_server_that_keeps_writing_after_a_cancel_is_reported() -> None:
+    routes = llama(lambda received, connection: half_of_a_reply(received, connection) and None)
+    routes["/slots"] = answers([{"is_processing": True}])
     with scripted(routes) as server:
-        assert "still writes" in ask(connect(server.url), stop).ended.detail
+        assert "still writing" in ask(connect(server.url), hook=stop).ended.detail
 
 
-def test_times_are_the_servers_where_a_proxy_holds_the_stream_back() -> None:
+def test_step_times_are_the_servers_even_if_a_proxy_buffers_the_stream() -> None:
     """All of it arrives at once; the steps took what the server says."""
-    routes: dict[str, Handler] = {
-        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
-        "/props": lambda asked, connection: connection.answer(
-            {"default_generation_settings": {}, "chat_template": "x"}
-        ),
-        "/v1/models": lambda asked, connection: connection.answer(MODELS),
-        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
-        "/completion": lambda asked, connection: connection.answer(raw=recorded("eagle3.completion")),
-    }
-    with scripted(routes) as server:
+    with scripted(llama(answers(raw=recorded("eagle3.completion")))) as server:
         answer = ask(connect(server.url))
     assert answer.ended.decode_ms == pytest.approx(512.039)
     assert answer.steps[1].ms.total == pytest.approx(40.179)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kits.json_schema import validate
 from servers.replay import recorded
-from servers.scripted import MODELS, Asked, Connection, Handler, openai, says, scripted
+from servers.scripted import Connection, Received, answers, llama, openai, says, scripted
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import (
@@ -40,30 +40,14 @@ def without_llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def llama(completion: Handler) -> dict[str, Handler]:
-    return {
-        "/health": lambda asked, connection: connection.answer({}, headers="Server: llama.cpp\r\n"),
-        "/props": lambda asked, connection: connection.answer(
-            {"default_generation_settings": {"n_ctx": 1024}, "chat_template": "x"}
-        ),
-        "/v1/models": lambda asked, connection: connection.answer(MODELS),
-        "/slots": lambda asked, connection: connection.answer(
-            [{"speculative": True, "is_processing": False}]
-        ),
-        "/apply-template": lambda asked, connection: connection.answer({"prompt": "p"}),
-        "/completion": completion,
-    }
-
-
-def whole(asked: Asked, connection: Connection) -> None:
-    connection.answer(raw=recorded("eagle3.completion"))
+WHOLE = answers(raw=recorded("eagle3.completion"))
 
 
 @pytest.mark.usefixtures("without_llama")
 def test_the_engine_process_answers_over_a_server(tmp_path: Path) -> None:
     client = EngineClient(tmp_path / "engine.log")
     try:
-        with scripted(llama(whole)) as server:
+        with scripted(llama(WHOLE)) as server:
             client.start()
             client.send(Load("", server=ServerAddress(server.url)))
             loaded, _ = client.wait_for(Loaded, 60)
@@ -86,7 +70,7 @@ def test_a_cancel_or_a_killed_engine_ends_the_servers_work_and_nothing_else(tmp_
     closed = [threading.Event(), threading.Event()]
     replies = iter(closed)
 
-    def endless(asked: Asked, connection: Connection) -> None:
+    def endless(received: Received, connection: Connection) -> None:
         over = next(replies)
         connection.begin()
         connection.chunk(recorded("eagle3.completion")[:6000])
@@ -128,7 +112,7 @@ def one_shot(*argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.usefixtures("without_llama")
 def test_the_one_shot_and_its_json_over_a_server() -> None:
-    with scripted(llama(whole)) as server:
+    with scripted(llama(WHOLE)) as server:
         text = one_shot("--server", server.url, "-p", "hi", "-n", "40")
         told = one_shot("--server", server.url, "-p", "hi", "-n", "40", "--json", "--top-k", "3")
         asked = [request.json() for request in server.seen("/completion")]
@@ -163,13 +147,11 @@ def test_many_prompts_are_answered_in_turn(tmp_path: Path) -> None:
     assert prompts == ["one", "two"]
 
 
-def test_a_server_has_a_name_in_the_settings_and_its_key_stays_out_of_everything(tmp_path: Path) -> None:
+def test_a_server_is_named_in_the_settings_and_its_key_is_never_shown(tmp_path: Path) -> None:
     key = tmp_path / "box.key"
     key.write_text("sk-very-secret\n")
     key.chmod(0o600)
-    with scripted(
-        openai(lambda asked, connection: connection.answer({"error": {"message": "no"}}, 401))
-    ) as server:
+    with scripted(openai(answers({"error": {"message": "no"}}, 401))) as server:
         config = tmp_path / "c.toml"
         config.write_text(f'[servers.box]\nurl = "{server.url}"\nkey-file = "box.key"\nmodel = "special"\n')
         done = one_shot(
@@ -186,7 +168,7 @@ def test_a_server_has_a_name_in_the_settings_and_its_key_stays_out_of_everything
 def test_inspect_says_what_a_server_is(capsys: pytest.CaptureFixture[str]) -> None:
     from ds4chat.commands.main import main
 
-    with scripted(llama(whole)) as server:
+    with scripted(llama(WHOLE)) as server:
         assert main(["inspect", "--server", server.url]) == 0
         text = capsys.readouterr().out
         assert main(["inspect", "--server", server.url, "--json"]) == 0
@@ -206,7 +188,7 @@ def test_inspect_says_what_a_server_is(capsys: pytest.CaptureFixture[str]) -> No
         (["--server", "box", "-p", "x"], "no server box in [servers]"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_options_that_exclude_each_other_are_refused(
     argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ds4chat.commands.main import main

@@ -32,7 +32,7 @@ def lists(stem: str) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("stem", VLLM)
-def test_the_end_tells_every_step_that_can_be_told(stem: str) -> None:
+def test_the_end_reveals_every_step_that_can_be_known(stem: str) -> None:
     found = pieces(VllmReader(), [recorded(stem)])
     told = [token.origin for token in tokens(found)]
     accepted, drafted = lists(stem)
@@ -52,7 +52,7 @@ def test_the_end_tells_every_step_that_can_be_told(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", [stem for stem in VLLM if UNKNOWN.get(stem, 0) is not None])
-def test_what_the_end_tells_contradicts_no_step_that_came(stem: str) -> None:
+def test_the_end_contradicts_no_step_before_it(stem: str) -> None:
     """But where the server was told to send several steps at once."""
     found = pieces(VllmReader(), [recorded(stem)])
     before = [t for piece in found if isinstance(piece, Block) for t in piece.tokens]
@@ -63,7 +63,7 @@ def test_what_the_end_tells_contradicts_no_step_that_came(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", VLLM)
-def test_one_byte_at_a_time_says_the_same(stem: str) -> None:
+def test_reading_byte_by_byte_gives_the_same(stem: str) -> None:
     data = recorded(stem)
     assert pieces(VllmReader(), (data[i : i + 1] for i in range(len(data)))) == pieces(VllmReader(), [data])
 

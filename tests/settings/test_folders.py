@@ -12,7 +12,7 @@ from ds4chat.settings import paths
 
 def test_one_variable_puts_all_four_into_one_folder(tmp_path: Path) -> None:
     environ = {"DS4CHAT_HOME": str(tmp_path / "a" / "b")}
-    made = {f(environ) for f in (paths.data_dir, paths.cache_dir, paths.log_dir)}
+    made = {paths.made_folder(kind, environ) for kind in ("data", "cache", "log")}
     assert made == {tmp_path / "a" / "b"}
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
     assert paths.config_file(environ) == tmp_path / "a" / "b" / "config.toml"
@@ -35,7 +35,7 @@ def test_without_it_the_systems_own_folders_hold(tmp_path: Path, monkeypatch: py
 
 def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    paths.data_dir({"DS4CHAT_HOME": str(tmp_path)})
+    paths.made_folder("data", {"DS4CHAT_HOME": str(tmp_path)})
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -
     with pytest.raises(
         paths.FolderError, match=r"cannot be made: .*\. Make it yourself, or set DS4CHAT_HOME"
     ):
-        paths.data_dir({"DS4CHAT_HOME": str(tmp_path / ("x" * 300))})
+        paths.made_folder("data", {"DS4CHAT_HOME": str(tmp_path / ("x" * 300))})
 
 
 @pytest.mark.parametrize("below", ["", "home", "a/b"])
@@ -51,7 +51,7 @@ def test_a_file_in_the_place_of_a_folder_is_called_that(tmp_path: Path, below: s
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(paths.FolderError) as refused:
-        paths.data_dir({"DS4CHAT_HOME": str(file / below)})
+        paths.made_folder("data", {"DS4CHAT_HOME": str(file / below)})
     assert str(refused.value) == (
         f"{file} is no folder, and ds4chat keeps its files in {file / below}. Move it away, or set "
         "DS4CHAT_HOME to a folder that can be written."

@@ -110,14 +110,14 @@ def sentences(path: Path) -> list[str]:
     return said
 
 
-def test_nothing_is_said_of_a_whole_one(whole: bytes, tmp_path: Path) -> None:
+def test_a_whole_database_yields_no_error(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_bytes(whole)
     assert sentences(path) == []
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_bytes_that_were_changed_anywhere_yield_sentences(whole: bytes, tmp_path: Path, seed: int) -> None:
+def test_changed_bytes_anywhere_yield_sentences(whole: bytes, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = bytearray(whole)
     for _ in range(chance.choice((1, 3, 10, 60))):
@@ -129,7 +129,7 @@ def test_bytes_that_were_changed_anywhere_yield_sentences(whole: bytes, tmp_path
     sentences(path)
 
 
-def test_a_schema_that_is_no_text_is_damage_and_the_chat_begins_in_memory(
+def test_a_schema_that_is_not_text_is_damage_and_the_chat_starts_in_memory(
     whole: bytes, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SQLite quotes it in its message, which is no UTF-8 then."""
@@ -149,7 +149,7 @@ def test_a_schema_that_is_no_text_is_damage_and_the_chat_begins_in_memory(
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_values_of_a_kind_that_was_never_written_yield_sentences(
+def test_values_of_types_that_were_never_written_yield_sentences(
     whole: bytes, tmp_path: Path, table: str
 ) -> None:
     path = tmp_path / FILE_NAME
@@ -171,7 +171,7 @@ def test_values_of_a_kind_that_was_never_written_yield_sentences(
 @pytest.mark.parametrize(
     ("column", "value"), [("updated_ms", "x"), ("created_ms", b"\xff"), ("title", b"\xff\xfe")]
 )
-def test_on_the_command_line_it_is_damage_and_no_fault_of_ds4chat(
+def test_damage_is_reported_on_the_command_line_without_a_crash(
     whole: bytes, home: Path, capsys: pytest.CaptureFixture[str], column: str, value: object
 ) -> None:
     path = home / FILE_NAME
@@ -189,7 +189,7 @@ def test_on_the_command_line_it_is_damage_and_no_fault_of_ds4chat(
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12"])
-def test_a_time_that_no_calendar_has_is_shown_as_one_that_it_has(
+def test_times_beyond_the_calendar_are_clamped(
     whole: bytes, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, zone: str
 ) -> None:
     monkeypatch.setenv("TZ", zone)
@@ -225,12 +225,11 @@ def test_a_time_that_no_calendar_has_is_shown_as_one_that_it_has(
         time.tzset()
 
 
-def test_steps_that_are_no_utf_8_are_the_files_fault_and_not_the_databases() -> None:
+def test_steps_that_are_not_utf_8_are_reported_as_an_error_of_the_file() -> None:
     store = Store.in_memory()
     conversation = store.conversations.create("t")
     recorder = store.record(Request("x", conversation=conversation))
-    recorder.append(step(0))
-    keep(recorder, ended())
+    keep(recorder, step(0), ended())
     document = "".join(chunks(store, conversation, "json")).encode()
     broken = document.replace(b"nextn-support", b"nextn-\xff\xffpport")
     assert broken != document
@@ -240,7 +239,7 @@ def test_steps_that_are_no_utf_8_are_the_files_fault_and_not_the_databases() -> 
     assert len(store.conversations.listed()) == 1
 
 
-def test_a_model_name_that_utf_8_cannot_say_finds_nothing(
+def test_a_model_name_that_cannot_be_encoded_finds_nothing(
     whole: bytes, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / FILE_NAME).write_bytes(whole)

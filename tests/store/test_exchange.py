@@ -33,13 +33,14 @@ def filled(store: Store) -> int:
     first = store.record(
         Request("Count!", system="Be brief.", model=MODEL, support=SUPPORT, drafter="nextn-support"),
     )
-    first.append(step(0, thinking=True))
-    first.flush()
-    first.append(step(1, tuning=Tuning(depth="auto", margin=0.5)))
-    keep(first, ended("length", tail="…", detail="The limit was reached."))
+    keep(first, step(0, thinking=True))
+    keep(
+        first,
+        step(1, tuning=Tuning(depth="auto", margin=0.5)),
+        ended("length", tail="…", detail="The limit was reached."),
+    )
     second = store.record(Request('more "quotes" \x1b[31m\u202e\0', parent=first.message, model=MODEL))
-    second.append(step(0))
-    keep(second, ended("cancelled"))
+    keep(second, step(0), ended("cancelled"))
     again = store.record(Request(None, parent=second.prompt))
     keep(again, ended())
     assert first.conversation is not None and second.message is not None
@@ -88,7 +89,7 @@ def test_an_import_is_equal_to_what_was_exported(store: Store) -> None:
     assert exported(again, 1) == exported(other, imported)
 
 
-def test_an_import_stands_beside_what_is_there(store: Store) -> None:
+def test_an_import_is_a_new_conversation(store: Store) -> None:
     conversation = filled(store)
     before = without_numbers(store, conversation)
     imported = import_json(store, exported(store, conversation).encode())
@@ -99,15 +100,13 @@ def test_an_import_stands_beside_what_is_there(store: Store) -> None:
 def test_a_reply_of_thousands_of_steps_comes_back(store: Store) -> None:
     recorder = store.record(Request("x"))
     steps = [dataclasses.replace(step(index % 1000), index=index) for index in range(2500)]
-    for one in steps:
-        recorder.append(one)
-    keep(recorder, ended())
+    keep(recorder, *steps, ended())
     imported = import_json(store, exported(store, recorder.conversation).encode())
     leaf = store.conversations.get(imported).active_leaf
     assert leaf is not None and store.steps(leaf) == steps
 
 
-def test_the_json_holds_no_character_that_could_steer_a_terminal(store: Store) -> None:
+def test_the_json_has_no_character_that_controls_a_terminal(store: Store) -> None:
     document = exported(store, filled(store))
     assert all(char.isprintable() or char == "\n" for char in document)
     assert json.loads(document)["messages"][3]["text"] == 'more "quotes" \x1b[31m\u202e\0'
@@ -151,7 +150,7 @@ def test_markdown_has_front_matter_and_the_path_shown(store: Store) -> None:
     assert "*(stopped)*" in body
 
 
-def test_judged_drafts_are_one_object_a_line(store: Store) -> None:
+def test_judged_drafts_are_one_object_per_line(store: Store) -> None:
     conversation = filled(store)
     lines = [json.loads(line) for line in exported(store, conversation, "jsonl").splitlines()]
     assert len(lines) == 9
@@ -164,7 +163,7 @@ def test_judged_drafts_are_one_object_a_line(store: Store) -> None:
     assert len({line["message"] for line in lines}) == 2
 
 
-def test_both_kinds_of_judged_lines_name_the_same_things_alike(store: Store) -> None:
+def test_both_exports_of_judged_drafts_have_the_same_fields(store: Store) -> None:
     conversation = filled(store)
     stored = [json.loads(line) for line in exported(store, conversation, "jsonl").splitlines()]
     explored = list(records(store.judged_rows(conversation)))
@@ -178,7 +177,7 @@ def test_both_kinds_of_judged_lines_name_the_same_things_alike(store: Store) -> 
 # ---------------------------------------------------------------------------------------- files
 
 
-def test_an_exported_file_is_its_owners_alone_and_never_replaces_one_unasked(
+def test_an_exported_file_is_private_and_replaces_another_only_on_request(
     store: Store, tmp_path: Path
 ) -> None:
     conversation = filled(store)
@@ -298,7 +297,7 @@ def first_reply(document: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_document_that_does_not_hold_is_refused_by_a_sentence(
+def test_an_invalid_document_is_refused_with_a_sentence(
     store: Store, change: Callable[[dict[str, Any]], object], match: str
 ) -> None:
     with pytest.raises(StoreError, match=match) as error:
@@ -326,7 +325,7 @@ def test_a_document_that_does_not_hold_is_refused_by_a_sentence(
         b"\x1b]0;title\x07",
     ],
 )
-def test_what_is_no_document_is_refused_by_a_sentence(store: Store, data: bytes) -> None:
+def test_data_that_is_not_a_document_is_refused_with_a_sentence(store: Store, data: bytes) -> None:
     with pytest.raises(StoreError) as error:
         import_json(store, data, name="f.json")
     assert str(error.value).isprintable() and str(error.value).endswith(".")
@@ -342,7 +341,7 @@ def test_too_large_a_file_is_refused_before_it_is_read(
         import_file(store, path)
 
 
-def test_what_is_no_regular_file_is_refused_without_waiting(store: Store, tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_is_refused_without_waiting(store: Store, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(StoreError):

@@ -40,7 +40,7 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_in_the_first_version_is_there_and_can_be_searched(old: Path) -> None:
+def test_a_database_of_the_first_version_is_read_and_can_be_searched(old: Path) -> None:
     store = open_store(old)
     assert [(m.role, m.text) for m in store.conversations.path(7)] == [
         ("user", "What was there before?"),
@@ -116,7 +116,7 @@ def exported(version: int, conversation: int, form: str) -> str:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_what_earlier_versions_stored_is_exported_as_they_did(tmp_path: Path, version: int) -> None:
+def test_rows_of_earlier_versions_are_exported_as_those_versions_did(tmp_path: Path, version: int) -> None:
     """Tokens with origins and thinking, steps with tunings and times, judged rows, several writes a reply."""
     of_version(version, tmp_path / "c.db").close()
     store = open_store(tmp_path / "c.db")
@@ -169,7 +169,7 @@ def test_what_earlier_versions_stored_is_exported_as_they_did(tmp_path: Path, ve
         "messages SET text = x'ff'",
     ],
 )
-def test_what_is_damaged_is_said_when_it_is_read_and_the_rest_is_converted(
+def test_damaged_rows_are_reported_when_read_and_the_others_are_converted(
     tmp_path: Path, damage: str
 ) -> None:
     connection = of_version(6, tmp_path / "c.db")

@@ -39,7 +39,7 @@ class Clock:
         return self.now
 
 
-def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> None:
+def test_the_prompt_is_in_the_file_before_the_first_token(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
     recorder = store.record(Request("Is anybody there?", system="Be kind."))
     # Another connection sees it: it does not depend on this process any more.
@@ -54,7 +54,7 @@ def test_the_prompt_is_in_the_file_before_anything_is_taken(tmp_path: Path) -> N
     store.close()
 
 
-def test_what_came_is_written_by_a_flush_and_waits_for_it() -> None:
+def test_events_are_written_by_a_flush_and_not_before() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     recorder.append(step(0))
@@ -68,7 +68,7 @@ def test_what_came_is_written_by_a_flush_and_waits_for_it() -> None:
     assert recorder.saved and recorder.over
 
 
-def test_a_reply_of_which_nothing_comes_is_touched_so_that_it_does_not_look_abandoned() -> None:
+def test_a_silent_reply_is_touched_so_that_it_does_not_look_abandoned() -> None:
     clock = Clock()
     store = Store.in_memory(clock)
     recorder = store.recorder(clock=clock)
@@ -84,7 +84,7 @@ def test_a_reply_of_which_nothing_comes_is_touched_so_that_it_does_not_look_aban
     assert touched() == clock.now * 1000 < STALE_MS
 
 
-def test_what_any_thread_appends_is_written_once_and_in_order() -> None:
+def test_events_of_another_thread_are_written_once_and_in_order() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     steps = [step(index) for index in range(2_000)]
@@ -150,8 +150,7 @@ def test_steps_come_back_as_the_engine_gave_them(tmp_path: Path, batches: int) -
 def test_each_end_leaves_its_state(reason: str, state: str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(step(0))
-    keep(recorder, ended(reason, detail="Why."))
+    keep(recorder, step(0), ended(reason, detail="Why."))
     message = store.conversations.message(recorder.message)
     assert (message.state, message.finish_reason, message.detail) == (state, reason, "Why.")
     assert message.text == text([step(0)])
@@ -161,9 +160,7 @@ def test_each_end_leaves_its_state(reason: str, state: str) -> None:
 def test_a_reply_whose_engine_died_keeps_its_text() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(Prefill(0, done=5, total=9, reused=2, ms=3.5))
-    recorder.append(step(0))
-    keep(recorder, DIED)
+    keep(recorder, Prefill(0, done=5, total=9, reused=2, ms=3.5), step(0), DIED)
     message = store.conversations.message(recorder.message)
     assert (message.state, message.text, message.detail) == ("crashed", text([step(0)]), DIED.message)
     assert (message.prompt_tokens, message.reused_tokens, message.ended()) == (9, 2, None)
@@ -299,9 +296,9 @@ def test_purge_leaves_a_conversation_that_is_being_written() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     store.conversations.delete(recorder.conversation)
-    assert store.conversations.purge(store.conversations.now_ms() + 1000) == 0
+    assert store.conversations.purge(store.database.now_ms() + 1000) == 0
     keep(recorder, ended())
-    assert store.conversations.purge(store.conversations.now_ms() + 1000) == 1
+    assert store.conversations.purge(store.database.now_ms() + 1000) == 1
 
 
 def test_many_threads_may_use_one_store(tmp_path: Path) -> None:
@@ -339,8 +336,7 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     for one in steps:
-        recorder.append(one)
-        recorder.flush()
+        keep(recorder, one)
     keep(recorder, ended())
     found = store.judged_rows(recorder.conversation)
     expected = rows_from_steps([dataclasses.replace(one, reply=recorder.message) for one in steps])
@@ -357,23 +353,20 @@ def test_judged_rows_are_what_the_analyses_read() -> None:
     assert found.step_margin.tolist() == [1.0, 1.0, 0.5]
 
 
-def test_a_row_past_the_last_emitted_token_decides_none() -> None:
+def test_a_verdict_after_the_last_emitted_token_has_no_token() -> None:
     cut = dataclasses.replace(step(0), tokens=step(0).tokens[:1])
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(cut)
-    keep(recorder, ended("length"))
+    keep(recorder, cut, ended("length"))
     assert store.judged_rows(recorder.conversation).token.tolist() == [0, -1, -1]
 
 
 def test_rows_of_several_replies_stand_one_after_the_other() -> None:
     store = Store.in_memory()
     first = store.record(Request("one"))
-    first.append(step(0))
-    keep(first, ended())
+    keep(first, step(0), ended())
     second = store.record(Request("two", parent=first.message))
-    second.append(dataclasses.replace(step(0), drafter="lookup"))
-    keep(second, ended())
+    keep(second, dataclasses.replace(step(0), drafter="lookup"), ended())
     rows = store.judged_rows(first.conversation)
     assert rows.step_reply.tolist() == [first.message, second.message]
     assert rows.token.tolist() == [0, 1, 2, 0, 1, 2]
@@ -441,9 +434,7 @@ def test_an_abandoned_reply_with_a_damaged_row_keeps_the_text_before_it(tmp_path
 
 
 @pytest.mark.parametrize("limit", ["MOST_ROW_BYTES", "MOST_REPLY_BYTES"])
-def test_a_row_that_would_unpack_to_more_than_there_may_be_is_not_unpacked(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_a_row_that_would_unpack_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     keep(recorder, step(0))
@@ -459,7 +450,7 @@ def test_a_row_that_would_unpack_to_more_than_there_may_be_is_not_unpacked(
         store.steps(recorder.message)
 
 
-def test_a_megabyte_that_stands_for_a_gigabyte_takes_no_more_memory_than_a_row_may() -> None:
+def test_a_zip_bomb_takes_no_more_memory_than_a_row_may() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("x"))
     keep(recorder, step(0), ended())
@@ -530,8 +521,7 @@ def test_a_step_of_a_later_reply_number_is_the_same_step() -> None:
     """The engine numbers replies by the session; the store numbers them for good."""
     store = Store.in_memory()
     recorder = store.record(Request("x"))
-    recorder.append(step(0, reply=17))
-    keep(recorder, ended(reply=17))
+    keep(recorder, step(0, reply=17), ended(reply=17))
     assert store.steps(recorder.message, reply=17) == [step(0, reply=17)]
     assert store.conversations.message(recorder.message).ended(17) == ended(reply=17)
     assert isinstance(store.steps(recorder.message)[0], Step)

@@ -114,7 +114,7 @@ def test_accents_written_as_characters_of_their_own_are_marked_with_their_letter
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("run", ["\u0301", " ", "_", "a ", "ab "])
-def test_no_text_makes_marking_take_for_ever(run: str) -> None:
+def test_marking_matches_is_fast_for_any_text(run: str) -> None:
     store = Store.in_memory()
     conversation = store.conversations.create("t")
     store.conversations.add(conversation, None, "user", "ab x ab " + "ab" + run * 300_000 + "y")
@@ -145,8 +145,7 @@ def test_text_with_nul_is_kept_and_its_beginning_found() -> None:
 def test_a_reply_is_found_once_it_ended_and_a_deleted_conversation_is_not() -> None:
     store = Store.in_memory()
     recorder = store.record(Request("question", model=ModelIdentity("/m/a.gguf", "Alpha")))
-    recorder.append(step(7))
-    keep(recorder, ended(tail="epilogue"))
+    keep(recorder, step(7), ended(tail="epilogue"))
     assert [hit.message for hit in store.search("t007 epilogue")] == [recorder.message]
     assert [hit.message for hit in store.search("epilogue", model="alph")] == [recorder.message]
     assert store.search("epilogue", model="beta") == []
@@ -155,7 +154,7 @@ def test_a_reply_is_found_once_it_ended_and_a_deleted_conversation_is_not() -> N
     store.conversations.restore(recorder.conversation)
     assert len(store.search("epilogue")) == 1
     store.conversations.delete(recorder.conversation)
-    store.conversations.purge(store.conversations.now_ms() + 1)
+    store.conversations.purge(store.database.now_ms() + 1)
     with store.database.read() as connection:
         assert connection.execute("SELECT count(*) FROM search WHERE search MATCH 'epilogue'").fetchone() == (
             0,

@@ -40,9 +40,7 @@ def store() -> Store:
 def kept(store: Store, tail: str = "", thinking_tail: str = "") -> tuple[int, int]:
     """A reply as it is kept now: its conversation and message."""
     recorder = store.record(Request("What is it?"))
-    for one in steps_of(NEW):
-        recorder.append(one)
-    keep(recorder, dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
+    keep(recorder, *steps_of(NEW), dataclasses.replace(ended(tail=tail), thinking_tail=thinking_tail))
     assert recorder.conversation is not None and recorder.message is not None
     return recorder.conversation, recorder.message
 
@@ -68,7 +66,7 @@ def opened(store: Store, conversation: int) -> Reply:
     return reply
 
 
-def test_the_thinking_stands_beside_the_text(tmp_path: Path) -> None:
+def test_thinking_is_stored_separately_from_the_text(tmp_path: Path) -> None:
     store = open_store(tmp_path / "c.db")
     conversation, number = kept(store, tail="!", thinking_tail="?")
     store.close()
@@ -103,7 +101,7 @@ def test_the_next_prompt_carries_the_thinking_beside_the_answer(store: Store) ->
     assert found.messages()[-1] == Message("assistant", "It is five", "ponder the café")
 
 
-def test_a_reply_of_before_is_read_as_it_is(store: Store) -> None:
+def test_a_reply_by_an_earlier_version_is_read_unchanged(store: Store) -> None:
     conversation, number = kept_before(store)
     message = store.conversations.message(number)
     whole = "<think>ponder the café</think>It is five"
@@ -120,7 +118,7 @@ def test_a_reply_of_before_is_read_as_it_is(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tails", [("", ""), ("!", "?")])
-def test_an_import_is_what_was_exported(store: Store, tails: tuple[str, str]) -> None:
+def test_an_import_has_the_thinking_that_was_exported(store: Store, tails: tuple[str, str]) -> None:
     conversation, number = kept(store, *tails)
     document = "".join(chunks(store, conversation, "json"))
     imported = import_json(Store.in_memory(), document.encode())

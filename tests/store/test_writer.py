@@ -37,7 +37,7 @@ def test_writes_are_carried_out_in_order_and_in_another_thread() -> None:
     assert writer.close(lambda: None, PATIENCE)
 
 
-def test_what_fails_is_tried_again_and_what_follows_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_repeated_and_later_ones_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "RETRY", 0.01)
     done: list[str] = []
     left = [3]
@@ -58,7 +58,7 @@ def test_what_fails_is_tried_again_and_what_follows_waits(monkeypatch: pytest.Mo
     assert writer.trouble == ""
 
 
-def test_a_failure_is_said_until_it_is_over() -> None:
+def test_a_failure_is_reported_until_it_is_over() -> None:
     free = threading.Event()
 
     def fails() -> None:
@@ -79,7 +79,7 @@ def test_a_failure_is_said_until_it_is_over() -> None:
     assert writer.trouble == ""
 
 
-def test_what_can_never_be_written_is_left_out() -> None:
+def test_a_write_that_can_never_succeed_is_dropped() -> None:
     done: list[str] = []
 
     def gone() -> None:
@@ -93,7 +93,7 @@ def test_what_can_never_be_written_is_left_out() -> None:
     writer.close(lambda: None, PATIENCE)
 
 
-def test_what_grows_is_written_while_more_may_come() -> None:
+def test_the_beat_is_called_while_more_may_come() -> None:
     beats: list[int] = []
     over = threading.Event()
 
@@ -111,7 +111,7 @@ def test_what_grows_is_written_while_more_may_come() -> None:
     assert beats == [0, 1, 2]
 
 
-def test_closing_waits_for_the_rest_and_no_longer_than_told() -> None:
+def test_closing_waits_for_the_rest_within_its_time() -> None:
     done: list[str] = []
     held = threading.Event()
     writer = Writer(silent, NEVER)
@@ -125,7 +125,7 @@ def test_closing_waits_for_the_rest_and_no_longer_than_told() -> None:
     assert done == ["rest", "last"]
 
 
-def test_a_fault_of_the_writer_itself_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_writer_itself_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _: seen.set())
     writer = Writer(silent, NEVER)

@@ -80,6 +80,11 @@ class Simulated:
         return len(self.log)
 
     @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """steps, drafted, judged, accepted"""
+        return self.steps, self.drafted, self.judged, self.accepted
+
+    @property
     def drafted(self) -> int:
         """Drafts made."""
         return sum(len(step.drafts) for step in self.log)

@@ -222,6 +222,17 @@ NEXTN: dict[str, Species] = {
 PLAIN: dict[str, Species] = {
     **{name: Species(name, {}) for name in ("llama", "qwen3", "nanbeige", "hunyuan-dense")},
     "nanbeige-loops": Species("nanbeige", {"num_loops": 2, "skip_loop_final_norm": True}),
+    # As converted before llama.cpp had MLA: a whole head for every head of the queries.
+    "deepseek2-legacy": Species(
+        "deepseek2",
+        {
+            **_DENSE_LEAD,
+            "attention.key_length": 96,
+            "attention.kv_lora_rank": 32,
+            "attention.q_lora_rank": 24,
+        },
+        optional=_blocks(range(1, LAYERS), "exp_probs_b.bias"),
+    ),
     "hunyuan_vl": Species("hunyuan_vl", {"rope.dimension_sections": [6, 5, 5, 0]}),
     "qwen3moe": Species("qwen3moe", _MOE),
     "minimax-m2": Species("minimax-m2", {**_MOE, **_SIGMOID, "rope.dimension_count": 16}),

@@ -232,7 +232,7 @@ def test_a_retry_under_another_system_prompt_stands_beside_the_first_reply(store
         ("assistant", TEXT),
     ]
     found = branches(store.conversations.tree(key), store.conversations.get(key).active_leaf)
-    assert [(b.node.id, b.turns, b.system, b.shown) for b in found[1:]] == [
+    assert [(b.node.id, b.forks, b.system, b.shown) for b in found[1:]] == [
         (first.key, True, None, False),
         (second.key, True, "Be brief.", False),
         (third.key, True, "Be brief.", True),

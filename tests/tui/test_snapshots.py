@@ -53,16 +53,16 @@ async def filled(pilot: Pilot, theme: str) -> None:
         app.dock.styles.width = WIDE_DOCK
         app.dock.styles.dock = "right"
     app.dock.show_engine(LOADED, "ready")
-    app.dock.begin_with(Tuning(depth=2))
-    app.dock.show_presets({"careful": {"mtp-draft": 2}})
+    app.dock.tuning.begin_with(Tuning(depth=2))
+    app.dock.tuning.show_presets({"careful": {"mtp-draft": 2}})
     steps, stats = a_reply(), Stats(plain=PlainTime(LOADED.plain_ms))
     for one in steps:
         stats.fold(one)
     app.dock.show_step_batch(steps, stats, stats)
-    app.dock.show_tuning(Tuning(depth=3, margin=0.8))
+    app.dock.tuning.show_tuning(Tuning(depth=3, margin=0.8))
     ended = Ended(1, "stop", "", 300, 100, 400.0, stats.ms["total"], 523.0, 900, 1)
     stats.fold(ended)
-    app.dock.show_end(ended, stats)
+    app.dock.show_end(stats)
     await drawn(pilot)
 
 

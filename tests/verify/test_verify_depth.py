@@ -99,9 +99,9 @@ def worst_gap(bench: Bench, prompt: str, ids: Sequence[int]) -> float:
     worst = 0.0
     first = len(tokens) - len(ids)
     for pos, token in enumerate(tokens[:-1]):
-        session.target.decode([token], pos, outputs="all")
+        session.caches.target.decode([token], pos, outputs="all")
         if pos + 1 >= first:
-            row = session.target.logits(1)[0]
+            row = session.caches.target.logits(1)[0]
             worst = max(worst, float(row.max() - row[tokens[pos + 1]]))
     session.reset()
     return worst
@@ -129,14 +129,14 @@ def test_every_acceptance_length_in_turn_gives_the_same_stream(bench: Bench, pro
     session = bench.session
     plain = bench.ask(prompt, 120, depth=0, ignore_eos=True)
     start = len(session.prompter.raw(prompt).tokens)
-    real = session.drafter
+    real = session.caches.drafter
     session.reset()
-    session.drafter = scripted = Scripted(start, plain.ids, depth, wrong=9)
+    session.caches.drafter = scripted = Scripted(start, plain.ids, depth, wrong=9)
     try:
         got = bench.ask(prompt, 120, depth=depth, ignore_eos=True)
-        used = session.target.used
+        used = session.caches.target.used
     finally:
-        session.drafter = real
+        session.caches.drafter = real
         session.reset()
     assert scripted.calls > depth + 1
     if os.environ.get("DS4_TEST_MODEL"):
@@ -172,7 +172,7 @@ def test_a_stop_string_inside_a_block(bench: Bench, prompt: str, depth: int) -> 
     stop = whole[len(whole) // 2 : len(whole) // 2 + 5]
     got = bench.ask(prompt, 60, depth=depth, ignore_eos=True, stop=(stop,))
     assert got.text == whole[: whole.find(stop)]
-    assert bench.session.target.used == len(bench.session.tokens)
+    assert bench.session.caches.target.used == len(bench.session.caches.tokens)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "step"])

@@ -49,6 +49,11 @@ LACKING_NEXTN: list[tuple[str, str]] = [
 
 ODD: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek2", {"attention.temperature_scale": 0.1}, "scales its attention by the position"),
+    (
+        "deepseek2",
+        {"attention.key_length_mla": None, "attention.value_length_mla": None, "attention.head_count_kv": 2},
+        "with 4 layers, as a model without low-rank attention",
+    ),
     ("deepseek2", {"leading_dense_block_count": LAYERS + 1}, "have no experts, its NextN block 4 among them"),
     ("nemotron_h_moe", {"expert_used_count": [1, 2, 2, 2, 2]}, "uses 2 experts, and llama.cpp would use"),
 ]
@@ -57,6 +62,12 @@ ODD: list[tuple[str, dict[str, Any], str]] = [
 CORRUPT: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek2", {"attention.key_length_mla": 32}, "its rope.dimension_count is 32"),
     ("deepseek2", {"attention.key_length": 65}, "attention.kv_lora_rank and rope.dimension_count, 64"),
+    (
+        "deepseek2-legacy",
+        {"attention.head_count_kv": 1},
+        "1 heads of keys and values, where llama.cpp wants 2",
+    ),
+    ("deepseek2-legacy", {"attention.head_count": None}, "its attention.head_count is 0"),
     ("glm-dsa", {"attention.head_count_kv": 2}, "2 heads of keys and values, where llama.cpp wants 1"),
     ("glm-dsa-shared", {"attention.indexer.types": [False, True, True, True]}, "block 0 has no indexer"),
     ("cohere2moe", {"attention.sliding_window_pattern": [False] * 5}, "no layer that sees it"),
@@ -75,7 +86,7 @@ CORRUPT: list[tuple[str, dict[str, Any], str]] = [
     ("hy_v4", {"attention.value_length_mla": 0}, "its attention.value_length_mla is 0"),
     ("dots3note", {"attention.key_length_swa": 65}, "its attention.key_length_swa is 65"),
     ("dots3note", {"attention.sliding_window_pattern": [True] * 4}, "sees beyond the sliding window"),
-    ("dots3note", {"attention.sliding_window_pattern": [True]}, "tells of 1 layers, and it has 4"),
+    ("dots3note", {"attention.sliding_window_pattern": [True]}, "lists 1 layers, and it has 4"),
     ("qwen3moe", {"expert_used_count": [0, 2, 2, 2]}, "it uses 0 experts in its first block"),
     ("llama", {"attention.head_count_kv": 3, "attention.head_count": 4}, "4 attention heads over 3"),
 ]
@@ -101,7 +112,7 @@ def test_an_incomplete_trunk_is_refused(name: str, tensor: str, tiny_dir: Path, 
     sentence = reason(lambda: check_target(path))
     assert sentence == (
         f"{path} is incomplete: it lacks the tensor {tensor}, without which llama.cpp cannot run the "
-        f"architecture {species.ALL[name].architecture}. Convert it again, or download it again."
+        f"architecture {species.ALL[name].architecture}. Download it again, or convert it again."
     )
     assert inspect_files(path).model.problem == sentence
 
@@ -142,7 +153,7 @@ def test_a_nextn_block_that_the_graph_cannot_run_is_refused_and_the_trunk_runs(
 def test_a_small_deepseek2_has_no_nextn_that_llama_cpp_runs(
     layers: int, tiny_dir: Path, tmp_path: Path
 ) -> None:
-    """By the number of layers llama.cpp takes it for one without low-rank queries."""
+    """By the number of layers llama.cpp treats it as one without low-rank queries."""
     path = tmp_path / "f.gguf"
     kind = species.ALL["deepseek2"]
     tensors = {
@@ -151,7 +162,7 @@ def test_a_small_deepseek2_has_no_nextn_that_llama_cpp_runs(
     }
     zoo.save(path, kind, tensors, block_count=layers + 1)
     target = check_target(path)
-    assert f"by its {layers} layers, for a model without low-rank queries" in reason(
+    assert f"with {layers} layers, as a model without low-rank queries" in reason(
         lambda: check_pair(target, "embedded")
     )
 
@@ -171,7 +182,7 @@ def test_a_declared_nextn_block_that_is_not_there_is_said(name: str, tiny_dir: P
     zoo.save(path, species.ALL[name], zoo.part_of(zoo.tensors_of(name, tiny_dir), "trunk"))
     assert reason(lambda: check_target(path)) == (
         f"{path} is incomplete: it declares 1 NextN block and holds 0. "
-        "Convert it again, or download it again."
+        "Download it again, or convert it again."
     )
 
 

@@ -18,7 +18,7 @@ from ds4chat.engine.drafters.registry import OPENERS
 from ds4chat.engine.events import Event, Load, Replayed, Step, Tuning
 from ds4chat.engine.opening import LoadError, open_session
 from ds4chat.engine.session import Control
-from ds4chat.models import architectures
+from ds4chat.models.architectures import ABILITIES, abilities
 from ds4chat.models.kinds import DRAFTERS
 from ds4chat.models.pairing import check_pair, check_target
 
@@ -30,8 +30,10 @@ PROMPT = " the old mill turns and the old mill turns and the"
 
 DRAFTING = [name for name in species.NEXTN if name != "qwen3next"]
 """qwen3next has a graph and cannot roll back."""
-TARGETS = [name for name, kind in species.ALL.items() if kind.architecture in architectures.EAGLE3_TARGETS]
-OFF = [name for name in TARGETS if architectures.rollback_of(species.ALL[name].architecture) == "none"]
+TARGETS = [name for name, kind in species.ALL.items() if abilities(kind.architecture).eagle3]
+NOT_RUN = {"mamba", "rwkv6", "rwkv6qwen2", "arwkv7", "jamba", "plamo2"}
+"""Their state cannot be rolled back, so that nothing drafts for them."""
+OFF = [name for name in TARGETS if abilities(species.ALL[name].architecture).rollback == "none"]
 EAGLE3 = [name for name in TARGETS if name not in OFF]
 HEIGHTS = {"gemma4": 8.0, "muse-glimmer": 8.0}
 """Of the one in a layer's input, where the embedding is scaled or normalised."""
@@ -71,10 +73,9 @@ def replayed(bench: Bench) -> Replayed:
 
 def test_every_architecture_of_the_tables_is_in_the_zoo() -> None:
     known = {kind.architecture for kind in species.ALL.values()} | {"deepseek4"}
-    recurrent = architectures.BOUNDED | architectures.NO_ROLLBACK
-    named = architectures.NEXTN | architectures.EAGLE3_TARGETS | recurrent
-    assert named - known == architectures.NOT_RUN
-    assert {kind.architecture for kind in species.NEXTN.values()} | {"deepseek4"} == architectures.NEXTN
+    assert ABILITIES.keys() - known == NOT_RUN
+    nextn = {name for name in ABILITIES if abilities(name).nextn}
+    assert {kind.architecture for kind in species.NEXTN.values()} | {"deepseek4"} == nextn
 
 
 def test_every_kind_of_drafter_is_opened_and_constructed() -> None:

@@ -19,19 +19,17 @@ def parser() -> Parser:
         "(64 with --quick), or as many as -n says; where time is short, fewer.",
     )
     bench = made.add_argument_group("Bench")
-    made.put(bench, "--json", action="store_true", help="The result as JSON on stdout.")
-    made.put(
-        bench,
+    bench.add_argument("--json", action="store_true", help="The result as JSON on stdout.")
+    bench.add_argument(
         "--save",
         nargs="?",
         const="",
         metavar="FILE",
         help="Save the result as JSON to FILE, or without FILE into the data folder.",
     )
-    made.put(bench, "--quick", action="store_true", help="A rough answer in a short time.")
-    made.put(bench, "--plot", action="store_true", help="Draw the result with block characters, too.")
-    made.put(
-        bench,
+    bench.add_argument("--quick", action="store_true", help="A rough answer in a short time.")
+    bench.add_argument("--plot", action="store_true", help="Draw the result with block characters, too.")
+    bench.add_argument(
         "--compare",
         metavar="URL",
         default="",

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ds4chat.commands.bench.figures import Setting, TextFigures, overall, uncertainty
+from ds4chat.commands.bench.result import FixedFigures, WorkloadDocument
+from ds4chat.commands.bench.running import PAYS
 from ds4chat.engine.events import Depth
 
-PAYS = 1.03
-"""Speed over plain decoding from which it is said to pay: less is within what two runs differ by."""
 PAYS_ON_ONE = 1.08
-"""The same on a single kind of text, which has fewer prompts behind it."""
+"""As PAYS for a single kind of text, which has fewer prompts behind it."""
 COSTS_NOTHING = 0.97
 UNCLEAR = 0.05
 """Twice the uncertainty from which ratios close to 1, and single kinds of text, decide nothing."""
 DRAFTS = 0.25
-"""Mean depth from which auto can be said to speculate: below, its speed is plain decoding's, and noise."""
+"""Mean depth from which auto counts as speculating: below, its speed is plain decoding's, and noise."""
 AUTO_IS_AS_GOOD = 0.97
 """Share of the best fixed depth's speed from which auto is advised: it adapts to other texts."""
 
@@ -30,18 +29,18 @@ class Advice:
 
     sentence: str
     pays: bool | None
-    """None where nothing was compared."""
+    """None if nothing was compared."""
     set: Depth | Literal["off"] | None
     """The value for mtp-draft; "off": load no drafter."""
 
 
 def advise(
-    texts: Sequence[TextFigures], drafter: str, verify_cost: Sequence[float], *, given_up: str = ""
+    texts: Sequence[WorkloadDocument], drafter: str, verify_cost: Sequence[float], *, given_up: str = ""
 ) -> Advice:
     """The advice for these figures.
 
-    drafter: its kind, empty without one. verify_cost: v by rows, 1 for one row. given_up: the reason with
-    which the engine gave the drafter up meanwhile.
+    drafter: its kind, empty without one. verify_cost: v by rows, 1 for one row. given_up: why the engine gave
+    the drafter up during the bench, if it did.
     """
     if given_up:
         return Advice(f"MTP does not pay here: {given_up.rstrip('.')}. Leave this drafter off.", False, "off")
@@ -53,7 +52,7 @@ def advise(
     fixed = {depth: ratio for depth, ratio in whole.items() if depth != "auto"}
     best = max(fixed, key=lambda depth: fixed[depth])
     auto = whole.get("auto", math.nan)
-    drafts = [t.auto.mean_depth for t in texts if t.auto]
+    drafts = [text.auto.mean_depth for text in texts if text.auto]
     chosen: Depth = best
     if drafts and statistics.fmean(drafts) >= DRAFTS and auto >= AUTO_IS_AS_GOOD * fixed[best]:
         chosen = "auto"
@@ -79,88 +78,90 @@ def advise(
     if good and error <= UNCLEAR:
         return _sometimes(good, drafter, auto, fixed[best], best)
     lost = f"the best depth, {best}, reaches {fixed[best]:.2f} of plain decoding's speed"
-    cost = f" ({_rows(verify_cost, 1)})" if len(verify_cost) > 1 else ""
+    cost = f" ({_cost_of_a_draft(verify_cost)})" if len(verify_cost) > 1 else ""
     instead = "" if "lookup" in drafter else ", or try --lookup, which drafts for free where a reply copies"
     return Advice(f"MTP does not pay here: with {drafter} {lost}{cost}; leave it off{instead}.", False, "off")
 
 
-def _pays_on(text: TextFigures) -> bool:
-    """A depth is faster on this kind of text beyond what its noise explains. One prompt is not a kind."""
-    if text.prompts < 2 or text.best is None or text.best.ratio is None:
+def _best(text: WorkloadDocument) -> FixedFigures:
+    """The fixed depth with the highest ratio."""
+    return max(text.fixed, key=lambda fixed: fixed.ratio)
+
+
+def _pays_on(text: WorkloadDocument) -> bool:
+    """A depth is faster on this kind of text by more than noise explains. One prompt is not a kind."""
+    if text.prompts < 2 or not text.fixed:
         return False
-    return text.best.ratio.median >= max(PAYS_ON_ONE, 1 + 2 * uncertainty([text]))
+    return _best(text).ratio >= max(PAYS_ON_ONE, 1 + 2 * uncertainty([text]))
 
 
-def _sometimes(good: Sequence[TextFigures], drafter: str, auto: float, ratio: float, best: Depth) -> Advice:
-    """It pays on some kinds of text and not over all."""
+def _sometimes(
+    good: Sequence[WorkloadDocument], drafter: str, auto: float, ratio: float, best: Depth
+) -> Advice:
+    """It pays on some kinds of text, but not over all."""
     where = " and ".join(
-        f"{t.name} ({t.best.ratio.median:.2f} at depth {t.best.depth})"
-        for t in good
-        if t.best and t.best.ratio
+        f"{text.name} ({_best(text).ratio:.2f} at depth {_best(text).depth})" for text in good
     )
     if auto >= COSTS_NOTHING:
         return Advice(
-            f"MTP pays here on {where} alone, with {drafter}; auto loses nothing on the rest ({auto:.2f} "
+            f"MTP pays here only on {where}, with {drafter}; auto loses nothing on the rest ({auto:.2f} "
             f"over all): set {_option('auto')}.",
             True,
             "auto",
         )
     return Advice(
-        f"MTP pays here on {where} alone, with {drafter}; over all kinds of text depth {best} reaches "
+        f"MTP pays here only on {where}, with {drafter}; over all kinds of text depth {best} reaches "
         f"{ratio:.2f} of plain decoding's speed: switch it on for such text, and leave it off otherwise.",
         True,
         "off",
     )
 
 
-def _by_depth(texts: Sequence[TextFigures]) -> dict[Depth, float]:
-    """Ratio to plain decoding over the kinds of text that have every setting; where none has, over those that
-    have any, for the settings that they share. A kind that was broken off must not decide for a depth by
-    lacking the others."""
-    settings: dict[Depth, list[float]] = {}
-    every = {setting.depth for text in texts for setting in _settings(text)}
-    whole_texts = [text for text in texts if {setting.depth for setting in _settings(text)} == every]
-    texts = whole_texts or [text for text in texts if text.fixed]
-    for text in texts:
-        for setting in _settings(text):
-            if setting.ratio:
-                settings.setdefault(setting.depth, []).append(setting.ratio.median)
-    shared = {depth: overall(ratios) for depth, ratios in settings.items() if len(ratios) == len(texts)}
+def _by_depth(texts: Sequence[WorkloadDocument]) -> dict[Depth, float]:
+    """Ratio to plain decoding, by depth, over the kinds of text that have every setting; if none has, over
+    those that have a fixed depth, for the settings that they share. A kind that was broken off must not
+    decide for a depth because it lacks the others."""
+    texts = [text for text in texts if text.fixed]
+    every = dict.fromkeys(depth for text in texts for depth in text.settings)
+    texts = [text for text in texts if len(text.settings) == len(every)] or texts
+    shared = {
+        depth: statistics.geometric_mean(text.settings[depth].ratio for text in texts)
+        for depth in every
+        if all(depth in text.settings for text in texts)
+    }
     return shared if any(depth != "auto" for depth in shared) else {}
 
 
-def _settings(text: TextFigures) -> list[Setting]:
-    return [*text.fixed, *([text.auto] if text.auto else [])]
-
-
-def _range(texts: Sequence[TextFigures], depth: Depth) -> tuple[str, str]:
-    """The kinds of text with the lowest and the highest ratio at this depth, each with it."""
-    ratios = [
-        (setting.ratio.median, text.name)
-        for text in texts
-        for setting in _settings(text)
-        if setting.depth == depth and setting.ratio
-    ]
+def _range(texts: Sequence[WorkloadDocument], depth: Depth) -> tuple[str, str]:
+    """The kinds of text with the lowest and the highest ratio at this depth, each with its ratio."""
+    ratios = [(text.settings[depth].ratio, text.name) for text in texts if depth in text.settings]
     low, high = min(ratios), max(ratios)
     return f"{low[0]:.2f} on {low[1]}", f"{high[0]:.2f} on {high[1]}"
 
 
+def uncertainty(texts: Sequence[WorkloadDocument]) -> float:
+    """How wrong a ratio over all kinds of text may be, as a share of it: the median difference of two plain
+    runs of one prompt, over the root of the number of prompts; 0 if none was run twice."""
+    noise = [value for text in texts for value in text.noise]
+    return statistics.median(noise) / math.sqrt(len(noise)) if noise else 0.0
+
+
 def _nothing_to_draft_with(verify_cost: Sequence[float]) -> str:
-    """What a drafter would have to bring: at depth 1 a step costs v(1) and brings 1 + a tokens."""
+    """What a drafter would have to achieve: at depth 1 a step costs v(1) and yields 1 + a tokens."""
     given = "No drafter was given, so there is nothing to compare: give --mtp FILE, --mtp or --lookup"
     if len(verify_cost) < 2:
         return f"{given}."
-    needed = verify_cost[1] - 1
+    cost, needed = _cost_of_a_draft(verify_cost), verify_cost[1] - 1
     if needed >= 1:
-        return f"{given}; but here {_rows(verify_cost, 1)}, so depth 1 cannot pay."
+        return f"{given}; but here {cost}, so depth 1 cannot pay."
     return (
-        f"{given}; here {_rows(verify_cost, 1)}, so depth 1 pays when more than {max(needed, 0):.0%} of its "
-        "drafts are accepted."
+        f"{given}; here {cost}, so depth 1 pays when more than {max(needed, 0):.0%} of its drafts are "
+        "accepted."
     )
 
 
-def _rows(verify_cost: Sequence[float], drafts: int) -> str:
-    return f"verifying {drafts} draft costs {verify_cost[drafts]:.2f} times a plain step"
+def _cost_of_a_draft(verify_cost: Sequence[float]) -> str:
+    return f"verifying 1 draft costs {verify_cost[1]:.2f} times a plain step"
 
 
 def _called(depth: Depth) -> str:

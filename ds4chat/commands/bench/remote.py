@@ -11,7 +11,8 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -19,26 +20,20 @@ import msgspec
 from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
-from ds4chat.commands.bench.running import BenchError, ProgressLine, check_length, save, save_path
-from ds4chat.commands.bench.workloads import Workload, workloads
+from ds4chat.commands.bench.plan import Plan, plan_of
+from ds4chat.commands.bench.running import PAYS, ProgressLine, reply_of, save_path, show
+from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
-from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
+from ds4chat.commands.running import INTERRUPTED, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Count, Ended, Event, Loaded, LoadError, Notice, Revised, Step, Tells
+from ds4chat.engine.events import Count, Ended, Event, Loaded, Notice, Step, Tells
 from ds4chat.engine.from_settings import load_of, tuning_of
 from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.stats import PositionCount, Stats, rounded
-from ds4chat.models.errors import ModelFileError
-from ds4chat.settings import paths
 from ds4chat.settings.schema import Settings
 
-TOKENS, QUICK_TOKENS = 128, 64
-ROUNDS, QUICK_ROUNDS = 6, 2
-BUDGET_S, QUICK_BUDGET_S = 600.0, 35.0
 FEWEST_PLAIN = 8
 """Fewest steps without drafts whose time is used as a baseline."""
-PAYS = 1.03
-"""Speed over plain decoding from which speculation pays, as in the bench of a local model."""
 
 
 class ServerText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,100 +78,33 @@ class Text:
     first_ms: list[float] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     plain_ms: list[float] = field(default_factory=list)
-    """Of each step without drafts."""
+    """Of each step without drafts that did not pay for a change of the batch size."""
+
+    def add(self, steps: Sequence[Step], end: Ended) -> None:
+        """Count one reply."""
+        for step in steps:
+            self.stats.fold(step)
+        self.stats.fold(end)
+        tokens = sum(len(step.tokens) for step in steps)
+        if tokens > 1 and end.decode_ms > 0:
+            self.speeds.append((tokens - 1) / end.decode_ms * 1000)
+        self.first_ms.append(end.first_token_ms)
+        self.plain_ms += [step.ms.total for step in steps if step.baseline]
 
     def document(self) -> ServerText:
-        """Its entry in the result."""
+        """Its entry in the result; there is at least one speed."""
         stats = self.stats
         return ServerText(
             name=self.name,
             prompts=len(self.speeds),
-            tokens_per_s=rounded(_median(self.speeds)),
-            first_token_ms=rounded(_median(self.first_ms)),
+            tokens_per_s=round(statistics.median(self.speeds), 4),
+            first_token_ms=round(statistics.median(self.first_ms), 4),
             acceptance=rounded(stats.acceptance),
             drafted=stats.drafted,
             accepted=stats.accepted,
             by_position=list(stats.by_position),
             tokens_per_step=rounded(stats.tokens_per_step),
         )
-
-
-class ServerMeasurement:
-    """One measurement of an opened server. ``stop`` may be called from a signal handler."""
-
-    def __init__(
-        self, session: AnySession, settings: Settings, *, tokens: int, rounds: int, budget_s: float
-    ) -> None:
-        self.stopped = False
-        self.texts = [Text(workload.name) for workload in workloads()]
-        self.notices: list[str] = []
-        self.loaded: Loaded | None = None
-        self._session = session
-        self._settings = settings
-        self._tokens, self._rounds, self._budget_s = tokens, rounds, budget_s
-        # Greedy, so that one bench is comparable with the next.
-        self._tuning = replace(tuning_of(settings), temp=0.0)
-        self._control = Control(self._tuning)
-        self._replies = 0
-
-    def stop(self) -> None:
-        """End as soon as the server returns; complete replies are kept."""
-        self.stopped = True
-        self._control.cancel()
-
-    def run(self, progress: ProgressLine) -> None:
-        """Measure until the plan is done or the time is up. Raises BenchError when the server fails."""
-        begun = time.monotonic()
-        for number in range(self._rounds):
-            for text, workload in zip(self.texts, workloads()):
-                if self.stopped or (number and time.monotonic() - begun > self._budget_s):
-                    return
-                done = number * len(self.texts) + self.texts.index(text)
-                progress(done, self._rounds * len(self.texts), workload.name)
-                if number < len(workload.prompts):
-                    self._reply(text, workload, number)
-
-    def _reply(self, text: Text, workload: Workload, number: int) -> None:
-        self._replies += 1
-        request = request_of(
-            self._settings,
-            workload.prompts[number],
-            reply=self._replies,
-            tuning=self._tuning,
-            max_tokens=self._tokens,
-        )
-        self._control = Control(self._tuning)
-        if self.stopped:
-            return
-        steps: list[Step] = []
-        ended: list[Ended] = []
-
-        def collect(event: Event) -> None:
-            if isinstance(event, Step):
-                steps.append(event)
-            elif isinstance(event, Revised):
-                steps[:] = event.steps
-            elif isinstance(event, Ended):
-                ended.append(event)
-            elif isinstance(event, Loaded):
-                self.loaded = event
-            elif isinstance(event, Notice) and event.message not in self.notices:
-                self.notices.append(event.message)
-
-        self._session.generate(request, self._control, collect)
-        end = ended[-1]
-        if end.finish_reason == "cancelled":
-            return
-        if end.finish_reason in ("error", "context") or not steps:
-            raise BenchError(end.detail or "The server's answer is empty.")
-        for step in steps:
-            text.stats.fold(step)
-        text.stats.fold(end)
-        tokens = sum(len(step.tokens) for step in steps)
-        if tokens > 1 and end.decode_ms > 0:
-            text.speeds.append((tokens - 1) / end.decode_ms * 1000)
-        text.first_ms.append(end.first_token_ms)
-        text.plain_ms += [s.ms.total for s in steps[1:] if s.outcome == "plain" and s.ms.total > 0]
 
 
 def run(settings: Settings, options: BenchOptions) -> int:
@@ -186,41 +114,62 @@ def run(settings: Settings, options: BenchOptions) -> int:
         raise UsageError(
             "--compare measures a server alongside a local model: leave out --server or --compare."
         )
-    check_length(settings.predict)
+    plan = plan_of(options, settings.predict)
+    # Greedy, so that one bench is comparable with the next.
+    control = Control(replace(tuning_of(settings), temp=0.0))
     progress = ProgressLine(sys.stderr)
-    tokens = QUICK_TOKENS if options.quick else TOKENS
-    if settings.predict >= 0:
-        tokens = settings.predict
+    latest: list[Loaded] = []
+    notices: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Loaded):
+            latest.append(event)
+        elif isinstance(event, Notice) and event.message not in notices:
+            notices.append(event.message)
+
     try:
-        target = save_path(options.save)
-        session, loaded = open_session(load_of(settings, ("temp",)), _tell, forgiving=False)
-        measurement = ServerMeasurement(
-            session,
-            settings,
-            tokens=tokens,
-            rounds=QUICK_ROUNDS if options.quick else ROUNDS,
-            budget_s=QUICK_BUDGET_S if options.quick else BUDGET_S,
-        )
-        with on_ctrl_c(measurement.stop):
-            measurement.run(progress)
-    except (BenchError, LoadError, ModelFileError, paths.FolderError) as error:
+        path = save_path(options.save)
+        session, loaded = open_session(load_of(settings, ("temp",)), note, forgiving=False)
+        with closing(session), on_ctrl_c(control.cancel):
+            texts = _measure(session, settings, plan, control, note, progress)
+    finally:
         progress.clear()
-        say(error)
-        return RUN_ERROR
-    progress.clear()
-    for notice in measurement.notices:
-        say(notice)
-    result = result_of(measurement.loaded or loaded, measurement.texts)
-    print(json_line(result) if options.json else report(result), flush=True)
-    if target:
-        save(result, target)
-        say(f"saved to {target}")
-    return INTERRUPTED if measurement.stopped else 0
+        for notice in notices:
+            say(notice)
+    result = result_of([loaded, *latest][-1], texts)
+    code = show(result, report(result), options, path)
+    return code or (INTERRUPTED if control.cancelled else 0)
 
 
-def _tell(event: Event) -> None:
-    if isinstance(event, Notice):
-        say(f"{event.message}")
+def _measure(
+    session: AnySession,
+    settings: Settings,
+    plan: Plan,
+    control: Control,
+    note: Callable[[Event], object],
+    progress: ProgressLine,
+) -> list[Text]:
+    """What was measured until the plan is done, the time is up or ``control`` is cancelled. Raises BenchError
+    when the server fails."""
+    texts = {workload.name: Text(workload.name) for workload in workloads()}
+    blocks = plan.blocks(workloads())
+    begun = time.monotonic()
+    for number, (workload, prompt) in enumerate(blocks):
+        if prompt and time.monotonic() - begun > plan.budget_s:
+            break
+        progress(number, len(blocks), workload.name)
+        request = request_of(
+            settings,
+            workload.prompts[prompt],
+            reply=number + 1,
+            tuning=control.tuning,
+            max_tokens=plan.tokens,
+        )
+        replied = reply_of(session, request, control, note)
+        if replied is None:
+            break
+        texts[workload.name].add(*replied)
+    return list(texts.values())
 
 
 # ------------------------------------------------------------------------------------ figures. Pure.
@@ -260,19 +209,18 @@ def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms
         return f"The server runs without a drafter, at {speed:.1f} tokens per second: {where}."
     judged = sum(text.stats.judged for text in texts)
     accepted = sum(row.accepted for text in texts for row in text.stats.by_position)
-    taken = f" {accepted / judged:.0%} of the drafts that it judged were accepted." if judged else ""
+    of_drafts = f" {accepted / judged:.0%} of the drafts that it judged were accepted." if judged else ""
     if plain_ms is None:
         return (
-            f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{taken} Whether its "
-            "drafts pay is unknown, because it made too few steps without them: bench it again, started "
+            f"{server.kind} reaches {speed:.1f} tokens per second over all kinds of text.{of_drafts} Whether "
+            "its drafts pay is unknown, because it made too few steps without them: bench it again, started "
             f"without a drafter ({where})."
         )
     ratio = speed * plain_ms / 1000
     pays = "pays" if ratio >= PAYS else "does not pay"
     return (
         f"Speculation {pays} on this server: {speed:.1f} tokens per second are {ratio:.2f} times what its "
-        "steps "
-        f"without drafts reach.{taken}"
+        f"steps without drafts reach.{of_drafts}"
     )
 
 
@@ -298,7 +246,3 @@ def report(result: ServerBenchDocument) -> str:
 
 def _cell(value: float | None, width: int, places: int = 1) -> str:
     return ("–" if value is None else f"{value:.{places}f}").rjust(width)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None

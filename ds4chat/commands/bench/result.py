@@ -1,20 +1,17 @@
-"""The result of one bench: what was measured on what, as an object and as JSON."""
+"""The result of a bench, which is also its JSON, and the machine that it was measured on."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ds4chat.commands.bench.advice import Advice
-from ds4chat.commands.bench.figures import Setting, Spread, TextFigures
-from ds4chat.engine.events import Count, Depth, Loaded, Mode, Tuning
+from ds4chat.engine.events import Count, Depth, Loaded, Mode
 from ds4chat.engine.machine import cores, processor, system
-from ds4chat.engine.stats import NonNegative, PositionCount, rounded
+from ds4chat.engine.stats import NonNegative, PositionCount
 
 VERSION = 1
 
@@ -90,12 +87,12 @@ class SettingFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     tokens_per_s: Annotated[float, Meta(description="Median over the prompts.")]
     spread: Annotated[Range, Meta(description="Quartiles.")]
-    ratio: Annotated[float | None, Meta(description="Speed over plain decoding of the same prompt.")]
-    ratio_spread: Range | None
+    ratio: Annotated[float, Meta(description="Speed over plain decoding of the same prompt.")]
+    ratio_spread: Range
     limit: Annotated[
         float | None,
         Meta(
-            description="Ratio that a fixed depth would reach if a step took its decodes alone: tokens per "
+            description="Ratio that a fixed depth would reach if a step took only its decodes: tokens per "
             "step over v + k c. Null for auto."
         ),
     ]
@@ -115,7 +112,7 @@ class SettingFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class FixedFigures(SettingFigures, frozen=True, forbid_unknown_fields=True):
     """One depth."""
 
-    depth: Depth
+    depth: Count
 
 
 class AutoFigures(SettingFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -128,8 +125,8 @@ class ServerFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server of --compare."""
 
     tokens_per_s: float
-    ratio: Annotated[float | None, Meta(description="Its speed over plain decoding here.")]
-    acceptance: Annotated[float | None, Meta(description="Of its own drafts; null where it made none.")]
+    ratio: Annotated[float, Meta(description="Its speed over plain decoding here.")]
+    acceptance: Annotated[float | None, Meta(description="Of its own drafts; null if it made none.")]
     same_text: SameText
 
 
@@ -150,11 +147,17 @@ class WorkloadDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     server: ServerFigures | None
 
+    @property
+    def settings(self) -> dict[Depth, SettingFigures]:
+        """The fixed depths and auto, by depth."""
+        figures: dict[Depth, SettingFigures] = {fixed.depth: fixed for fixed in self.fixed}
+        return figures | ({"auto": self.auto} if self.auto else {})
+
 
 class Advised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The advice as values."""
 
-    pays: Annotated[bool | None, Meta(description="null where nothing was compared.")]
+    pays: Annotated[bool | None, Meta(description="null if nothing was compared.")]
     mtp_draft: Annotated[
         Depth | Literal["off"] | None, Meta(description='The value for mtp-draft; "off": load no drafter.')
     ]
@@ -194,114 +197,6 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advice: str
     advised: Advised
     notices: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Everything that a report shows."""
-
-    machine: Machine
-    loaded: Loaded
-    tuning: Tuning
-    verify_ms: tuple[float, ...]
-    switch_ms: float | None
-    """Milliseconds that a decode takes longer where the one before had another number of rows."""
-    texts: tuple[TextFigures, ...]
-    advice: Advice
-    peak_rss: int | None
-    """Most resident memory of the process so far, in bytes, model file included; None where unknown."""
-    quick: bool
-    complete: bool
-    """False when it ended before every kind of text was measured."""
-    notices: tuple[str, ...]
-    server: str
-    """What was measured beside it; empty without."""
-
-    @property
-    def verify_cost(self) -> list[float]:
-        """v: milliseconds of a decode of 1, 2, ... rows over those of one."""
-        return [ms / self.verify_ms[0] for ms in self.verify_ms] if self.verify_ms else []
-
-    def document(self) -> BenchDocument:
-        """The result as JSON."""
-        target, drafter = self.loaded.target, self.loaded.drafter
-        return BenchDocument(
-            version=VERSION,
-            machine=self.machine,
-            model=BenchModel(
-                name=target.name,
-                path=target.path,
-                architecture=target.architecture,
-                quantisation=target.quantisation,
-                parameters=target.parameters,
-                size_bytes=target.size_bytes,
-            ),
-            drafter=BenchDrafter(drafter.kind, drafter.path) if drafter else None,
-            off_reason=self.loaded.off_reason,
-            settings=BenchSettings(self.tuning.mode, self.tuning.margin, self.tuning.gate, self.tuning.temp),
-            verify_cost=[round(v, 4) for v in self.verify_cost],
-            verify_ms=[round(ms, 3) for ms in self.verify_ms],
-            switch_ms=None if self.switch_ms is None else round(self.switch_ms, 3),
-            memory=BenchMemory(self.peak_rss),
-            quick=self.quick,
-            complete=self.complete,
-            workloads=[_workload(text) for text in self.texts],
-            server=self.server or None,
-            advice=self.advice.sentence,
-            advised=Advised(self.advice.pays, self.advice.set),
-            notices=list(self.notices),
-        )
-
-
-def _workload(text: TextFigures) -> WorkloadDocument:
-    auto, server = text.auto, text.server
-    return WorkloadDocument(
-        name=text.name,
-        prompts=text.prompts,
-        plain=PlainFigures(round(text.plain.speed.median, 4), _range(text.plain.speed)),
-        fixed=[FixedFigures(setting.depth, **_figures(setting)) for setting in text.fixed],
-        auto=AutoFigures(**_figures(auto), mean_depth=round(auto.mean_depth, 4)) if auto else None,
-        noise=[round(value, 4) for value in text.noise],
-        server=(
-            ServerFigures(
-                tokens_per_s=round(server.median, 4),
-                ratio=_median(text.server_ratio),
-                acceptance=rounded(text.server_acceptance),
-                same_text=text.server_same,
-            )
-            if server
-            else None
-        ),
-    )
-
-
-def _figures(setting: Setting) -> dict[str, Any]:
-    """The fields of SettingFigures."""
-    stats = setting.stats
-    return {
-        "tokens_per_s": round(setting.speed.median, 4),
-        "spread": _range(setting.speed),
-        "ratio": _median(setting.ratio),
-        "ratio_spread": _range(setting.ratio) if setting.ratio else None,
-        "limit": rounded(setting.limit),
-        "limit_share": rounded(setting.limit_share),
-        "acceptance": rounded(stats.acceptance),
-        "accepted": stats.accepted,
-        "accepted_ends": stats.accepted_ends,
-        "emitted": stats.emitted,
-        "by_position": list(stats.by_position),
-        "tokens_per_step": rounded(stats.tokens_per_step),
-        "predicted_tokens_per_s": rounded(setting.predicted),
-        "same_text": (setting.same, setting.runs),
-    }
-
-
-def _median(spread: Spread | None) -> float | None:
-    return rounded(spread.median) if spread else None
-
-
-def _range(spread: Spread) -> Range:
-    return round(spread.low, 4), round(spread.high, 4)
 
 
 # ------------------------------------------------------------------------------------ the machine

@@ -1,28 +1,34 @@
-"""What both benches share: their error, the progress bar, the length of a reply, and saving the result."""
+"""What both benches share: their error, the progress bar, one reply, and where the result goes."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from ds4chat.commands.arguments import UsageError
+from ds4chat.commands.options import BenchOptions
+from ds4chat.commands.running import RUN_ERROR, json_line, say
+from ds4chat.engine.control import Control
+from ds4chat.engine.events import Ended, Event, Generate, Revised, Step
+from ds4chat.engine.sessions import AnySession
+from ds4chat.errors import UserFacingError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.text import redraw_line, takes_escapes
+from ds4chat.text import redraw_line, supports_escapes
 
-FEWEST_TOKENS = 16
-"""Shortest reply that a speed is taken from."""
+PAYS = 1.03
+"""Speed over plain decoding from which speculation pays: less is within what two runs differ by."""
 BAR = 24
 """Cells of the progress bar."""
 
 
-class BenchError(Exception):
-    """The measurement, or the server of --compare, cannot continue; the text is a sentence for the user."""
+class BenchError(UserFacingError):
+    """The measurement, or the server of --compare, cannot continue."""
 
 
 class ProgressLine:
@@ -30,7 +36,7 @@ class ProgressLine:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._on = takes_escapes(out)
+        self._on = supports_escapes(out)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
@@ -49,26 +55,56 @@ class ProgressLine:
             redraw_line(self._out)
 
 
-def check_length(predict: int) -> None:
-    """Raise UsageError for replies too short to take a speed from."""
-    if 0 <= predict < FEWEST_TOKENS:
-        raise UsageError(
-            f"-n {predict} is too short a reply to take a speed from: bench takes -n {FEWEST_TOKENS} or more."
-        )
+def reply_of(
+    session: AnySession, request: Generate, control: Control, note: Callable[[Event], object]
+) -> tuple[list[Step], Ended] | None:
+    """The steps of one reply, and how it ended; None if it was cancelled. ``note`` is called with every
+    event. Raises BenchError when the engine or the server fails."""
+    steps: list[Step] = []
+    ended: list[Ended] = []
+
+    def collect(event: Event) -> None:
+        note(event)
+        if isinstance(event, Step):
+            steps.append(event)
+        elif isinstance(event, Revised):
+            steps[:] = event.steps
+        elif isinstance(event, Ended):
+            ended.append(event)
+
+    session.generate(request, control, collect)
+    end = ended[-1]
+    if end.finish_reason == "cancelled":
+        return None
+    if end.finish_reason == "error" or not steps:
+        raise BenchError(end.detail or "The model answered with nothing. Try another model.")
+    return steps, end
 
 
-def save(result: msgspec.Struct, path: Path) -> None:
-    """Write the JSON to ``path``, which holds it whole or stays as it was. Raises OSError."""
-    text = json.dumps(msgspec.to_builtins(result), ensure_ascii=False, indent=2) + "\n"
-    write_whole(path, [text.encode()], overwrite=True)
+def show(result: msgspec.Struct, text: str, options: BenchOptions, path: Path | None) -> int:
+    """Print the result, as JSON or as this text, and save it; the exit code."""
+    print(json_line(result) if options.json else text, flush=True)
+    if path is None:
+        return 0
+    saved = json.dumps(msgspec.to_builtins(result), ensure_ascii=False, indent=2) + "\n"
+    try:
+        write_whole(path, [saved.encode()], overwrite=True)
+    except OSError as error:
+        say(f"{path} cannot be written: {error.strerror or error}. Copy the result from stdout.")
+        return RUN_ERROR
+    say(f"saved to {path}")
+    return 0
 
 
 def save_path(name: str | None) -> Path | None:
-    """Where to save. Raises BenchError where that is no use trying, before anything is measured, and
-    FolderError."""
+    """Where to save. Raises BenchError if that would fail, before anything is measured, and FolderError."""
     if name is None:
         return None
-    path = Path(name).absolute() if name else paths.data_dir() / time.strftime("bench-%Y%m%d-%H%M%S.json")
+    path = (
+        Path(name).absolute()
+        if name
+        else paths.made_folder("data") / time.strftime("bench-%Y%m%d-%H%M%S.json")
+    )
     if path.is_dir():
         raise BenchError(f"{path} is a folder: --save takes a file.")
     if not path.parent.is_dir():

@@ -1,72 +1,40 @@
 """The measuring itself: every prompt plainly, at each depth and at auto, in turn, within a time budget.
 
 A block is one prompt under every setting. Blocks go round the kinds of text, so that a measurement that ends
-early has as much of each. A block begins and ends with plain decoding: the mean of the two is what the others
-are compared with, and their difference shows how much the machine's other work blurs everything. Between them
-the order of the settings is turned and reversed from one block to the next, so that a drift cancels.
+early has as much of each. A block begins and ends with plain decoding: the others are compared with the mean
+of the two, and their difference shows how much the machine's other work blurs everything. The order of the
+settings between them is rotated from block to block, and every other time reversed, so that a drift cancels.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from ds4chat.commands.bench.running import FEWEST_TOKENS, BenchError
-from ds4chat.commands.bench.server import ServerReply
+from ds4chat.commands.bench.plan import FEWEST_TOKENS, Plan
+from ds4chat.commands.bench.running import reply_of
+from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import Workload
+from ds4chat.commands.running import request_of
 from ds4chat.engine.control import Control
-from ds4chat.engine.events import Depth, Ended, Event, Generate, Message, Notice, SpeculationOff, Step, Tuning
+from ds4chat.engine.events import Depth, Event, Notice, SpeculationOff, Step
+from ds4chat.engine.from_settings import tuning_of
 from ds4chat.engine.session import Session
-from ds4chat.engine.stats import Stats
+from ds4chat.errors import UserFacingError
+from ds4chat.settings.schema import Settings
 
 VERIFY_ROWS = 9
-"""Batches of 1 to this many rows are timed in any case: depths up to 8."""
+"""Batches of 1 to this many rows are always timed: depths up to 8."""
 PAST = 64
-"""Cells in the cache while they are timed, where the cache can be cut back to them."""
+"""Cells in the cache while they are timed, if the cache can be cut back to them."""
 _ROUNDS = 4
 _IN_A_ROW = 5
 """Most decodes of one size in a row, besides the first."""
 WARM_UP = 8
 RESERVE = 0.85
 """Share of the remaining time that is planned for; blocks differ."""
-
-
-class Server(Protocol):
-    """Another program that answers the same prompts; server.LlamaServer is one."""
-
-    def answer(self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool]) -> ServerReply | None:
-        """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile.
-        Raises BenchError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured, and in which time."""
-
-    depths: tuple[int, ...]
-    deeper: tuple[int, ...]
-    """Depths that are tried after them, one by one, as long as the deepest so far gains."""
-    rounds: int
-    """Most prompts of each kind of text."""
-    tokens: int
-    """Most tokens of a reply."""
-    budget_s: float
-    """Replies are shortened to fit into it, and no further block is begun that does not fit. Each kind of
-    text gets one block all the same."""
-    deadline_s: float
-    """The measurement is broken off after this; infinite for none."""
-
-    @property
-    def settings(self) -> tuple[Depth, ...]:
-        """One block: plain decoding as depth 0, the fixed depths, auto, plain decoding again."""
-        return (0, *self.depths, *(("auto",) if self.depths else ()), 0)
-
-
-FULL = Plan((1, 2, 3, 4, 6, 8), (12, 16), rounds=6, tokens=128, budget_s=600, deadline_s=float("inf"))
-QUICK = Plan((1, 2, 4), (8, 16), rounds=2, tokens=64, budget_s=35, deadline_s=38)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +51,8 @@ class Run:
     steps: tuple[Step, ...]
 
     @property
-    def tells(self) -> bool:
-        """It is long enough to have a speed."""
+    def has_speed(self) -> bool:
+        """It is long enough for that."""
         return len(self.ids) >= 2 and self.decode_ms > 0
 
     @property
@@ -95,25 +63,25 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ServerRun:
-    """The other program's reply to one prompt."""
+    """The server's reply to one prompt."""
 
     workload: str
     prompt: int
     tokens_per_s: float
     ids: tuple[int, ...] = ()
-    """Its tokens; empty where they are not known."""
+    """Its tokens; empty if they are not known."""
     drafted: int = 0
     accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyCost:
-    """What a target decode takes by its rows."""
+    """How long target decodes take, by their rows."""
 
     ms: list[float]
-    """Median milliseconds of each size, where the decode before had as many rows."""
+    """Median milliseconds of each size, after a decode of the same size."""
     switch_ms: float
-    """Median milliseconds that a decode takes longer where the one before had another number of rows."""
+    """Median milliseconds that a decode takes longer after one of another size."""
 
 
 @dataclass
@@ -121,16 +89,16 @@ class Measured:
     """Everything that was measured so far."""
 
     verify_ms: list[float] = field(default_factory=list)
-    """Milliseconds of a target decode of 1, 2, ... rows, the same number again and again: up to VERIFY_ROWS,
+    """Milliseconds of a target decode of 1, 2, ... rows, each size several times in a row: up to VERIFY_ROWS,
     and as many as the deepest draft needs."""
     switch_ms: float | None = None
-    """Milliseconds that a change of this number adds to a decode; None where it was not measured."""
+    """Milliseconds that a change of size adds to a decode; None if that was not measured."""
     runs: list[Run] = field(default_factory=list)
     server: list[ServerRun] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    """What the engine said meanwhile, each sentence once."""
+    """What the engine reported during the measurement, each sentence once."""
     off: SpeculationOff | None = None
-    """The session gave its drafter up meanwhile: nothing but plain decoding is left to measure."""
+    """The session gave its drafter up: only plain decoding is left to measure."""
 
 
 class Measurement:
@@ -139,25 +107,23 @@ class Measurement:
     def __init__(
         self,
         session: Session,
-        tuning: Tuning,
+        settings: Settings,
         workloads: Sequence[Workload],
         plan: Plan,
         *,
-        system: str = "",
-        think: bool = True,
-        server: Server | None = None,
+        server: LlamaServer | None = None,
         progress: Callable[[int, int, str], None] = lambda done, total, what: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.measured = Measured()
         self.stopped = False
         self._session = session
+        self._settings = settings
+        tuning = tuning_of(settings)
         # One seed for all settings, so that they decode the same text; probing would make drafts useless.
         self._tuning = replace(tuning, probe=False, full_logits=False, seed=max(tuning.seed, 1))
         self._workloads = workloads
         self._plan = plan
-        self._system = system
-        self._think = think
         self._server = server
         self._progress = progress
         self._clock = clock
@@ -165,12 +131,12 @@ class Measurement:
         self._control = Control(self._tuning)
         self._replies = 0
         self._token_ms = 0.0
-        """Milliseconds that a further token adds to a reply, in the mean of the settings."""
+        """Milliseconds that one more token adds to a reply: the mean over the settings."""
         self._prompt_ms = 0.0
-        """Milliseconds of a reply beside its tokens: every setting reads the prompt anew."""
+        """Milliseconds of a reply besides its tokens: every setting reads the whole prompt."""
 
     def stop(self) -> None:
-        """End as soon as the engine returns; what is complete by then stays."""
+        """End as soon as the engine returns; what is complete by then is kept."""
         self.stopped = True
         self._control.cancel()
 
@@ -181,7 +147,7 @@ class Measurement:
         self.measured.verify_ms, self.measured.switch_ms = cost.ms, cost.switch_ms
         self._guess_pace()
         self._warm_up()
-        blocks = list(self._blocks())
+        blocks = self._plan.blocks(self._workloads)
         for number, (workload, prompt) in enumerate(blocks):
             if self._over:
                 break
@@ -211,9 +177,9 @@ class Measurement:
         )
 
     def _go_deeper(self, blocks: Sequence[tuple[Workload, int]]) -> None:
-        """Answer these prompts, which every other setting has answered, at one of the plan's deeper depths
-        after the other, as long as the deepest so far gains and there is time. What all of them have answered
-        belongs to the later blocks, too."""
+        """Answer these prompts, which every other setting has answered, at one deeper depth of the plan after
+        the other, as long as the deepest so far gains and there is time. A depth at which all of them were
+        answered is part of the later blocks, too."""
         for depth in self._plan.deeper:
             settings: tuple[Depth, ...] = (0, depth, 0)
             tokens = self._tokens_for(len(settings) * len(blocks))
@@ -226,12 +192,12 @@ class Measurement:
                     run = self._reply(workload, prompt, setting, tokens)
                     if run is None or self._over:
                         return
-                    if run.tells:
+                    if run.has_speed:
                         found.append(run)
             self.measured.runs += found
             known = self.measured.verify_ms
             one, *more = self._verify_cost((1, *range(len(known) + 1, depth + 2))).ms
-            # The machine may run at another speed by now: what counts is the cost over one row.
+            # The machine may run at another speed by now: only the cost over one row counts.
             known += [ms * known[0] / one for ms in more]
             self._plan = replace(self._plan, depths=(*self._plan.depths, depth))
 
@@ -250,12 +216,12 @@ class Measurement:
         return self._elapsed > self._plan.deadline_s
 
     def _tokens_for(self, replies: int) -> int:
-        """Tokens a reply, so that this many fit into the time left."""
+        """Tokens per reply with which so many replies fit into the time left."""
         ms = self._left * RESERVE * 1000 / replies - self._prompt_ms
         return max(FEWEST_TOKENS, min(self._plan.tokens, int(ms / self._token_ms)))
 
     def _guess_pace(self) -> None:
-        """What a reply takes by the verification cost alone: half of the first drafts accepted."""
+        """Estimate how long a reply takes, from the verification cost: half of the first drafts accepted."""
         ms = self.measured.verify_ms
         taken = [ms[0]] if self._server else []
         for depth in self._plan.settings:
@@ -265,20 +231,14 @@ class Measurement:
         self._prompt_ms = 10 * ms[0]
 
     def _learn_pace(self, replies: int, tokens: int, decode_ms: float, whole_ms: float) -> None:
-        """Take in what a block of so many replies took."""
+        """Estimate how long a reply takes, from a block of so many replies."""
         self._token_ms = decode_ms / max(tokens, 1) / replies
         self._prompt_ms = max(whole_ms - decode_ms, 0.0) / replies
 
     # -- runs
 
-    def _blocks(self) -> Iterator[tuple[Workload, int]]:
-        for prompt in range(self._plan.rounds):
-            for workload in self._workloads:
-                if prompt < len(workload.prompts):
-                    yield workload, prompt
-
     def _warm_up(self) -> None:
-        """Replies that do not count: they fill the caches of the processor and the thread pools."""
+        """Give replies that do not count: they warm up the processor's caches and the thread pools."""
         for depth in (0, *self._plan.depths[-1:]):
             self._reply(self._workloads[0], 0, depth, WARM_UP)
         self._ask_server(self._workloads[0], 0, WARM_UP)
@@ -294,11 +254,11 @@ class Measurement:
             run = self._reply(workload, prompt, depth, tokens)
             if run is None:
                 break
-            if run.tells:
+            if run.has_speed:
                 runs.append(run)
             if self.measured.off:
                 break
-        # What was broken off counts as far as something can be compared in it.
+        # A block that was broken off counts if something in it can be compared.
         if any(run.depth == 0 for run in runs) and (len(runs) == len(settings) or any(r.depth for r in runs)):
             self.measured.runs += runs
         if len(runs) < len(settings):
@@ -318,7 +278,7 @@ class Measurement:
             self._learn_pace(len(settings), longest, decode_ms, (ended - started) * 1000)
 
     def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> ServerReply | None:
-        """The server's reply; None without a server, when it failed, and when there is no time for it."""
+        """The server's reply; None without a server, when it fails, and when there is no time for it."""
         if not self._server or self.stopped or self._late:
             return None
         try:
@@ -327,7 +287,7 @@ class Measurement:
                 tokens,
                 stop=lambda: self.stopped or self._late,
             )
-        except BenchError as error:
+        except UserFacingError as error:
             self.measured.notices.append(f"{error} The bench went on without it.")
             self._server = None
             return None
@@ -336,68 +296,56 @@ class Measurement:
         """One reply of a session that remembers nothing; None when it was broken off. Raises BenchError."""
         self._session.reset()
         self._replies += 1
-        tuning = replace(self._tuning, depth=depth)
-        control = self._control = Control(tuning)
+        request = request_of(
+            self._settings,
+            workload.prompts[prompt],
+            reply=self._replies,
+            tuning=replace(self._tuning, depth=depth),
+            max_tokens=tokens,
+        )
+        control = self._control = Control(request.tuning)
         if self.stopped:
             return None
-        steps: list[Step] = []
-        ended: list[Ended] = []
 
-        def collect(event: Event) -> None:
+        def note(event: Event) -> None:
             if self._late:
                 control.cancel()
-            if isinstance(event, Step):
-                steps.append(event)
-            elif isinstance(event, Ended):
-                ended.append(event)
-            elif isinstance(event, SpeculationOff):
+            if isinstance(event, SpeculationOff):
                 self.measured.off = event
             elif isinstance(event, Notice) and event.message not in self.measured.notices:
                 self.measured.notices.append(event.message)
 
-        request = Generate(
-            self._replies,
-            messages=self._messages(workload.prompts[prompt]),
-            tuning=tuning,
-            max_tokens=tokens,
-            think=self._think,
-        )
-        self._session.generate(request, control, collect)
-        end = ended[-1]
-        if end.finish_reason == "cancelled":
+        replied = reply_of(self._session, request, control, note)
+        if replied is None:
             return None
-        if end.finish_reason == "error" or not steps:
-            raise BenchError(end.detail or "The model answered with nothing. Try another model.")
+        steps, end = replied
         ids = tuple(token.id for step in steps for token in step.tokens)
         return Run(workload.name, prompt, depth, ids, end.decode_ms, tuple(steps))
 
-    def _messages(self, prompt: str) -> tuple[Message, ...]:
-        system = (Message("system", self._system),) if self._system else ()
-        return (*system, Message("user", prompt))
-
     def _prompt_tokens(self, prompt: str) -> list[int]:
-        return self._session.prompter.chat(self._messages(prompt), think=self._think).tokens
+        request = request_of(self._settings, prompt)
+        return self._session.prompter.chat(request.messages, think=request.think).tokens
 
 
 def in_turn(settings: Sequence[Depth], block: int) -> list[Depth]:
-    """The settings in this block's order: the first and the last stay, those between are turned by one from
+    """The settings in this block's order: the first and the last stay, those between are rotated by one from
     block to block, and every other time reversed."""
     first, *middle, last = settings
     at = block % max(len(middle), 1)
-    turned = [*middle[at:], *middle[:at]]
-    return [first, *(turned[::-1] if block % 2 else turned), last]
+    rotated = [*middle[at:], *middle[:at]]
+    return [first, *(rotated[::-1] if block % 2 else rotated), last]
 
 
 def name_of(depth: Depth) -> str:
-    """How a setting is called: plain, depth 3, auto."""
+    """The name of a setting: plain, depth 3, auto."""
     if depth == "auto":
         return "auto"
     return f"depth {depth}" if depth else "plain"
 
 
 def deepest_gains(runs: Sequence[Run]) -> bool:
-    """On some prompt the deepest depth is faster than every other one, by more than two plain runs of one
-    prompt differ in the median."""
+    """Whether on some prompt the deepest depth is faster than every other one, by more than the median
+    difference of two plain runs of one prompt."""
     prompts: dict[tuple[str, int], dict[Depth, list[float]]] = {}
     for run in runs:
         speeds = prompts.setdefault((run.workload, run.prompt), {})
@@ -420,13 +368,12 @@ def verify_cost(
     budget_s: float,
     stop: Callable[[], bool] = lambda: False,
 ) -> VerifyCost:
-    """What a target decode of so many rows takes, each with logits; the session is empty then.
+    """How long target decodes of these sizes take, each row with logits. The session is empty afterwards.
 
-    ``tokens``: some text of the model's. ``sizes``: how many rows. Each size is decoded several times in a
-    row, as plain decoding and the steps of a fixed depth do, because a decode of another size than the one
-    before also pays for the change: llama.cpp builds its graph anew. The first of a row is counted as that
-    alone. Rounds over the sizes go up and down in turn, so that a drift cancels. One round is made however
-    long it takes.
+    ``tokens``: some text. ``sizes``: numbers of rows. Each size is decoded several times in a row, as plain
+    decoding and the steps of a fixed depth do, because after a decode of another size llama.cpp builds its
+    graph again: the first decode of a row only counts as the price of that change. Rounds over the sizes go
+    up and down in turn, so that a drift cancels. The first round is always finished.
     """
     times: dict[int, list[float]] = {rows: [] for rows in sizes}
     changes: list[list[float]] = []
@@ -448,7 +395,7 @@ def verify_cost(
                 break
     finally:
         session.reset()
-    # In the first round the first decode of a size also brings its kernels up.
+    # In the first round the first decode of a size also loads its kernels.
     counted = [ms for changed in changes[1:] or changes for ms in changed]
     return VerifyCost(
         [statistics.median(taken) for taken in times.values()], max(statistics.median(counted), 0.0)
@@ -456,11 +403,11 @@ def verify_cost(
 
 
 def _timed_decode(session: Session, tokens: Sequence[int], most: int) -> Callable[[int], float]:
-    """A function that decodes this many rows, at most ``most``, and gives the milliseconds, always upon the
-    same cache."""
-    target = session.target
+    """A function that decodes so many rows, at most ``most``, always after the same cells of the cache, and
+    returns the milliseconds."""
+    target = session.caches.target
     text = [tokens[i % len(tokens)] for i in range(PAST + most)]
-    past = PAST if session.rollback == "kv" and session.n_ctx > PAST + most else 0
+    past = PAST if session.caches.rollback == "kv" and session.n_ctx > PAST + most else 0
     session.reset()
     if past:
         target.decode(text[:past], 0, outputs="none")
@@ -476,12 +423,3 @@ def _timed_decode(session: Session, tokens: Sequence[int], most: int) -> Callabl
         return ms
 
     return decode
-
-
-def pooled(runs: Sequence[Run]) -> Stats:
-    """The counters of several runs together."""
-    stats = Stats()
-    for run in runs:
-        for step in run.steps:
-            stats.fold(step)
-    return stats

@@ -1,21 +1,21 @@
-"""A running llama.cpp server, measured beside: the same prompt tokens, greedy, its own timings."""
+"""A running llama.cpp server, measured alongside: the same prompt tokens, greedy, its own timings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ds4chat.commands.bench.running import BenchError
+from ds4chat.engine.events import ServerAddress
+from ds4chat.errors import UserFacingError
 from ds4chat.servers import http
-from ds4chat.servers.dialect import refusal
-from ds4chat.servers.http import Address, Endpoint, ServerError
+from ds4chat.servers.http import Endpoint, ServerError
 from ds4chat.text import one_line
 
 SAME_SIZE = 0.03
-"""Share by which two counts of one model's bytes may differ: versions of llama.cpp count layers differently
-that they do not use. Another quantisation differs by more."""
+"""Share by which two counts of one model's bytes may differ: versions of llama.cpp differ in how they count
+unused layers. Another quantisation differs by more."""
 KEY_VARIABLE = "LLAMA_API_KEY"
 """llama-server's own variable for its --api-key."""
 
@@ -26,19 +26,19 @@ class ServerReply:
 
     text: str
     ids: tuple[int, ...]
-    """Its tokens without the one that ended it; empty where the server does not name them."""
+    """Its tokens without the one that ended it; empty if the server does not name them."""
     tokens: int
-    """Sampled tokens, the one that ended the reply among them."""
+    """Sampled tokens, including the one that ended the reply."""
     drafted: int
     accepted: int
-    """Tokens of the server's own drafts; 0 where it does not speculate."""
+    """Tokens of the server's own drafts; 0 if it does not speculate."""
     tokens_per_s: float | None
-    """Tokens after the first over the time after the first, which comes with the prompt; None where the reply
-    has no second."""
+    """Tokens after the first over the time after the first, which comes with the prompt; None if there is
+    only one."""
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> ServerReply:
-        """An answer of /completion. Raises KeyError, TypeError, ValueError where it is none."""
+        """The reply in an answer of /completion. Raises KeyError, TypeError, ValueError if it is not one."""
         timings = body["timings"]
         count, ms = int(timings["predicted_n"]), float(timings["predicted_ms"])
         ids = tuple(int(token) for token in body.get("tokens") or ())
@@ -48,18 +48,17 @@ class ServerReply:
             tokens=count,
             drafted=int(timings.get("draft_n", 0)),
             accepted=int(timings.get("draft_n_accepted", 0)),
-            # Not the rate that it gives itself: some versions count the first token into that.
+            # Not the server's own rate, in which some versions count the first token.
             tokens_per_s=(count - 1) / ms * 1000 if count > 1 and ms > 0 else None,
         )
 
 
 class LlamaServer:
-    """A llama-server at ``url``, such as http://127.0.0.1:8080. Raises BenchError when made for a URL that is
-    none, or where no such server answers with a model."""
+    """A llama-server at ``url``, such as http://127.0.0.1:8080. Making one raises ServerError for a malformed
+    URL, and if no such server answers with a model."""
 
     def __init__(self, url: str) -> None:
-        with _explained():
-            self._endpoint = Endpoint(Address(url, key_env=KEY_VARIABLE))
+        self._endpoint = Endpoint(ServerAddress(url, key_env=KEY_VARIABLE))
         self.url = self._endpoint.url
         props = self._ask("/props")
         if props.get("role") == "router":
@@ -70,16 +69,16 @@ class LlamaServer:
         path = props.get("model_path")
         model = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
         self.name = f"{one_line(model)[:200]} at {self.url}" if model else self.url
-        """What the server says it runs; its address where it does not say."""
+        """What the server says it runs, and its address."""
 
     def check(self, name: str, n_vocab: int, size_bytes: int) -> None:
-        """Make sure that it is idle and runs this model, by vocabulary and bytes of tensors, as far as it
-        tells. Raises BenchError."""
+        """Raise BenchError if it is busy, or runs another model by vocabulary or bytes of tensors, as far as
+        it tells."""
         self._check_idle()
         try:
             meta = self._ask("/v1/models")["data"][0]["meta"]
             vocabulary, size = int(meta["n_vocab"]), int(meta["size"])
-        except (BenchError, LookupError, TypeError, ValueError):
+        except (UserFacingError, LookupError, TypeError, ValueError):
             return
         if vocabulary != n_vocab or abs(size - size_bytes) > SAME_SIZE * size_bytes:
             raise BenchError(
@@ -91,8 +90,8 @@ class LlamaServer:
     def answer(
         self, prompt: Sequence[int], tokens: int, *, stop: Callable[[], bool] = http.never
     ) -> ServerReply | None:
-        """The greedy reply to these tokens, all of them read anew; None when ``stop`` said so meanwhile, and
-        the server then gives it up too. Raises BenchError, also where the server has other work."""
+        """The greedy reply to these tokens, nothing of which comes from a cache; None when ``stop`` said so
+        meanwhile, and then the server gives it up too. Raises BenchError, also if the server is busy."""
         self._check_idle()
         request = {
             "prompt": list(prompt),
@@ -107,8 +106,10 @@ class LlamaServer:
         }
         try:
             return ServerReply.of(self._ask("/completion", request, http.ANSWER_S, stop))
-        except _StoppedError:
-            return None
+        except ServerError as error:
+            if error.trouble == "stopped":
+                return None
+            raise
         except (KeyError, TypeError, ValueError):
             raise BenchError(
                 f"{self.url} answered without text and timings, so it is no llama-server: --compare needs "
@@ -116,9 +117,8 @@ class LlamaServer:
             ) from None
 
     def _check_idle(self) -> None:
-        """Raise BenchError where it answers somebody else now; it need not tell."""
-        with _explained():
-            slots = self._endpoint.ask("/slots").json()
+        """Raise BenchError if it is answering someone else; some servers do not tell."""
+        slots = self._endpoint.ask("/slots").json()
         if isinstance(slots, list) and any(
             isinstance(slot, dict) and slot.get("is_processing") is True for slot in slots
         ):
@@ -134,27 +134,11 @@ class LlamaServer:
         timeout: float | None = None,
         stop: Callable[[], bool] = http.never,
     ) -> dict[str, Any]:
-        """What the server answers. Raises BenchError, _StoppedError."""
-        with _explained():
-            found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
-            answer = found.json()
-            if found.status != 200:
-                raise refusal(self._endpoint, path, found.status, answer)
+        """What the server answers. Raises BenchError, ServerError."""
+        found = self._endpoint.ask(path, body, timeout=timeout, stop=stop)
+        answer = found.json()
+        if found.status != 200:
+            raise self._endpoint.refusal(found)
         if not isinstance(answer, dict):
             raise BenchError(f"{self.url}{path} did not answer as a llama-server does: --compare needs one.")
         return answer
-
-
-class _StoppedError(Exception):
-    """The reply is not wanted any more."""
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """A server's trouble as the bench's."""
-    try:
-        yield
-    except ServerError as error:
-        if error.trouble == "stopped":
-            raise _StoppedError from None
-        raise BenchError(str(error)) from None

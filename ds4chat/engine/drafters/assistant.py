@@ -1,8 +1,7 @@
 """The Gemma 4 assistant: a drafter without a cache, which attends the target's.
 
-It reads the target's hidden row beside each token, as NextN does, but keeps no cells: every draft stands at
-the position of the last token, and the target's cache must hold the committed tokens and no others while it
-drafts.
+It reads the target's hidden row beside each token, as NextN does, but keeps no cells: every draft is decoded
+at the position of the last token, and the target's cache must hold exactly the committed tokens meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Assistant:
 
     def rewind(self, keep: int) -> int:
         if keep < self._observed or self._feature is None:
-            # f_{keep-1} is gone: the target decodes that token again.
+            # f_{keep-1} is gone, so the target decodes that token again.
             keep = max(keep - 1, 0)
             self._observed = keep
             self._feature = None if keep else self._zeros
@@ -79,7 +78,7 @@ class Assistant:
         hidden, token = self._feature, last
         while len(draft.tokens) < depth:
             self._context.decode([token], n, embd=hidden[None])
-            if not policy.takes(draft, propose(self._context.logits(1)[0])):
+            if not policy.extend(draft, propose(self._context.logits(1)[0])):
                 break
             hidden = self._context.nextn(1, self._width)[0].copy()
             token = draft.tokens[-1]

@@ -39,12 +39,12 @@ class Policy:
     ends: Callable[[int], bool]
     """True for a control or end token: it is kept as the last draft."""
     keep_drafting: Callable[[int, float | None], bool]
-    """The depth controller's word, by position and the drafter's probability."""
+    """The depth controller's decision, by position and the drafter's probability."""
     given: int = 0
-    """Tokens of the conversation that stand before this reply: what was asked, and what was said before."""
+    """Tokens of the conversation before this reply."""
 
-    def takes(self, draft: Draft, proposal: Proposal) -> bool:
-        """Add a proposal to the draft unless the gate refuses it; False when drafting is over."""
+    def extend(self, draft: Draft, proposal: Proposal) -> bool:
+        """Add a proposal to the draft unless it is refused; False when drafting is over."""
         position = len(draft.tokens) + 1
         refused = self.gate > 0 and proposal.gap < self.gate
         if refused or not self.keep_drafting(position, proposal.prob):
@@ -59,16 +59,16 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class DrafterState:
-    """What a drafter knows of the committed tokens, to be put back into one like it."""
+    """What a drafter knows of the committed tokens, for another one like it to go on from."""
 
     known: int
-    """Committed tokens that its own cache holds."""
+    """Committed tokens in its own cache."""
     observed: int
-    """Committed tokens that it was shown."""
+    """Committed tokens that it has observed."""
     backlog: list[int]
-    """Tokens that it was shown and has not decoded."""
+    """Tokens that it has observed and not decoded."""
     features: NDArray[np.float32]
-    """(n, width): the target's rows that go with the backlog, and with the token after it."""
+    """(n, width): the target's rows for the backlog, and for the token after it."""
     cache: bytes | bytearray | memoryview
     """Its cache as llama.cpp writes it; empty for a drafter without one."""
 
@@ -76,9 +76,8 @@ class DrafterState:
 class Drafter(Protocol):
     """A source of drafts. Positions are the target's: position p holds token p of the conversation.
 
-    The session calls observe() after every target decode and before the next one, because the hidden rows
-    that a drafter reads are overwritten by it; draft() between two such decodes; rewind() when the
-    conversation is cut back.
+    The session calls observe() after every target decode and before the next one, which overwrites the hidden
+    rows that a drafter reads; draft() between two such decodes; rewind() when the conversation is cut.
     """
 
     kind: str
@@ -87,33 +86,30 @@ class Drafter(Protocol):
     note: str
 
     def rewind(self, keep: int) -> int:
-        """Forget everything from position ``keep`` on; returns how many positions the target may keep.
-
-        The answer is ``keep``, or less by what the target must decode again for the drafter's sake.
-        """
+        """Forget everything from position ``keep`` on. Returns how many positions the target may keep:
+        ``keep``, less the tokens that it must decode again for the drafter."""
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
         """The target decoded ``tokens`` at ``pos``, and the first ``keep`` of them are committed."""
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
-        """Up to ``depth`` tokens after ``last``, which stands at position len(committed), not decoded."""
+        """Up to ``depth`` tokens after ``last``, which is not decoded and has position len(committed)."""
 
     def behind(self, n: int) -> int:
-        """How many of the ``n`` committed tokens draft() would decode to catch up after a rest; 0 where it is
-        behind by no more than a step."""
+        """How many of the ``n`` committed tokens draft() would decode to catch up; 0 for no more than those
+        of a step."""
 
     def close(self) -> None:
-        """Free the drafter's context and model; the target keeps nothing for it from then on."""
+        """Free the drafter's context and model, and have the target keep no rows for it any longer."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a drafter has besides if it knows more of the conversation than its tokens tell. One without it
-    goes on from the committed tokens alone, which draft() is given."""
+    """A drafter that needs more than the committed tokens to go on, which draft() is given."""
 
     def state(self) -> DrafterState | None:
-        """What restore() needs to go on from here, with the same tokens committed; None where that is nothing
-        but the tokens."""
+        """What restore() needs to go on from here, with the same tokens committed; None where the tokens are
+        enough."""
 
     def restore(self, state: DrafterState) -> bool:
-        """Take up a state instead of what is known, which must be nothing; False leaves nothing known."""
+        """Go on from a state, where nothing is known yet; False where it does not fit: nothing is then."""

@@ -1,9 +1,9 @@
 """Chained NextN heads: one trained block for each draft position (step35, mimo2, hy-v3).
 
-Every head has its own layer of the drafter's cache, and the cells tell nothing of which head wrote them. So
-each head runs over all the tokens that its layer lacks: for committed tokens every head in turn, and for
-draft i head i over the last token and the drafts before it, each paired with the hidden row that the head
-before made of it. The cells of the draft region are dropped before every head.
+Every head has its own layer of the drafter's cache, and nothing in a cell tells which head wrote it. So each
+head runs over all the tokens that its layer lacks: for committed tokens every head in turn, and for draft i
+head i over the last token and the drafts before it, each with the hidden row that the head before made of it.
+The cells of the drafts are dropped before every head.
 """
 
 from __future__ import annotations
@@ -22,25 +22,12 @@ class ChainedNextN(NextN):
     """As many drafts a step as the model has NextN blocks, each from a block of its own."""
 
     def __init__(
-        self,
-        target: Context,
-        model: Model,
-        *,
-        embedded: bool,
-        max_depth: int,
-        threads: int,
-        cache: CacheConfig,
+        self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
     ) -> None:
         self._heads = model.n_layer_nextn
-        super().__init__(
-            target,
-            model,
-            embedded=embedded,
-            max_depth=min(max_depth, self._heads),
-            threads=threads,
-            cache=cache,
-        )
-        if self._heads <= max_depth:
+        depth = min(max_depth, self._heads)
+        super().__init__(target, model, max_depth=depth, threads=threads, cache=cache)
+        if depth == self._heads:
             self.note = "one for each of its NextN blocks"
 
     def draft(self, committed: Sequence[int], last: int, depth: int, policy: Policy) -> Draft:
@@ -59,7 +46,7 @@ class ChainedNextN(NextN):
                 tokens = [last, *draft.tokens]
                 rows = len(tokens)
                 context.decode(tokens, n, embd=np.stack(features))
-                if not policy.takes(draft, propose(context.logits(rows)[rows - 1])):
+                if not policy.extend(draft, propose(context.logits(rows)[rows - 1])):
                     break
                 features.append(context.nextn(rows, self._width)[rows - 1].copy())
         except DecodeError as error:

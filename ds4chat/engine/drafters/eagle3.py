@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ds4chat.engine.drafters.hidden import FLUSH, HiddenDrafter
-from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model, missing_for_eagle3
+from ds4chat.engine.llama import CacheConfig, Context, Floats, Model
 
 
 class Eagle3(HiddenDrafter):
@@ -22,11 +22,6 @@ class Eagle3(HiddenDrafter):
     def __init__(
         self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
     ) -> None:
-        if missing_for_eagle3():
-            raise LlamaError(
-                "This build of llama.cpp lacks the calls that EAGLE-3 needs "
-                "(llama_set_embeddings_layer_inp and its kin). Install llama-cpp-python 0.3.36."
-            )
         self._layers = model.eagle3_layers
         hidden = len(self._layers), target.model.n_embd
         context = Context(

@@ -4,15 +4,16 @@ A cell of the drafter's cache is made of one token and the target's feature of t
 pair (token x_p, feature f_{p-1}) predicts x_{p+1}. NextN keeps that cell at position p and pairs token 0
 with zeros; EAGLE-3 keeps it at p-1 and has no cell for token 0. ``shift`` is that difference.
 
-While the target decodes, its latest features are copied into a ring, and nothing else is done: a drafter that
-rests costs next to nothing. State between two steps, with n committed tokens and x_n sampled but not decoded:
-- the ring holds the tokens and the features of the positions from ``_oldest`` to n-1; f_{-1} is zeros and
-  stands in it like the others;
-- the tokens below ``_known`` have cells, a prompt's as soon as they are observed; after a long rest only
-  those from some position on.
+After each decode of the target its features are copied into a ring, and nothing else is done, so a drafter
+that is not asked costs almost nothing. Between two steps, with n committed tokens and x_n sampled but not
+decoded:
+- the ring holds the tokens and the features of the positions from ``_oldest`` to n-1, f_{-1}, which is zeros,
+  among them;
+- the tokens below ``_known`` have cells, a prompt's as soon as they are observed; after many steps without a
+  draft only those from some position on.
 Drafting decodes the committed tokens that have no cell, and (x_n, f_{n-1}), as one batch, then each draft
-with the drafter's own hidden row. The cell of x_n stays, since x_n is certain; those of the drafts are
-dropped and made again from the target's true features once they are accepted.
+with the drafter's own hidden row. The cell of x_n is kept, since x_n is certain; those of the drafts are
+dropped, and made again from the target's features once they are accepted.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ FLUSH = 64
 """Tokens that get cells in one batch without logits."""
 
 WINDOW = 4 * FLUSH
-"""Tokens that get cells after a rest: those before them are forgotten. Of the first drafts of the demo's
-EAGLE-3 head 57.7 % are right where it catches up with a whole rest, and 56.5, 53.1, 50.5 and 45.2 % with its
-last 256, 128, 64 and 32 tokens (tools/evaluate_support.py window demo --prompts 3)."""
+"""Tokens that get cells after steps without a draft: those before them are forgotten. Of the first drafts of
+the demo's EAGLE-3 head 57.7 % are right where it catches up with all of them, and 56.5, 53.1, 50.5 and 45.2 %
+with the last 256, 128, 64 and 32 (tools/evaluate_support.py window demo --prompts 3)."""
 
 HELD = WINDOW + 1
-"""Positions that the ring holds: the window's features are those of the positions before its tokens."""
+"""Positions in the ring: the window's features are those of the positions before its tokens."""
 
 
 class HiddenDrafter(ABC):
-    """Base of the drafters that read the target's hidden rows; see the module's text for its state."""
+    """Base of the drafters that read the target's hidden rows; the module's docstring describes its state."""
 
     kind = ""
     shift = 0
@@ -54,7 +55,7 @@ class HiddenDrafter(ABC):
         hidden: tuple[int, int],
         max_depth: int,
     ) -> None:
-        """``width``: of a feature; ``hidden``: how many rows of the target make one, and their width."""
+        """``width``: a feature's; ``hidden``: how many of the target's rows make one, and their width."""
         self.path = model.path
         self.max_depth = max_depth
         self.note = ""
@@ -64,7 +65,7 @@ class HiddenDrafter(ABC):
         self._width = width
         self._tokens = [0] * HELD
         self._hidden = np.zeros((HELD, *hidden), np.float32)
-        """Token x_p and the target's rows of position p, which make f_p, at p % HELD."""
+        """The ring: token x_p, and the target's rows of position p, which make f_p, at p % HELD."""
         self._oldest = -1
         self._observed = 0
         context.enable_nextn(True, masked=True)
@@ -76,7 +77,7 @@ class HiddenDrafter(ABC):
         """Views, (rows, width) each, of what the target kept of the last decode's ``rows``."""
 
     def _encoded(self, hidden: Floats) -> Floats:
-        """The features, (n, width), of n such rows. Late, so that rows that are never needed cost nothing."""
+        """The features, (n, width), of the ring's rows of n positions."""
         return hidden
 
     # -- the interface
@@ -84,8 +85,8 @@ class HiddenDrafter(ABC):
     def rewind(self, keep: int) -> int:
         self._forget_cells(keep)  # among them that of a token that was sampled and never committed
         if keep - 1 < self._oldest:
-            # f_{keep-1} is gone: the target decodes that token again. Tokens before it that lack a cell do
-            # without: to decode them again would take longer than better drafts save.
+            # f_{keep-1} is gone, so the target decodes that token again. Tokens before it may still lack a
+            # cell: to decode them again would take longer than better drafts save.
             keep = max(keep - 1, 0)
             self._oldest = keep or -1
             if keep == 0:
@@ -115,14 +116,14 @@ class HiddenDrafter(ABC):
             return draft
         first = self._catch_up()
         context = self._context
-        # All rows ask for logits: which NextN rows a masked context keeps for a mix of flags differs from
-        # one architecture to the next, and the last row is then not where it is looked for.
+        # All rows ask for logits: which NextN rows a masked context keeps for a mix of flags depends on the
+        # architecture, and the last row would not be where it is read.
         tokens = [*committed[first:], last]
         rows = len(tokens)
         context.decode(tokens, first - self.shift, embd=self._features(first, n + 1))
         try:
             position = n + 1
-            while policy.takes(draft, propose(context.logits(rows)[rows - 1])) and len(draft.tokens) < depth:
+            while policy.extend(draft, propose(context.logits(rows)[rows - 1])) and len(draft.tokens) < depth:
                 hidden = context.nextn(rows, self._width)[rows - 1 :]
                 context.decode(draft.tokens[-1:], position - self.shift, embd=hidden)
                 rows, position = 1, position + 1
@@ -137,7 +138,7 @@ class HiddenDrafter(ABC):
         return caught_up_before(n - max(self._known, self.shift))
 
     def state(self) -> DrafterState:
-        # A cell of a token that was sampled and never committed is no part of the conversation.
+        # The cell of a token that was sampled and never committed is not part of the conversation.
         self._forget_cells(self._observed)
         n = self._observed
         first = max(self._known, self._oldest + 1)
@@ -171,19 +172,19 @@ class HiddenDrafter(ABC):
         return used + self.shift if used else 0
 
     def _expect(self, n: int) -> None:
-        """Raises LlamaError unless every committed token was observed: drafts would be made of stale rows."""
+        """Raises LlamaError unless every committed token was observed: drafts would come from stale rows."""
         if self._observed != n or self._oldest >= n:
             raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
 
     def _features(self, begin: int, end: int) -> Floats:
-        """The features, (end - begin, width), that go with the tokens of these positions."""
+        """The features, (end - begin, width), of the positions before those from ``begin`` to ``end``."""
         return self._encoded(self._hidden[_places(begin - 1, end - 1)].reshape(end - begin, -1))
 
     def _catch_up(self) -> int:
-        """Have cells of all observed tokens but those of a step; the first of these.
+        """Make the cells of all observed tokens except those of a step; returns the first of these.
 
-        Where more lack theirs, so many tokens get them that each batch is of one size, whether the first ones
-        had one or not: llama.cpp has one graph to build for it.
+        Where more tokens lack theirs, the batches are of one size, so that llama.cpp has one graph to build,
+        even if some of the first tokens had cells.
         """
         n = self._observed
         self._forget_cells(n)
@@ -202,8 +203,8 @@ class HiddenDrafter(ABC):
             self._decode_certain(tokens, at - self.shift, self._features(at, end))
 
     def _cut(self, begin: int) -> int:
-        """Drop the cells from ``begin`` on, or from where the ring reaches back to; where that would leave a
-        gap, which llama.cpp refuses, all of them. Returns where they are to go on."""
+        """Drop the cells from ``begin`` on, or from where the ring begins; all of them where that would leave
+        a gap, which llama.cpp refuses. Returns the position of the next cell to make."""
         begin = max(begin, self._oldest + 1, self.shift)
         if begin > max(self._known, self.shift):
             self._context.clear()
@@ -216,16 +217,16 @@ class HiddenDrafter(ABC):
             self._context.clear()
 
     def _decode_certain(self, tokens: Sequence[int], cell: int, features: Floats) -> None:
-        """Put cells of committed tokens into the cache, from ``cell`` on."""
+        """Make the cells of committed tokens, from ``cell`` on."""
         self._context.decode(tokens, cell, embd=features, outputs="none")
 
 
 def caught_up_before(lacking: int) -> int:
-    """Tokens that get cells before the next draft where so many lack theirs: whole batches, WINDOW at most;
-    0 where they go along with the draft."""
+    """How many tokens get cells before the next draft where ``lacking`` have none: whole batches, WINDOW at
+    most; 0 where they are decoded with the draft."""
     return min(-(-lacking // FLUSH) * FLUSH, WINDOW) if lacking > STEP else 0
 
 
 def _places(begin: int, end: int) -> list[int]:
-    """Where the ring holds these positions."""
+    """Indices of these positions in the ring."""
     return [position % HELD for position in range(begin, end)]

@@ -1,4 +1,4 @@
-"""Lookup: the conversation itself as the drafter. What followed these last tokens before, follows again."""
+"""Lookup: the conversation itself as the drafter. What followed its last tokens before is proposed again."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ SIZES = (5, 4, 3)
 """N-gram lengths that are looked up, longest first: a longer match is a better reason to copy."""
 
 LONGEST = 32
-"""Tokens up to which a match is followed back to tell how sure the copy is."""
+"""Most tokens of a match that count for how likely the copy is right."""
 
 
 class Experience:
-    """How often copies were right in this text, by the length of the match, and by whether it stands in what
-    was given, not in the reply itself. It costs nothing: what the target says tells it of every copy,
-    verified or not."""
+    """How often copies were right in this text, by the length of the match, and by whether it was found in
+    what came before the reply. It costs nothing: the target's tokens decide every copy, verified or not."""
 
     LENGTHS = (4, 5, 7, 10, 16)
     """Shortest match, in tokens, of each class of lengths but the first."""
     REPLY = (0.64, 0.64, 0.75, 0.87, 0.90, 0.97)
     GIVEN = (0.83, 0.83, 0.79, 0.88, 0.93, 0.97)
-    """Share of right copies by class in a text that nothing is known of. From 5,700 tokens after a match that
-    a small model wrote in 80 replies: chat, code, lists, rewriting, stories, summaries."""
+    """Share of right copies by class in an unknown text. From 5,700 tokens after a match that a small model
+    wrote in 80 replies: chat, code, lists, rewriting, stories, summaries."""
     START = 4
-    """Outcomes as which those shares count."""
+    """Outcomes that those shares count as."""
     MEMORY = 50
-    """Outcomes that weigh: each newer one takes 1/MEMORY off the older ones."""
+    """Outcomes that count: each newer one takes 1/MEMORY off the older ones."""
 
     def __init__(self) -> None:
         self._right = [0.0] * (2 * len(self.REPLY))
         self._seen = list(self._right)
 
     def rate(self, match: int, given: bool) -> float:
-        """How likely a copy after ``match`` tokens that were the same is right, 0..1."""
+        """Expected share, 0..1, of right copies after ``match`` equal tokens."""
         i = bisect_right(self.LENGTHS, match)
         start = (self.GIVEN if given else self.REPLY)[i]
         return (self._right[2 * i + given] + self.START * start) / (self._seen[2 * i + given] + self.START)
 
     def add(self, match: int, given: bool, right: bool) -> None:
-        """Take in what became of one copied token."""
+        """Count whether one copied token was right."""
         i = 2 * bisect_right(self.LENGTHS, match) + given
         self._right[i] += right - self._right[i] / self.MEMORY
         self._seen[i] += 1 - self._seen[i] / self.MEMORY
@@ -50,7 +49,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What was found, proposed or not: the tokens from ``source`` on, to stand from ``at`` on."""
+    """A match, proposed or not: the tokens from position ``source`` on, guessed to follow from ``at`` on."""
 
     source: int
     at: int
@@ -59,8 +58,8 @@ class _Copy:
 
 
 class Lookup:
-    """N-gram continuation of the own context; needs no model. It forgets with the conversation, but how often
-    copies were right it forgets only when nothing of the conversation is kept."""
+    """N-gram continuation of the own context; needs no model. Its experience lasts as long as anything of the
+    conversation is kept."""
 
     kind = "lookup"
     path = ""
@@ -70,15 +69,15 @@ class Lookup:
         self.note = ""
         self._tokens: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}
-        """Position behind the latest occurrence of each n-gram."""
+        """Position after the latest occurrence of each n-gram."""
         self._experience = Experience()
         self._copy: _Copy | None = None
-        """What was found last, not yet held against the text."""
+        """The last match, not yet compared with the text."""
 
     def rewind(self, keep: int) -> int:
         if keep == 0:
             self._experience = Experience()
-        self._copy = None  # what comes next is not what it was found for
+        self._copy = None  # other tokens follow now
         if keep < len(self._tokens):
             kept = self._tokens[:keep]
             self._tokens = []
@@ -107,11 +106,10 @@ class Lookup:
             match, given = self._match(at, size), at < policy.given
             self._copy = _Copy(at, len(known) + 1, match, given)
             for i in range(depth):
-                # The copy may run into itself: what it copies from is then its own beginning.
-                source = at + i
-                beyond = source - len(known)
+                # The copy may run into itself, and then continues with its own beginning.
+                beyond = at + i - len(known)
                 if beyond < 0:
-                    token = known[source]
+                    token = known[beyond]
                 elif beyond == 0:
                     token = last
                 else:
@@ -132,7 +130,7 @@ class Lookup:
         """Nothing is held."""
 
     def _learn(self, last: int) -> None:
-        """Hold what was found last against what the text became, as far as it was right and one further."""
+        """Compare the last match with the text, up to its first wrong token."""
         copy, self._copy = self._copy, None
         if copy is None or len(self._tokens) < copy.at:
             return  # nothing was committed since
@@ -144,7 +142,7 @@ class Lookup:
                 break
 
     def _match(self, at: int, size: int) -> int:
-        """How many tokens before position ``at`` equal those at the end, which ``size`` of them do."""
+        """How many tokens before position ``at`` equal those at the end; ``size`` of them are known to."""
         known = self._tokens
         while size < LONGEST and size <= min(at, len(known)) - 1 and known[at - 1 - size] == known[-size]:
             size += 1
@@ -161,7 +159,7 @@ class Lookup:
 
 
 class Either:
-    """Two drafters: the draft of the first, a lookup, where it has one, else the second's."""
+    """Two drafters: a lookup's draft where it has one, else the second's."""
 
     def __init__(self, first: Lookup, second: Drafter) -> None:
         self.first, self.second = first, second
@@ -188,7 +186,7 @@ class Either:
         return self.second.behind(n)
 
     def state(self) -> DrafterState | None:
-        """The second's: the first is one that needs the tokens alone."""
+        """The second's: a lookup needs the tokens alone."""
         return self.second.state() if isinstance(self.second, Stateful) else None
 
     def restore(self, state: DrafterState) -> bool:

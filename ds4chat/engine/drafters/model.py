@@ -12,10 +12,10 @@ from ds4chat.engine.llama import CacheConfig, Context, DecodeError, LlamaError, 
 
 
 class DraftModel:
-    """The classic draft pair. It is brought up to date when it drafts: a paused drafter costs nothing.
+    """The classic draft pair. It catches up when it drafts, so a paused drafter costs nothing.
 
-    Its cache holds the first ``_known`` committed tokens, and behind them ``_drafted``: what it decoded last
-    while it drafted, of which that stays which is committed then.
+    Its cache holds the first ``_known`` committed tokens, and after them ``_drafted``: what it decoded for
+    the last draft, of which the committed tokens will be kept.
     """
 
     kind = "draft-model"
@@ -46,7 +46,7 @@ class DraftModel:
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
-        """Prompt chunks go in as they come, so that the first draft does not wait for the whole prompt."""
+        """Prompt chunks are decoded at once, so that the first draft does not wait for the whole prompt."""
         if pos != self._known:
             return
         right = 0
@@ -67,8 +67,8 @@ class DraftModel:
         if n + depth > self._context.n_ctx:
             return draft
         context = self._context
-        # The last committed token once more if need be: two tokens in every usual step, so that llama.cpp has
-        # one graph to build for them.
+        # The last committed token is decoded again if need be: with two tokens in every usual step llama.cpp
+        # has one graph to build.
         self._known = max(min(self._known, n - 1), 0)
         self._drop_drafted()
         behind = [*committed[self._known :], last]
@@ -79,7 +79,7 @@ class DraftModel:
         context.decode(behind, pos, outputs="last")
         self._known = n
         try:
-            while policy.takes(draft, propose(context.logits(1)[0])) and len(draft.tokens) < depth:
+            while policy.extend(draft, propose(context.logits(1)[0])) and len(draft.tokens) < depth:
                 context.decode(draft.tokens[-1:], n + len(draft.tokens), outputs="last")
         except DecodeError as error:
             if error.code != 1:  # 1: the draft model's cache is full, what was drafted so far is good
@@ -102,7 +102,7 @@ class DraftModel:
         return True
 
     def _drop_drafted(self) -> None:
-        """Drop the cells behind the known tokens; all of them where that is refused."""
+        """Drop the cells after the known tokens; all of them where that is refused."""
         self._drafted = []
         if self._context.used > self._known and not self._context.remove_from(self._known):
             self._context.clear()

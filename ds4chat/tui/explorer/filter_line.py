@@ -1,4 +1,4 @@
-"""The filter line: a field, and below it what may be typed or what is wrong with it."""
+"""The filter line: a field, and below it examples or what is wrong with the text."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class QuerySuggester(Suggester):
 
 
 class FilterLine(Vertical):
-    """Posts a filter with every change that is one; a line that is none says why and changes nothing."""
+    """Posts the filter after every change. A line that is not a filter changes nothing and says why."""
 
     DEFAULT_CSS = style_sheet(__package__, "filter_line.tcss")
 
     class Changed(Message):
-        """Another filter is wanted."""
+        """The line is another filter."""
 
         def __init__(self, wanted: Filter) -> None:
             super().__init__()
             self.wanted = wanted
 
     class Done(Message):
-        """Enter: on to the rows."""
+        """Enter was pressed."""
 
     def __init__(self) -> None:
         super().__init__(id="filter-line")
@@ -60,7 +60,7 @@ class FilterLine(Vertical):
 
     @on(Input.Changed, "#filter-field")
     def changed(self, event: Input.Changed) -> None:
-        """Read the line."""
+        """Parse the line."""
         event.stop()
         try:
             wanted = parse_query(event.value)
@@ -74,6 +74,6 @@ class FilterLine(Vertical):
 
     @on(Input.Submitted, "#filter-field")
     def submitted(self, event: Input.Submitted) -> None:
-        """Enter leaves the field."""
+        """Leave the field."""
         event.stop()
         self.post_message(self.Done())

@@ -1,9 +1,9 @@
-"""The filter line: what is typed, as a Filter over judged rows, with its completion. Pure.
+"""The filter line: parses what is typed into a Filter over judged rows, and completes it. Pure.
 
-Terms stand beside each other, and all must hold; several outcomes are alternatives:
+The line holds terms, all of which must hold; several outcomes are alternatives:
 
     miss partial            outcome of the row's step
-    accepted rejected lossy what became of the draft
+    accepted rejected lossy verdict on the draft
     pos=2  pos=1,3  pos=2..4  pos>2
     ratio<0.5  gap>=1  dgap=0.5..2  prob>0.9
     "the"                   part of the draft's or the target's text
@@ -15,19 +15,34 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ds4chat.analysis.filters import Filter
-from ds4chat.engine.events import MAX_DEPTH, Outcome
+from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.stats import OUTCOMES
 
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A column that a comparison narrows to a range of numbers."""
+
+    field: str
+    """Its name in Filter."""
+    half_digit: float
+    """``=`` finds what the table shows as that number: half of its last digit to either side."""
+    example: str
+
+
 VERDICTS = ("accepted", "rejected", "lossy")
-RANGES = {"ratio": "ratio", "gap": "gap", "dgap": "draft_gap", "prob": "draft_prob"}
-"""Name in the filter line: field of the Filter."""
-HALF_A_DIGIT = {"ratio": 0.0005, "prob": 0.0005, "gap": 0.005, "dgap": 0.005}
-"""``=`` finds what the table shows as that number: half of its last digit to either side."""
-FORMS = (*VERDICTS, *OUTCOMES, "pos=", "ratio<", "gap<", "dgap<", "prob<")
+RANGES = {
+    "ratio": _Range("ratio", 0.0005, "ratio<0.5 or ratio=0.2..0.8"),
+    "gap": _Range("gap", 0.005, "gap>1 or gap=0..2"),
+    "dgap": _Range("draft_gap", 0.005, "dgap<1 or dgap=0.5..2"),
+    "prob": _Range("draft_prob", 0.0005, "prob>0.9 or prob=0.2..0.8"),
+}
+FORMS = (*VERDICTS, *OUTCOMES, "pos=", *(f"{name}<" for name in RANGES))
 EXAMPLES = 'miss · lossy · pos=2 · ratio<0.5 · gap=1..3 · dgap · prob · "text"'
 
 _TERM = re.compile(r"([A-Za-z_]+)(<=|>=|<|>|=)(.*)")
@@ -35,43 +50,25 @@ _WORD = re.compile(r'"(?P<text>[^"]*)(?:"|$)|(?P<word>[^\s"]+)')
 
 
 class QueryError(Exception):
-    """The line is no filter; the text is a sentence that says what is wrong with it."""
-
-
-@dataclass(slots=True)
-class _Terms:
-    """A Filter while its terms are read."""
-
-    accepted: bool | None = None
-    lossy: bool | None = None
-    outcomes: set[Outcome] = field(default_factory=set)
-    positions: set[int] | None = None
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    text: str = ""
+    """The line is not a filter; the text is a sentence that says what is wrong with it."""
 
 
 def parse_query(line: str) -> Filter:
-    """The filter that a line means; an empty line is none at all. Raises QueryError."""
-    terms = _Terms()
-    for word, quoted in _words(line):
-        if quoted:
-            _text(terms, word)
-        elif match := _TERM.fullmatch(word):
-            _comparison(terms, *match.groups())
+    """The filter that a line means; an empty line lets every row pass. Raises QueryError."""
+    found = Filter()
+    for match in _WORD.finditer(line):
+        word = match["word"]
+        if word is None:
+            found = _with_text(found, match["text"])
+        elif term := _TERM.fullmatch(word):
+            found = _with_comparison(found, term[1].lower(), term[2], term[3])
         else:
-            _name(terms, word.lower())
-    return Filter(
-        accepted=terms.accepted,
-        lossy=terms.lossy,
-        outcomes=frozenset(terms.outcomes),
-        positions=frozenset(terms.positions or ()),
-        text=terms.text,
-        **{RANGES[name]: bounds for name, bounds in terms.ranges.items()},  # type: ignore[arg-type]
-    )
+            found = _with_name(found, word.lower())
+    return found
 
 
 def complete(line: str) -> str | None:
-    """The line with its last word completed; None where there is nothing to complete."""
+    """The line with its last word completed; None if there is nothing to complete."""
     if line.count('"') % 2 or not line or line[-1].isspace():
         return None
     word = re.split(r'[\s"]', line)[-1].lower()
@@ -79,54 +76,51 @@ def complete(line: str) -> str | None:
     return line + found[len(word) :] if found else None
 
 
-def _words(line: str) -> Iterator[tuple[str, bool]]:
-    """Each word, and whether it is a quoted text. A quote that is still open reaches to the end."""
-    for match in _WORD.finditer(line):
-        text = match["text"]
-        if text is None:
-            yield match["word"], False
-        elif text:
-            yield text, True
+def _with_text(found: Filter, text: str) -> Filter:
+    if text and found.text:
+        raise QueryError(f'One text at a time: it is either "{found.text}" or "{text}".')
+    return replace(found, text=text or found.text)
 
 
-def _text(terms: _Terms, text: str) -> None:
-    if terms.text:
-        raise QueryError(f'One text at a time: it is either "{terms.text}" or "{text}".')
-    terms.text = text
-
-
-def _name(terms: _Terms, word: str) -> None:
+def _with_name(found: Filter, word: str) -> Filter:
     if word in OUTCOMES:
-        terms.outcomes.add(word)
-    elif word == "lossy":
-        terms.lossy = True
-    elif word in VERDICTS:
-        if terms.accepted is not None and terms.accepted != (word == "accepted"):
+        return replace(found, outcomes=found.outcomes | {word})
+    if word == "lossy":
+        return replace(found, lossy=True)
+    if word in VERDICTS:
+        accepted = word == "accepted"
+        if found.accepted not in (None, accepted):
             raise QueryError("No draft is both accepted and rejected: leave one of them out.")
-        terms.accepted = word == "accepted"
-    elif word in RANGES or word == "pos":
-        raise QueryError(f"{word} takes a comparison, as in {_example(word)}.")
-    else:
-        near = difflib.get_close_matches(word, [*VERDICTS, *OUTCOMES, *RANGES, "pos"], n=1, cutoff=0.6)
-        hint = f"Did you mean {near[0]}?" if near else f'A text stands in quotes: "{word}".'
-        raise QueryError(f"There is no filter {word}. {hint}")
+        return replace(found, accepted=accepted)
+    if word == "pos":
+        raise QueryError("pos takes a comparison, as in pos=2.")
+    if word in RANGES:
+        raise QueryError(f"{word} takes a comparison, as in {RANGES[word].example}.")
+    hint = _nearest(word, (*VERDICTS, *OUTCOMES, *RANGES, "pos")) or f'A text stands in quotes: "{word}".'
+    raise QueryError(f"There is no filter {word}. {hint}")
 
 
-def _comparison(terms: _Terms, name: str, sign: str, value: str) -> None:
-    name = name.lower()
+def _with_comparison(found: Filter, name: str, sign: str, value: str) -> Filter:
     if name == "pos":
-        found = _positions(sign, value)
-        terms.positions = found if terms.positions is None else terms.positions & found
-        if not terms.positions:
+        positions = _positions(sign, value)
+        positions = found.positions & positions if found.positions else positions
+        if not positions:
             raise QueryError("No position is in all of these ranges: leave one of them out.")
-    elif name in RANGES:
+        return replace(found, positions=positions)
+    if name in RANGES:
+        field = RANGES[name].field
         low, high = _bounds(name, sign, value)
-        before = terms.ranges.get(name, (-math.inf, math.inf))
-        terms.ranges[name] = max(low, before[0]), min(high, before[1])
-    else:
-        near = difflib.get_close_matches(name, [*RANGES, "pos"], n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]}?" if near else "There are ratio, gap, dgap, prob and pos."
-        raise QueryError(f"There is no column {name}. {hint}")
+        before = getattr(found, field) or (-math.inf, math.inf)
+        changed: dict[str, Any] = {field: (max(low, before[0]), min(high, before[1]))}
+        return replace(found, **changed)
+    hint = _nearest(name, (*RANGES, "pos"), 0.4) or "There are ratio, gap, dgap, prob and pos."
+    raise QueryError(f"There is no column {name}. {hint}")
+
+
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The question whether the most similar word was meant; empty if none is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def _bounds(name: str, sign: str, value: str) -> tuple[float, float]:
@@ -139,7 +133,7 @@ def _bounds(name: str, sign: str, value: str) -> tuple[float, float]:
         return bounds
     number = _number(name, value)
     if sign == "=":
-        half = HALF_A_DIGIT[name]
+        half = RANGES[name].half_digit
         return number - half, number + half
     if sign in ("<", "<="):
         return -math.inf, math.nextafter(number, -math.inf) if sign == "<" else number
@@ -153,12 +147,11 @@ def _number(name: str, text: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         shown = f", not {text}" if text else ""
-        raise QueryError(f"{name} takes a number{shown}, as in {_example(name)}.")
+        raise QueryError(f"{name} takes a number{shown}, as in {RANGES[name].example}.")
     return value
 
 
-def _positions(sign: str, value: str) -> set[int]:
-    every = set(range(1, MAX_DEPTH + 1))
+def _positions(sign: str, value: str) -> frozenset[int]:
     if sign == "=":
         found: set[int] = set()
         for part in value.split(","):
@@ -168,10 +161,10 @@ def _positions(sign: str, value: str) -> set[int]:
     else:
         inside = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[sign]
         number = _position(value)
-        found = {position for position in every if inside(position, number)}
+        found = {position for position in range(1, MAX_DEPTH + 1) if inside(position, number)}
     if not found:
         raise QueryError(f"pos{sign}{value} is empty: positions run from 1 to {MAX_DEPTH}.")
-    return found
+    return frozenset(found)
 
 
 def _position(text: str) -> int:
@@ -179,13 +172,3 @@ def _position(text: str) -> int:
         shown = f", not {text}" if text else ""
         raise QueryError(f"pos takes a position from 1 to {MAX_DEPTH}{shown}, as in pos=2 or pos=1,3.")
     return int(text)
-
-
-def _example(name: str) -> str:
-    return {
-        "pos": "pos=2",
-        "ratio": "ratio<0.5 or ratio=0.2..0.8",
-        "gap": "gap>1 or gap=0..2",
-        "dgap": "dgap<1 or dgap=0.5..2",
-        "prob": "prob>0.9 or prob=0.2..0.8",
-    }[name]

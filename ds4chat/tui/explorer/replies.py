@@ -1,4 +1,4 @@
-"""A conversation in time: a row per reply, and a strip of milliseconds per token over all of them. Pure."""
+"""A conversation over time: a row per reply, and a strip of milliseconds per token over all of them. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MOST_SETTINGS = 44
 
 
 class StepPoint(NamedTuple):
-    """What the curves take of a step."""
+    """The figures of a step in the curves."""
 
     ms: float
-    """NaN where a log does not tell."""
+    """NaN if a log does not tell."""
     tokens: int
     accepted: int
     judged: int
@@ -45,36 +45,36 @@ class ReplyRow:
     tuning: Tuning
     """In force in its first step."""
     changes: tuple[tuple[int, str], ...]
-    """The steps before which settings changed, and what changed; step 0: since the reply before."""
+    """The steps before which settings changed, and what changed; at step 0, since the previous reply."""
     tokens: int
     acceptance: float | None
     tokens_per_s: float | None
     speedup: float | None
-    """Over plain decoding; None where nothing tells."""
+    """Over plain decoding; None if it is not known."""
     speedup_role: str
     points: tuple[StepPoint, ...]
     first: int | None
     """The first step that emitted a token."""
 
 
-def reply_rows(replies: Iterable[Reply], told: Sequence[Option] = TUNING) -> tuple[ReplyRow, ...]:
-    """The rows of the replies that have steps, in order. ``told``: the settings that their steps tell."""
+def reply_rows(replies: Iterable[Reply], options: Sequence[Option] = TUNING) -> tuple[ReplyRow, ...]:
+    """The rows of the replies that have steps, in order. ``options``: the settings that the record has."""
     rows: list[ReplyRow] = []
     before: Tuning | None = None
     for reply in replies:
         steps = list(reply.steps)
         if steps:
-            rows.append(_row(reply.number, steps, reply.stats, before, told))
+            rows.append(_row(reply.number, steps, reply.stats, before, options))
             before = steps[-1].tuning
     return tuple(rows)
 
 
 def _row(
-    number: int, steps: Sequence[Step], stats: Stats, before: Tuning | None, told: Sequence[Option]
+    number: int, steps: Sequence[Step], stats: Stats, before: Tuning | None, options: Sequence[Option]
 ) -> ReplyRow:
     found: list[tuple[int, str]] = []
     for place, step in enumerate(steps):
-        if before is not None and (what := changes(before, step.tuning, told)):
+        if before is not None and (what := changes(before, step.tuning, options)):
             found.append((place, what))
         before = step.tuning
     return ReplyRow(
@@ -93,14 +93,14 @@ def _row(
     )
 
 
-def settings_words(tuning: Tuning, told: Sequence[Option] = TUNING) -> str:
+def settings_words(tuning: Tuning, options: Sequence[Option] = TUNING) -> str:
     """The settings that differ from the defaults, and the depth, as in ``depth 2, margin 0.80``."""
     words = [
         f"{option.short} {shown_value(value, option)}"
-        for option in told
+        for option in options
         if (value := getattr(tuning, option.tuning)) != option.default or option.tuning == "depth"
     ]
-    return ", ".join(words) or "as by default"
+    return ", ".join(words) or "defaults"
 
 
 def _flexible(width: int) -> tuple[int, int]:
@@ -126,11 +126,11 @@ def head_line(width: int) -> Line:
     return ((" ".join(names), "muted"),)
 
 
-def row_line(row: ReplyRow, width: int, told: Sequence[Option] = TUNING) -> Line:
+def row_line(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> Line:
     """A reply in ``width`` cells: number, settings, tokens, acceptance, speed, its ratio to plain decoding,
     how often settings changed, and the acceptance over its steps."""
     settings, curve = _flexible(width)
-    words = settings_words(row.tuning, told)
+    words = settings_words(row.tuning, options)
     if len(words) > settings:
         words = words[: max(0, settings - 1)] + "…"
     spark = sparkline(row.points, curve)
@@ -149,7 +149,7 @@ def row_line(row: ReplyRow, width: int, told: Sequence[Option] = TUNING) -> Line
 
 
 def sparkline(points: Sequence[StepPoint], width: int) -> str:
-    """The acceptance over the steps in at most ``width`` cells; a dot where nothing was judged."""
+    """The acceptance over the steps in at most ``width`` cells; a dot if nothing was judged."""
     history = History()
     for point in points:
         history.add(point.accepted, point.judged, False)
@@ -157,8 +157,8 @@ def sparkline(points: Sequence[StepPoint], width: int) -> str:
 
 
 class Strip:
-    """Milliseconds per token over all steps of all replies, with ▲ where settings changed, and below it which
-    steps are whose."""
+    """Milliseconds per token over all steps of all replies, with ▲ where settings changed, and below it a
+    ruler of the replies."""
 
     def __init__(self, rows: Sequence[ReplyRow]) -> None:
         self._history = History()
@@ -173,7 +173,7 @@ class Strip:
 
     def lines(self, width: int, current: int) -> list[Line]:
         """The curve, its marks, and the replies' numbers where each begins; ``current`` is the index of the
-        reply that stands out."""
+        highlighted reply."""
         curve = curve_lines(self._history, width, "verify", unit="ms")
         return [((STRIP_TITLE, "muted"),), *curve, self._ruler(width - LABEL_WIDTH - 1, current)]
 
@@ -197,9 +197,9 @@ class Strip:
         return tuple(cells)
 
 
-def detail_lines(row: ReplyRow, width: int, told: Sequence[Option] = TUNING) -> list[Line]:
+def detail_lines(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> list[Line]:
     """All settings of a reply and what changed within it, in DETAIL_ROWS lines."""
-    parts = [f"reply {row.number}: {settings_words(row.tuning, told)}"]
+    parts = [f"reply {row.number}: {settings_words(row.tuning, options)}"]
     parts += [f"{MARK} {f'step {step}' if step else 'before it'}: {what}" for step, what in row.changes]
     lines = textwrap.wrap(" · ".join(parts), max(8, width), max_lines=DETAIL_ROWS, placeholder=" …")
     return [((line, "muted"),) for line in [*lines, *[""] * (DETAIL_ROWS - len(lines))]]

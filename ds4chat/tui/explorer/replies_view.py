@@ -1,4 +1,4 @@
-"""The conversation in time, as a view of the explorer: replies to go through, and the strip below them."""
+"""The explorer's view of the conversation over time: the list of replies, and the strip below it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ReplyList(RowList):
 
 
 class RepliesView(Vertical):
-    """A row per reply, the strip of milliseconds per token, and the settings of the row under the cursor."""
+    """A row per reply, the strip of milliseconds per token, and the settings of the current reply."""
 
     class Picked(Message):
-        """The user wants this reply in its text."""
+        """The chat should show this reply."""
 
         def __init__(self, row: ReplyRow) -> None:
             super().__init__()
@@ -42,7 +42,7 @@ class RepliesView(Vertical):
         self._strip_view = LinesView(id="reply-strip")
         self._detail = LinesView(id="reply-detail")
         self._rows: Sequence[ReplyRow] = ()
-        self._told: Sequence[Option] = TUNING
+        self._options: Sequence[Option] = TUNING
         self._strip = Strip(())
 
     def compose(self) -> ComposeResult:
@@ -51,33 +51,33 @@ class RepliesView(Vertical):
         yield self._strip_view
         yield self._detail
 
-    def show(self, rows: Sequence[ReplyRow], told: Sequence[Option]) -> None:
-        """Show these replies; the one under the cursor stays under it."""
+    def show(self, rows: Sequence[ReplyRow], options: Sequence[Option]) -> None:
+        """Show these replies; the current row stays current, at first the last one."""
         keep = self.list.current
-        self._rows, self._told, self._strip = rows, told, Strip(rows)
+        self._rows, self._options, self._strip = rows, options, Strip(rows)
         self.list.show(len(rows), self._drawn, current=len(rows) - 1 if keep is None else keep)
         self._draw()
 
     def on_resize(self) -> None:
-        """Everything is drawn as wide as it stands."""
+        """The lines fill the width."""
         self.call_after_refresh(self._draw)
 
     @on(RowList.Moved)
     def moved(self, event: RowList.Moved) -> None:
-        """Another reply stands out in the strip."""
+        """Highlight another reply in the strip."""
         event.stop()
         self._draw()
 
     @on(RowList.Chosen)
     def chosen(self, event: RowList.Chosen) -> None:
-        """Enter, or a second click."""
+        """Have the chat show the reply."""
         event.stop()
         if self.list.current is not None:
             self.post_message(self.Picked(self._rows[self.list.current]))
 
     def _drawn(self, index: int, width: int) -> list[Text]:
         drawn = Text()
-        for text, role in row_line(self._rows[index], width, self._told):
+        for text, role in row_line(self._rows[index], width, self._options):
             drawn.append(text, self.list.look(role) if role else "")
         return [drawn]
 
@@ -89,4 +89,4 @@ class RepliesView(Vertical):
         if current is None:
             return
         self._strip_view.set_lines(self._strip.lines(width, current))
-        self._detail.set_lines(detail_lines(self._rows[current], width, self._told))
+        self._detail.set_lines(detail_lines(self._rows[current], width, self._options))

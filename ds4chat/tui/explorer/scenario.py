@@ -1,10 +1,10 @@
-"""The what-if values, how they move and read, and their figures beside the recorded ones. Pure."""
+"""The values of a what-if, how they move and are shown, and its figures beside the recorded ones. Pure."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,59 +15,55 @@ from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PHASES
 from ds4chat.settings.schema import TUNING, Option, Slider
 from ds4chat.settings.validate import SettingError, check
-from ds4chat.tui.kit.figures import decimal, percent
+from ds4chat.tui.kit.figures import NONE, decimal, percent
 from ds4chat.tui.kit.figures import ratio as factor
-from ds4chat.tui.kit.lines import Line
+from ds4chat.tui.kit.lines import BLANK, Line
 
-Name = Literal["depth", "margin", "gate"]
 AS_RECORDED = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The settings to ask about; what is None stays as recorded."""
+    """The settings to ask about; None stays as recorded."""
 
     depth: int | None = None
     margin: float | None = None
     gate: float | None = None
 
     def apply(self, tuning: Tuning) -> Tuning:
-        """The live settings with these values. A margin below 1 needs a mode that is not strict."""
-        values: dict[str, Any] = {
-            name: value for name in ("depth", "margin", "gate") if (value := getattr(self, name)) is not None
-        }
-        if self.margin is not None and self.margin < 1:
+        """The live settings with these values. A margin below 1 ends strict mode."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        if values.get("margin", 1) < 1:
             values["strict"] = False
         return replace(tuning, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the record itself says."""
+    """The settings and figures of a record."""
 
     depth: int
     margin: float
     gate: float
-    """The values of most steps: where a control begins."""
+    """The values of most steps, from which the controls start."""
     acceptance: float | None
     tokens_per_step: float | None
     tokens_per_s: float | None
     speedup: float | None
-    """Over plain decoding; None where the record does not tell."""
+    """Over plain decoding; None if the record does not tell."""
 
 
 def recorded(rows: JudgedRows, times: StepTimes) -> Recorded:
-    """The figures of the recorded steps."""
+    """The settings and figures of the recorded steps."""
     tokens, steps = int(rows.step_emitted.sum()), rows.steps
     ms = float(np.nansum(rows.step_ms[:, PHASES.index("total")]))
-    speed = tokens / ms * 1000 if ms > 0 else None
     return Recorded(
         depth=int(_most(rows.step_depth, 1)),
         margin=float(_most(rows.step_margin, 1.0)),
         gate=float(_most(rows.step_gate, 0.0)),
         acceptance=float(rows.accepted.mean()) if len(rows) else None,
         tokens_per_step=tokens / steps if steps else None,
-        tokens_per_s=speed,
+        tokens_per_s=tokens / ms * 1000 if ms > 0 else None,
         speedup=times.plain.speedup,
     )
 
@@ -79,23 +75,26 @@ def _most(values: Any, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One control: how the value of its option moves and reads."""
+    """A value of a Scenario: how it moves, what may be typed, and how it is shown."""
 
-    name: Name
     option: Option
     slider: Slider
 
+    @property
+    def name(self) -> str:
+        """The field of Scenario, Recorded and Tuning."""
+        return self.option.tuning
+
     def moved(self, scenario: Scenario, by: int, base: Recorded) -> Scenario:
-        """``scenario`` with this value moved by steps, from the recorded one where it was not set."""
-        now = getattr(scenario, self.name)
-        value = getattr(base, self.name) if now is None else now
+        """``scenario`` with this value moved by steps, from the recorded one if it was not set."""
         low = 0 if self.name == "depth" else self.option.low
         high = self.option.high
         assert low is not None and high is not None
-        return self.put(scenario, min(high, max(low, round(value + by * self.slider.step, 2))))
+        moved = round(self._value(scenario, base) + by * self.slider.step, 2)
+        return self.put(scenario, min(high, max(low, moved)))
 
     def typed(self, scenario: Scenario, text: str) -> Scenario:
-        """``scenario`` with what was typed; nothing means as recorded. Raises SettingError."""
+        """``scenario`` with the typed value; no text means as recorded. Raises SettingError."""
         text = text.strip()
         if not text or text == AS_RECORDED:
             return self.put(scenario, None)
@@ -103,7 +102,7 @@ class Handle:
             return self.put(scenario, 0)
         value = check(self.option, text)
         if isinstance(value, str):
-            raise SettingError("a number from 0 to 16")
+            raise SettingError(f"{text} cannot be asked about: give a depth from 0 to {self.option.high:g}.")
         return self.put(scenario, value)
 
     def put(self, scenario: Scenario, value: float | None) -> Scenario:
@@ -118,9 +117,8 @@ class Handle:
         return AS_RECORDED if value is None else f"{value:.{self.slider.places}f}"
 
     def share(self, scenario: Scenario, base: Recorded) -> float:
-        """How far the value, or the recorded one where none is set, has come in its usual range."""
-        value = getattr(scenario, self.name)
-        return float(getattr(base, self.name) if value is None else value) / self.slider.high
+        """The position of the value, or of the recorded one if it is not set, in its usual range: 0..1."""
+        return self._value(scenario, base) / self.slider.high
 
     def explained(self, scenario: Scenario, base: Recorded) -> str:
         """What the value means."""
@@ -129,61 +127,62 @@ class Handle:
             return f"as recorded, mostly {getattr(base, self.name):.{self.slider.places}f}"
         return self.slider.says(value)
 
+    def _value(self, scenario: Scenario, base: Recorded) -> float:
+        value = getattr(scenario, self.name)
+        return float(getattr(base, self.name) if value is None else value)
 
-HANDLES: tuple[Handle, ...] = tuple(
-    Handle(name, option, option.slider)
+
+HANDLES = {
+    option.tuning: Handle(option, option.slider)
     for option in TUNING
-    for name in get_args(Name)
-    if option.tuning == name and option.slider
-)
+    if option.slider and option.tuning in ("depth", "margin", "gate")
+}
+"""By name."""
 
 
 def result_lines(base: Recorded, result: WhatIf | None, scenario: Scenario, times: StepTimes) -> list[Line]:
-    """A table of the recorded figures, the expected ones and what changes; then what they rest on.
+    """A table of the recorded figures, the expected ones and the change, and two lines on how far the record
+    determines them.
 
-    ``result`` None: it is being worked out. An ``≈`` stands before what the record does not determine.
+    ``result`` is None while it is worked out, or if nothing is asked. An ``≈`` marks an estimate.
     """
-    asked = scenario != Scenario()
-    shown = result if asked else None
-    unsure = bool(shown and shown.estimate)
-    speed = shown.tokens_per_s if shown else None
-    speedup = shown.speedup if shown and base.speedup else None
-    lines: list[Line] = [((f"{'':<12}{'recorded':>9}  {'what if':>9}  {'change':>8}", "muted"),)]
-    lines.append(
+
+    def after(name: str) -> float | None:
+        return getattr(result, name, None)
+
+    estimate = result is not None and result.estimate
+    acceptance, per_step, speed = after("acceptance"), after("tokens_per_step"), after("tokens_per_s")
+    speedup = after("speedup") if base.speedup else None
+    return [
+        ((f"{'':<12}{'recorded':>9}  {'what if':>9}  {'change':>8}", "muted"),),
         _row(
             "acceptance",
             percent(base.acceptance).strip(),
-            percent(shown.acceptance if shown else None).strip(),
-            _points(base.acceptance, shown.acceptance if shown else None),
-            unsure,
-        )
-    )
-    lines.append(
+            percent(acceptance).strip(),
+            _points(base.acceptance, acceptance),
+            estimate,
+        ),
         _row(
             "tokens/step",
-            decimal(base.tokens_per_step, 1, 2)
-            if base.tokens_per_step is None
-            else f"{base.tokens_per_step:.2f}",
-            "–" if not shown or shown.tokens_per_step is None else f"{shown.tokens_per_step:.2f}",
-            _times(base.tokens_per_step, shown.tokens_per_step if shown else None),
-            unsure,
-        )
-    )
-    lines.append(
+            decimal(base.tokens_per_step, 8, 2),
+            decimal(per_step, 8, 2),
+            _times(base.tokens_per_step, per_step),
+            estimate,
+        ),
         _row(
             "tokens/s",
-            "–" if base.tokens_per_s is None else f"{base.tokens_per_s:.1f}",
-            "–" if speed is None else f"{speed:.1f}",
+            decimal(base.tokens_per_s, 8),
+            decimal(speed, 8),
             _times(base.tokens_per_s, speed),
             True,
-        )
-    )
-    lines.append(_row("against plain", factor(base.speedup).strip(), factor(speedup).strip(), "", True))
-    return [*lines, *_grounds(result, scenario, times)]
+        ),
+        _row("against plain", factor(base.speedup).strip(), factor(speedup).strip(), "", True),
+        *_grounds(result, scenario, times),
+    ]
 
 
-def _row(label: str, before: str, after: str, change: str, unsure: bool) -> Line:
-    mark = "≈" if unsure and after != "–" else " "
+def _row(label: str, before: str, after: str, change: str, estimate: bool) -> Line:
+    mark = "≈" if estimate and after.strip() != NONE else " "
     good = change.startswith("+") or (change.endswith("×") and change > "1.00×")
     role = "" if change in ("", "±0.0", "1.00×") else "good" if good else "bad"
     return (
@@ -207,24 +206,22 @@ def _times(before: float | None, after: float | None) -> str:
 
 
 def _grounds(result: WhatIf | None, scenario: Scenario, times: StepTimes) -> list[Line]:
-    """Two lines that say how far the figures are determined."""
+    """Two lines on how far the record determines the figures."""
     if scenario == Scenario():
-        return [(("Change a value to see what it would do.", "muted"),), ((" ", ""),)]
+        return [(("Change a value to see what it would do.", "muted"),), BLANK]
     if result is None:
-        return [(("Working it out …", "muted"),), ((" ", ""),)]
-    if not result.estimate:
-        first: Line = (("exact", "good"), (": the record determines every step", "muted"))
-    else:
-        first = (
-            ("≈ estimate", "mark"),
-            (f": the record determines {result.exact_share * 100:.0f} % of the steps", "muted"),
-        )
+        return [(("Working it out …", "muted"),), BLANK]
+    first: Line = (("exact", "good"), (": the record determines every step", "muted"))
+    if result.estimate:
+        share = f": the record determines {result.exact_share * 100:.0f} % of the steps"
+        first = (("≈ estimate", "mark"), (share, "muted"))
     if result.changed:
-        turned = "verdict turns" if result.changed == 1 else "verdicts turn"
-        return [first, ((f"{result.changed:,} {turned}: the text would part there", "warning"),)]
+        verdicts = "verdict changes" if result.changed == 1 else "verdicts change"
+        return [first, ((f"{result.changed:,} {verdicts}: the text would differ there", "warning"),)]
     if math.isnan(result.ms):
-        return [first, (("No speed: the record has no step times.", "muted"),)]
-    unmeasured = scenario.depth is not None and not times.timed(scenario.depth)
-    if unmeasured:
-        return [first, ((f"Speed: no step of depth {scenario.depth} was timed.", "muted"),)]
-    return [first, (("Speed: from the step times on record.", "muted"),)]
+        speed = "No speed: the record has no step times."
+    elif scenario.depth is not None and not times.timed(scenario.depth):
+        speed = f"Speed: no step of depth {scenario.depth} was timed."
+    else:
+        speed = "Speed: from the step times on record."
+    return [first, ((speed, "muted"),)]

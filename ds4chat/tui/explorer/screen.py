@@ -1,7 +1,9 @@
-"""The confidence explorer: every judged draft of a record, filtered, sorted, charted, and asked what-if."""
+"""The confidence explorer: the judged drafts of a record as rows, charts, a what-if and replies."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -9,17 +11,13 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
-from textual.timer import Timer
 from textual.widgets import Input, Static
-from textual.worker import Worker, WorkerState
 
-from ds4chat.analysis.filters import Filter
-from ds4chat.analysis.histogram import histogram, reliability
+from ds4chat.analysis.histogram import reliability
 from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer import charts
 from ds4chat.tui.explorer.export import ExportError, FileExistsAlready, export_rows
 from ds4chat.tui.explorer.filter_line import FilterLine
-from ds4chat.tui.explorer.listing import Column, Listing
 from ds4chat.tui.explorer.replies_view import RepliesView
 from ds4chat.tui.explorer.source import Source, SourceError
 from ds4chat.tui.explorer.table import LABELS, RowTable, TableHead, detail_line
@@ -27,25 +25,26 @@ from ds4chat.tui.explorer.views import VIEWS, ViewBar, hint
 from ds4chat.tui.explorer.whatif import WhatIfPanel
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import BLANK, LinesView
+from ds4chat.tui.kit.row_list import RowList
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
 WIDE = 120
-"""Columns from which the table, the charts and the what-if stand side by side."""
+"""Columns from which the table, the charts and the what-if are side by side."""
 CHART_SECONDS = 0.1
-"""The charts follow the filter this much later: the table answers each key at once."""
+"""The charts follow the filter after this time; the table follows each key."""
 
 
 class ExplorerScreen(Sheet[None]):
-    """``load`` gives the rows, or raises SourceError; it is called in a thread. ``tuning`` gives the chat's
-    live settings: what Apply changes."""
+    """``load`` reads the rows or raises SourceError; it is called in a thread. ``tuning`` returns the chat's
+    live settings, which Apply changes."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Confidence explorer"
-    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
+    FIELD_HINT = "[b]Enter[/b] accepts the text · [b]Esc[/b] goes back"
     HELP_GROUP = "Confidence explorer"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Close what is open, then the explorer", id="explorer.close"),
+        Binding("escape", "close", "Close the field, then the explorer", id="explorer.close"),
         Binding("slash,ctrl+f", "filter", "Filter the rows", id="explorer.filter"),
         Binding("f2", "next_view", "Rows, charts, what-if or replies", id="explorer.view"),
         Binding("1", "view('rows')", "Rows", show=False, id="explorer.rows"),
@@ -76,13 +75,14 @@ class ExplorerScreen(Sheet[None]):
         self._empty = Static(id="explorer-empty", markup=False)
         self._state = Static(id="explorer-state", markup=False)
         self._export = Input(placeholder="rows.csv or rows.jsonl", id="explorer-export", compact=True)
-        self._chart = 0
-        self._charts_due: Timer | None = None
+        self._columns = itertools.cycle(charts.NAMES)
+        self._column = next(self._columns)
+        """The column of the histogram."""
         self._view = VIEWS[0]
         self._trouble = ""
         """Why there are no rows, as a sentence."""
         self._overwrite = ""
-        """The name of a file that is there already and was named once."""
+        """The name of an existing file, which Enter on the same name overwrites."""
 
     def compose_sheet(self) -> ComposeResult:
         yield self.filter_line
@@ -117,107 +117,72 @@ class ExplorerScreen(Sheet[None]):
     # -- the rows
 
     def action_reload(self) -> None:
-        """Read the rows: at first, and again when more may have come."""
+        """Read the rows, the first time or again."""
         self._say("Reading the rows …")
         self._read()
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="source")
-    def _read(self) -> Source:
-        return self._load()
-
-    @on(Worker.StateChanged)
-    def worker_changed(self, event: Worker.StateChanged) -> None:
-        """The rows are there, or a file is written, or neither can be."""
-        event.stop()
-        if event.state not in (WorkerState.SUCCESS, WorkerState.ERROR):
-            return
-        if event.worker.group == "source":
-            self._loaded(event.worker)
-        elif event.worker.group == "export":
-            self._exported(event.worker)
-
-    def _loaded(self, worker: Worker[Source]) -> None:
-        if worker.error is not None or worker.result is None:
-            error = worker.error
-            known = isinstance(error, SourceError)
-            self._trouble = str(error) if known else f"The rows cannot be read: {error}."
+    @work(exclusive=True, exit_on_error=False, group="source")
+    async def _read(self) -> None:
+        try:
+            source = await asyncio.to_thread(self._load)
+        except (SourceError, MemoryError) as error:
+            self._trouble = str(error) or "The record is too long for the memory of this machine."
             self._show_state()
             return
-        self._trouble = ""
-        source = self.source = worker.result
-        listing = Listing(source.rows, source.texts)
+        self.source, self._trouble = source, ""
+        listing = source.listing
         before = self.table.listing
         listing.narrow(before.filter)
         listing.sort(before.column, before.descending)
         self.retitle(f"{self.TITLE_TEXT}  {source.title}")
-        self.table.show(listing)
-        self.what_if.show(source.rows, source.times)
-        self.replies.show(source.replies, source.told)
+        self.table.show_listing(listing)
+        self.what_if.show(listing.rows, source.times)
+        self.replies.show(source.replies, source.options)
         self._draw_charts()
-        self._show_state()
 
     @on(FilterLine.Changed)
     def filter_changed(self, event: FilterLine.Changed) -> None:
-        """Show the rows that pass."""
+        """Show the rows that pass, and after a moment their charts."""
         event.stop()
-        self.narrow(event.wanted)
-
-    def narrow(self, wanted: Filter) -> None:
-        """Show the rows that pass a filter."""
-        keep = self.table.cursor_row
-        self.table.listing.narrow(wanted)
-        self.table.settle(keep)
-        self._show_state()
-        if self._charts_due is not None:
-            self._charts_due.stop()
-        self._charts_due = self.set_timer(CHART_SECONDS, self._draw_charts)
+        self.table.narrow(event.wanted)
+        self._draw_charts_soon()
 
     @on(FilterLine.Done)
     def filter_done(self, event: FilterLine.Done) -> None:
-        """Enter in the filter: on to the rows."""
+        """Go from the filter to the rows."""
         event.stop()
         self.action_view("rows")
         self.table.focus()
 
-    @on(RowTable.SortAsked)
-    def sort_asked(self, event: RowTable.SortAsked) -> None:
-        """Keys of the table."""
-        event.stop()
-        self.sort(event.column, event.descending)
-
     @on(TableHead.Clicked)
     def head_clicked(self, event: TableHead.Clicked) -> None:
-        """A click sorts; a second one on the same column turns it round."""
+        """Sort by that column; a second click reverses the order."""
         event.stop()
         listing = self.table.listing
-        self.sort(event.column, event.column == listing.column and not listing.descending)
+        self.table.sort(event.column, event.column == listing.column and not listing.descending)
 
-    def sort(self, column: Column, descending: bool = False) -> None:
-        """Sort by a column, the cursor on top."""
-        self.table.listing.sort(column, descending)
-        self.table.settle(None)
+    @on(RowTable.Changed)
+    def table_changed(self, event: RowTable.Changed) -> None:
+        """Mark the sorted column, and show how many rows there are."""
+        event.stop()
+        listing = self.table.listing
+        self._head.show(listing.column, listing.descending)
         self._show_state()
 
-    @on(RowTable.LaidOut)
-    def laid_out(self, event: RowTable.LaidOut) -> None:
-        """The names stand over their columns."""
+    @on(RowList.Moved)
+    def row_moved(self, event: RowList.Moved) -> None:
+        """Show what the row's step did."""
         event.stop()
-        listing = self.table.listing
-        self._head.show(self.table.cells, listing.column, listing.descending)
-
-    @on(RowTable.Moved)
-    def cursor_moved(self, event: RowTable.Moved) -> None:
-        """Say what the row's step did."""
-        event.stop()
-        row = self.table.cursor_row
+        row = self.table.current_row
         self._detail.set_lines([BLANK if row is None else detail_line(self.table.listing.rows, row)])
 
-    @on(RowTable.Picked)
-    def picked(self, event: RowTable.Picked) -> None:
+    @on(RowList.Chosen)
+    def row_chosen(self, event: RowList.Chosen) -> None:
         """Close, and have the chat show the token."""
         event.stop()
-        if self.source is not None:
-            rows, row = self.source.rows, event.row
+        row = self.table.current_row
+        if row is not None:
+            rows = self.table.listing.rows
             step = rows.step[row]
             self._jump(int(rows.step_reply[step]), int(rows.step_index[step]), int(rows.position[row]) - 1)
 
@@ -231,7 +196,7 @@ class ExplorerScreen(Sheet[None]):
             self._jump(event.row.number, event.row.first, 0)
 
     def _jump(self, reply: int, step: int, token: int) -> None:
-        if self.source is None or not self.source.jumps:
+        if self.source is None or not self.source.in_chat:
             title = self.source.title if self.source else "the record"
             self._say(f"The text of {title} is not in the chat: open the conversation to go to its tokens.")
             return
@@ -242,8 +207,8 @@ class ExplorerScreen(Sheet[None]):
     # -- charts
 
     def action_next_chart(self) -> None:
-        """The histogram of another column."""
-        self._chart = (self._chart + 1) % len(charts.CHART_COLUMNS)
+        """Show the histogram of the next column."""
+        self._column = next(self._columns)
         if self._view == "replies" or (not self.has_class("-wide") and self._view != "charts"):
             self.action_view("charts")
         self._draw_charts()
@@ -252,40 +217,36 @@ class ExplorerScreen(Sheet[None]):
         if event.widget is self._histogram:
             self.action_next_chart()
 
-    @property
-    def charts_due(self) -> bool:
-        """The charts do not show the filter yet."""
-        return self._charts_due is not None
+    @work(exclusive=True, group="charts")
+    async def _draw_charts_soon(self) -> None:
+        await asyncio.sleep(CHART_SECONDS)
+        self._draw_charts()
 
     def _draw_charts(self) -> None:
-        self._charts_due = None
         if self.source is None:
             return
-        rows = self.table.listing.numbers()
-        column = charts.CHART_COLUMNS[self._chart]
-        width = self._histogram.size.width
-        if width:
-            found = histogram(rows, column, charts.BINS)
-            lines = charts.histogram_lines(found, column, width)
-            self._histogram.set_lines(lines)
-        if self._reliability.size.width:
-            curve = reliability(rows, charts.BINS)
-            self._reliability.set_lines(charts.reliability_lines(curve, self._reliability.size.width))
+        rows, shown = self.table.listing.rows, self.table.listing.shown
+        if width := self._histogram.size.width:
+            found = charts.column_histogram(rows, shown, self._column)
+            self._histogram.set_lines(charts.histogram_lines(found, self._column, width))
+        if width := self._reliability.size.width:
+            curve = reliability(rows.draft_prob[shown], rows.accepted[shown])
+            self._reliability.set_lines(charts.reliability_lines(curve, width))
 
     # -- what-if
 
     def action_what_if(self) -> None:
-        """To the first control."""
+        """Go to the first control of the what-if."""
         if self.source is not None:
             self.action_view("what-if")
 
     def action_apply(self) -> None:
-        """What the panel's button does."""
+        """Apply the what-if to the chat."""
         self.what_if.apply()
 
     @on(WhatIfPanel.Applied)
     def applied(self, event: WhatIfPanel.Applied) -> None:
-        """Make the values the chat's live settings."""
+        """Change the chat's live settings to these values."""
         event.stop()
         before = self._tuning()
         after = event.scenario.apply(before)
@@ -294,13 +255,13 @@ class ExplorerScreen(Sheet[None]):
             self._say("Nothing to apply: the chat's settings have these values already.")
             return
         self.app.post_message(TuningChanged(after))
-        self._say(f"Applied: {changed}. It holds from the next step on; Ctrl+R in the chat takes it back.")
+        self._say(f"Applied: {changed}. It applies from the next step on; Ctrl+R in the chat undoes it.")
 
     # -- views
 
     def action_view(self, view: str) -> None:
-        """Show one view where they do not stand side by side; always put the focus into it. Without rows
-        there is nothing but the sentence that says why."""
+        """Focus a view, and show it if the views are not side by side. Without rows there is only the table
+        with the sentence that says why."""
         if self.source is None:
             view = "rows"
         self._show_view(view)
@@ -315,12 +276,12 @@ class ExplorerScreen(Sheet[None]):
         self.call_after_refresh(self._draw_charts)
 
     def action_next_view(self) -> None:
-        """The next view, round the end."""
+        """Show the next view; the first follows the last."""
         self.action_view(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
 
     @on(ViewBar.Chosen)
     def view_clicked(self, event: ViewBar.Chosen) -> None:
-        """A click on the bar."""
+        """Show the view that was clicked."""
         event.stop()
         self.action_view(event.view)
 
@@ -334,7 +295,7 @@ class ExplorerScreen(Sheet[None]):
     # -- export
 
     def action_export(self) -> None:
-        """Ask for the file."""
+        """Ask for the name of the file."""
         if self.source is not None:
             self._overwrite = ""
             self._export.display = True
@@ -343,33 +304,29 @@ class ExplorerScreen(Sheet[None]):
 
     @on(Input.Submitted, "#explorer-export")
     def export_named(self, event: Input.Submitted) -> None:
-        """Write, or say why not; Enter again on a name that exists overwrites it."""
+        """Write the file; an existing one only when it is named twice."""
         event.stop()
         self._write(event.value, event.value == self._overwrite)
 
     @on(Input.Changed, "#explorer-export")
     def export_renamed(self, event: Input.Changed) -> None:
-        """Consent to overwrite was for another name."""
+        """Do not overwrite: the consent was for another name."""
         event.stop()
         if event.value != self._overwrite:
             self._overwrite = ""
 
-    @work(thread=True, exit_on_error=False, group="export")
-    def _write(self, name: str, overwrite: bool) -> str:
-        listing = self.table.listing
-        path, count = export_rows(listing.rows, listing.shown, name, overwrite=overwrite)
-        return f"{count:,} rows written to {path}."
-
-    def _exported(self, worker: Worker[str]) -> None:
-        error = worker.error
-        if error is None:
+    @work(exit_on_error=False, group="export")
+    async def _write(self, name: str, overwrite: bool) -> None:
+        rows, shown = self.table.listing.rows, self.table.listing.shown
+        try:
+            path, count = await asyncio.to_thread(export_rows, rows, shown, name, overwrite=overwrite)
+        except ExportError as error:
+            if isinstance(error, FileExistsAlready):
+                self._overwrite = name
+            self._say(str(error), error=True)
+        else:
             self._close_export()
-            self._say(worker.result or "")
-            return
-        if isinstance(error, FileExistsAlready):
-            self._overwrite = self._export.value
-        known = isinstance(error, ExportError)
-        self._say(str(error) if known else f"The file was not written: {error}.", error=True)
+            self._say(f"{count:,} rows written to {path}.")
 
     def _close_export(self) -> None:
         self._export.value = ""
@@ -379,11 +336,11 @@ class ExplorerScreen(Sheet[None]):
     # -- the line at the foot
 
     def action_filter(self) -> None:
-        """To the filter line."""
+        """Go to the filter line."""
         self.set_focus(self.filter_line.field)
 
     def action_close(self) -> None:
-        """Leave the file name, then the filter, then the screen."""
+        """Close the file name, clear and leave the filter, or close the screen."""
         if self._export.display:
             self._close_export()
             self._show_state()

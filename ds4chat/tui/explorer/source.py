@@ -1,6 +1,6 @@
-"""Where the explorer's rows come from: steps of the chat, a stored conversation, or a log file.
+"""Where the explorer's rows come from: the chat, a stored conversation, or a log file.
 
-Reading can take seconds for a long record: the screen calls it in a thread.
+Reading a long record can take seconds: the screen does it in a thread.
 """
 
 from __future__ import annotations
@@ -10,44 +10,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ds4chat.analysis.filters import Texts
 from ds4chat.analysis.log_parser import parse_log
-from ds4chat.analysis.rows import JudgedRows, rows_from_steps
+from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.times import StepTimes
 from ds4chat.files import is_regular, open_regular, user_path
 from ds4chat.settings.schema import TUNING, Option
+from ds4chat.store import Store, StoreError
 from ds4chat.tui.conversation import Reply
+from ds4chat.tui.explorer.listing import Listing
 from ds4chat.tui.explorer.replies import ReplyRow, reply_rows
 from ds4chat.tui.recorder import read_reply
 
 if TYPE_CHECKING:
-    from ds4chat.store import Store
     from ds4chat.tui.controller import Chat
 
-
-LOG_TELLS = tuple(option for option in TUNING if option.tuning in ("margin", "gate"))
-"""The settings that a line of a log names. The depth that it names is what was asked for in that step."""
+LOG_OPTIONS = tuple(option for option in TUNING if option.tuning in ("margin", "gate"))
+"""The settings that a log has. Its depth is what was asked for in each step, not the setting."""
 
 
 class SourceError(Exception):
-    """There are no rows to be had; the text is a sentence for the user."""
+    """There are no rows to show; the text is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Judged rows, with what every view of them needs."""
+    """The rows of a record, with what every view of them needs."""
 
     title: str
-    rows: JudgedRows
-    texts: Texts
+    listing: Listing
     times: StepTimes
     replies: tuple[ReplyRow, ...] = ()
-    told: Sequence[Option] = TUNING
-    """The settings that the record tells."""
-    jumps: bool = False
-    """The rows' tokens are in the text on the screen, under the same reply numbers."""
+    options: Sequence[Option] = TUNING
+    """The settings that the record has."""
+    in_chat: bool = False
+    """The rows' tokens are in the transcript, under the same reply numbers."""
     note: str = ""
-    """A sentence about what is missing; empty when nothing is."""
+    """A sentence about what is missing; empty if nothing is."""
 
     @classmethod
     def of(
@@ -55,28 +53,28 @@ class Source:
         title: str,
         replies: Sequence[Reply],
         *,
-        told: Sequence[Option] = TUNING,
-        jumps: bool = False,
+        options: Sequence[Option] = TUNING,
+        in_chat: bool = False,
         note: str = "",
     ) -> Source:
         """The source of these replies' steps."""
-        # Lists grow while a reply runs; what is copied here stays as it is.
+        # The steps are copied: a reply that is still running adds to its list.
         rows = rows_from_steps([step for reply in replies for step in list(reply.steps)])
         times = StepTimes(rows, [reply.stats.plain for reply in replies if reply.steps])
-        return cls(title, rows, Texts(rows), times, reply_rows(replies, told), told, jumps, note)
+        return cls(title, Listing(rows), times, reply_rows(replies, options), options, in_chat, note)
 
 
 def conversation_source(replies: Sequence[Reply]) -> Source:
-    """The conversation on the screen. Raises SourceError."""
+    """The rows of the conversation in the chat. Raises SourceError."""
     if not any(step.judged for reply in replies for step in list(reply.steps)):
         raise SourceError(
             "No draft was judged in this conversation yet. Ask something with speculation on, then F5 here."
         )
-    return Source.of("this conversation", replies, jumps=True, note=_unread(replies))
+    return Source.of("this conversation", replies, in_chat=True, note=_unread(replies))
 
 
 def log_source(name: str) -> Source:
-    """A log of --mtp-conf-log and its like. Raises SourceError."""
+    """The rows of a log file. Raises SourceError."""
     path = user_path(name)
     try:
         with open_regular(path) as file:
@@ -93,14 +91,12 @@ def log_source(name: str) -> Source:
         replies.setdefault(step.reply, Reply(step.reply, "")).add_step(step)
     broken = "line is" if log.broken == 1 else "lines are"
     note = f"{log.broken} {broken} incomplete." if log.broken else ""
-    return Source.of(path.name, list(replies.values()), told=LOG_TELLS, note=note)
+    return Source.of(path.name, list(replies.values()), options=LOG_OPTIONS, note=note)
 
 
-def stored_source(store: Store, conversation: int, title: str = "") -> Source:
-    """Every reply of a stored conversation, all branches; a reply's number is its message's. Raises
-    SourceError."""
-    from ds4chat.store.errors import StoreError
-
+def stored_source(store: Store, conversation: int) -> Source:
+    """The rows of every reply of a stored conversation, all branches; a reply's number is its message's.
+    Raises SourceError."""
     try:
         messages = store.conversations.messages(conversation)
     except StoreError as error:
@@ -111,7 +107,7 @@ def stored_source(store: Store, conversation: int, title: str = "") -> Source:
         raise SourceError(
             why or f"The stored conversation {conversation} has no judged drafts, or there is none."
         )
-    return Source.of(title or f"conversation {conversation}", replies, note=_unread(replies))
+    return Source.of(f"conversation {conversation}", replies, note=_unread(replies))
 
 
 def _unread(replies: Sequence[Reply]) -> str:
@@ -120,23 +116,17 @@ def _unread(replies: Sequence[Reply]) -> str:
 
 
 def opener(chat: Chat, name: str) -> Callable[[], Source]:
-    """What reads the source that the user names: nothing is the conversation on the screen, a number a stored
-    one, anything else a log file. It may be called in any thread, and again when more may have come."""
-    if not name:
-        return lambda: _chat_source(chat)
+    """A function that reads the source with this name: the conversation in the chat if it is empty, a stored
+    one for a number, else a log file. It may be called in any thread, and again to read what was added."""
     store = getattr(chat.recorder, "store", None)
 
-    def named() -> Source:
-        if name.isdecimal() and store is not None:
-            try:
-                if not is_regular(name):
-                    return stored_source(store, int(name))
-            except TimeoutError as error:
-                raise SourceError(f"{name} cannot be read: {error.strerror}. Give a log file.") from None
+    def read() -> Source:
+        if not name:
+            return conversation_source(
+                [turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)]
+            )
+        if name.isdecimal() and store is not None and not is_regular(name):
+            return stored_source(store, int(name))
         return log_source(name)
 
-    return named
-
-
-def _chat_source(chat: Chat) -> Source:
-    return conversation_source([turn for turn in list(chat.conversation.turns) if isinstance(turn, Reply)])
+    return read

@@ -1,4 +1,4 @@
-"""The bar of views, where the screen is too narrow for all of them side by side."""
+"""The bar of views, for a screen that is too narrow to show them side by side."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KEYS = {
     "what-if": "[b]↑↓[/b] choose · [b]←→[/b] change · [b]Del[/b] as recorded · [b]a[/b] applies",
     "replies": "[b]↑↓[/b] choose · [b]Enter[/b] text",
 }
-"""Markup of the keys that matter in each view."""
+"""Markup of the keys of each view."""
 _GAP = 3
 
 
 def hint(view: str, *, wide: bool) -> str:
-    """Markup of the line at the foot: the keys of the view in sight; beside the rows, those of all."""
+    """Markup of the line at the foot: the keys of the view; on a wide screen, of all that are visible."""
     keys = KEYS[view]
     if wide and view == "replies":
         keys += " · [b]1[/b] rows"
@@ -29,7 +29,7 @@ def hint(view: str, *, wide: bool) -> str:
 
 
 class ViewBar(LinesView):
-    """The names of the views with their keys, the one in sight marked; a click opens one."""
+    """The names of the views with their keys, the visible one marked; a click shows a view."""
 
     class Chosen(Message):
         """A view was clicked."""
@@ -43,13 +43,13 @@ class ViewBar(LinesView):
         self.show(VIEWS[0])
 
     def show(self, view: str) -> None:
-        """Mark the view in sight."""
+        """Mark the visible view."""
         self.set_lines([self._line(view)])
 
     def _line(self, view: str) -> Line:
         spans: list[Span] = []
         for number, name in enumerate(VIEWS, start=1):
-            # The controls of the what-if take digits as values.
+            # In the controls of the what-if, digits are values.
             key = " " if view == "what-if" else str(number)
             spans += [(f"{key} {name.capitalize()}", "mark" if name == view else "muted"), (" " * _GAP, "")]
         return (*spans, ("F2 next", "track"))

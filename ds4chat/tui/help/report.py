@@ -173,7 +173,7 @@ def phase_facts(reply: Stats) -> Facts:
 def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, session: Stats, state: str) -> str:
     """The block. ``reply``: the last one's figures, None without one; ``state``: the engine's, in a word."""
     parts: list[tuple[str, Facts]] = [
-        ("", [*_versions(), *machine_facts(loaded), ("engine", one_line(state))]),
+        ("", [*_versions(loaded), *machine_facts(loaded), ("engine", one_line(state))]),
         ("", model_facts(loaded)),
         ("Settings that are not the defaults", setting_facts(settings) or [("", "none")]),
     ]
@@ -192,14 +192,15 @@ def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, sessi
     return _without_private("\n".join(["```text", *lines[1:], "```"]) + "\n", settings, loaded)
 
 
-def _versions() -> Facts:
+def _versions(loaded: Loaded | None) -> Facts:
     try:
         bindings = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
         bindings = "not installed"
+    known = loaded.llama_cpp if loaded else ""
     return [
         ("ds4chat", __version__),
-        ("llama.cpp", f"the one in llama-cpp-python {bindings}"),
+        ("llama.cpp", known or f"the one in llama-cpp-python {bindings}"),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
     ]
 

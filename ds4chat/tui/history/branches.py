@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Static
 
-from ds4chat.store import Node, Store, StoreError
+from ds4chat.store import Store
 from ds4chat.text import one_line
-from ds4chat.tui.history import rows as rows
+from ds4chat.tui.history import rows
+from ds4chat.tui.history.store_sheet import StoreSheet
 from ds4chat.tui.kit.row_list import RowList
-from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 
-class BranchScreen(Sheet[int | None]):
-    """Dismisses with the conversation to stand on, which a fork made; None: the one it was opened with."""
+class BranchScreen(StoreSheet[int | None]):
+    """Dismissed with the conversation that a fork made, or None."""
 
-    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Branches"
     HINT = "[b]Enter[/b] shows this branch · [b]f[/b] forks here into a new conversation · [b]Esc[/b] closes"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -29,28 +26,12 @@ class BranchScreen(Sheet[int | None]):
         Binding("f", "fork", "Fork here", id="branches.fork"),
     ]
 
-    class Grown(Message):
-        """The tree was read."""
-
-        def __init__(self, nodes: list[Node], leaf: int | None) -> None:
-            super().__init__()
-            self.nodes = nodes
-            self.leaf = leaf
-
-    class Done(Message):
-        """The work is done, and the screen can go; or it could not be done, and the sentence says why."""
-
-        def __init__(self, made: int | None = None, problem: str = "") -> None:
-            super().__init__()
-            self.made = made
-            self.problem = problem
-
     def __init__(
         self, store: Store, conversation: int, message: int | None = None, *, locked: bool = False
     ) -> None:
-        """Stand on ``message``. ``locked``: a reply is being written here, and the path has to stay."""
-        super().__init__()
-        self._store = store
+        """``message`` is the current row at first; None: the end of the path shown. ``locked``: a reply is
+        being written to the conversation, so the path cannot change."""
+        super().__init__(store)
         self._key = conversation
         self._message = message
         self._locked = locked
@@ -64,72 +45,51 @@ class BranchScreen(Sheet[int | None]):
         self._list.focus()
         self._read_tree()
 
-    @property
-    def _list(self) -> RowList:
-        return self.query_one("#history-list", RowList)
-
-    @work(thread=True, exclusive=True, group="tree", exit_on_error=False)
-    def _read_tree(self) -> None:
-        try:
-            leaf = self._store.conversations.get(self._key).active_leaf
-            nodes = self._store.conversations.tree(self._key)
-        except StoreError as error:
-            self.post_message(self.Done(problem=str(error)))
-        else:
-            self.post_message(self.Grown(nodes, leaf))
-
-    def on_branch_screen_grown(self, event: Grown) -> None:
-        event.stop()
-        found = self._branches = rows.branches(event.nodes, event.leaf)
-        look = self._list.look
-        looks = rows.Looks(look("muted"), look("hit"), look("mark"))
-        wanted = self._message if self._message is not None else event.leaf
+    @work(exit_on_error=False)
+    async def _read_tree(self) -> None:
+        read = await self.in_store(
+            lambda store: (
+                store.conversations.get(self._key).active_leaf,
+                store.conversations.tree(self._key),
+            )
+        )
+        if read is None:
+            return
+        leaf, nodes = read
+        found = self._branches = rows.branches(nodes, leaf)
+        looks = self._looks
+        wanted = leaf if self._message is None else self._message
         last_shown = max((i for i, branch in enumerate(found) if branch.shown), default=0)
         at = next((i for i, branch in enumerate(found) if branch.node.id == wanted), last_shown)
         self._list.show(len(found), lambda i, width: [rows.branch_row(found[i], width, looks)], current=at)
-        self._read_current()
 
     @on(RowList.Moved)
-    def _read_current(self) -> None:
-        at = self._list.current
-        if at is not None and at < len(self._branches):
-            self.query_one("#history-state", Static).update(one_line(self._branches[at].node.preview))
-
-    def _node(self) -> int | None:
-        at = self._list.current
-        return self._branches[at].node.id if at is not None and at < len(self._branches) else None
+    def show_preview(self) -> None:
+        """Show how the current message begins."""
+        if self._branches and self._list.current is not None:
+            preview = self._branches[self._list.current].node.preview
+            self.query_one("#history-state", Static).update(one_line(preview))
 
     @on(RowList.Chosen)
-    def show_branch(self) -> None:
+    @work(exit_on_error=False)
+    async def show_branch(self) -> None:
         """Show the branch that the message is on."""
-        node = self._node()
-        if node is None:
-            return
+        node = self._node
         if self._locked:
-            self.notify("A reply is being written to this conversation. Stop it first.", severity="warning")
-            return
+            self.warn_of_reply()
+        elif await self.in_store(lambda store: store.conversations.show_branch(node)) is not None:
+            self.dismiss(None)
 
-        def do() -> None:
-            self._store.conversations.show_branch(node)
-
-        self._work(do)
-
-    def action_fork(self) -> None:
+    @work(exit_on_error=False)
+    async def action_fork(self) -> None:
         """Copy everything up to this message into a new conversation."""
-        node = self._node()
-        if node is not None:
-            self._work(lambda: self._store.conversations.fork(node))
+        if self._branches:
+            node = self._node
+            made = await self.in_store(lambda store: store.conversations.fork(node))
+            if made is not None:
+                self.dismiss(made)
 
-    @work(thread=True, group="change", exit_on_error=False)
-    def _work(self, do: Callable[[], int | None]) -> None:
-        try:
-            self.post_message(self.Done(do()))
-        except StoreError as error:
-            self.post_message(self.Done(problem=str(error)))
-
-    def on_branch_screen_done(self, event: Done) -> None:
-        event.stop()
-        if event.problem:
-            self.notify(event.problem, severity="warning", markup=False)
-        else:
-            self.dismiss(event.made)
+    @property
+    def _node(self) -> int:
+        """The current message."""
+        return self._branches[self._list.current or 0].node.id

@@ -1,10 +1,11 @@
-"""The history: stored conversations to find, read, keep in order and go on with."""
+"""The history: the stored conversations, to search, read, organize and continue."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,26 +13,23 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from ds4chat.files import user_path
-from ds4chat.store import Conversation, Hit, Store, StoreError
-from ds4chat.store import Message as StoredMessage
+from ds4chat.store import Conversation, Hit, Message, Store
 from ds4chat.text import one_line
-from ds4chat.tui.history import changes as changes
-from ds4chat.tui.history import rows as rows
+from ds4chat.tui.history import changes, rows
 from ds4chat.tui.history.branches import BranchScreen
-from ds4chat.tui.history.changes import Change, Chosen, apart
+from ds4chat.tui.history.changes import Change, Chosen
+from ds4chat.tui.history.store_sheet import StoreSheet
 from ds4chat.tui.kit.row_list import RowList
-from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 FIRST_PAGE = 200
-"""Conversations that are listed at once; the others follow."""
+"""Conversations that are read first; the others follow."""
 WIDE = 100
-"""Columns from which the preview stands beside the list."""
+"""Columns from which the preview is beside the list."""
 QUIET_SECONDS = 0.1
-"""A search and a preview wait this long for the next key."""
+"""The search and the preview wait this long for another key."""
 HINTS = (
     "[b]Enter[/b] opens · [b]/[/b] search · [b]r[/b] rename · [b]p[/b] pin · [b]d[/b] delete · [b]u[/b] undo"
     " · [b]b[/b] branches\n[b]f[/b] fork · [b]m[/b] model · [b]e[/b] export · [b]i[/b] import · "
@@ -44,13 +42,12 @@ ASKED = {
 }
 
 
-class HistoryScreen(Sheet[Chosen | None]):
-    """Dismisses with the conversation to go on with, and the message that was found in it, or None."""
+class HistoryScreen(StoreSheet[Chosen | None]):
+    """Dismissed with the conversation to continue, or None."""
 
-    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "History"
     HINT = HINTS
-    FIELD_HINT = "[b]Enter[/b] takes what stands in the field · [b]Esc[/b] goes back"
+    FIELD_HINT = "[b]Enter[/b] accepts the text · [b]Esc[/b] goes back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Back, then close", id="history.close"),
         Binding("slash,ctrl+f", "search", "Search", id="history.search"),
@@ -67,55 +64,23 @@ class HistoryScreen(Sheet[Chosen | None]):
         Binding("space", "preview_down", "Scroll the preview", id="history.preview_down"),
     ]
 
-    @dataclass
-    class Listed(Message):
-        """Conversations as they now are."""
-
-        found: list[Conversation]
-        models: list[str]
-        """Names to filter by."""
-
-    @dataclass
-    class Searched(Message):
-        """What a search found."""
-
-        query: str
-        hits: list[Hit]
-
-    @dataclass
-    class Read(Message):
-        """What is to be read of the current row."""
-
-        key: tuple[int, int | None]
-        found: Conversation
-        path: list[StoredMessage]
-
-    @dataclass
-    class Done(Message):
-        """A change was made."""
-
-        change: Change
-
-    @dataclass
-    class Failed(Message):
-        """Something could not be read or changed."""
-
-        sentence: str
-
     def __init__(self, store: Store, current: int | None = None, writing: int | None = None) -> None:
         """``current`` is the conversation in the chat, ``writing`` the one that a reply is written to."""
-        super().__init__()
-        self._store = store
-        self._shown = current
+        super().__init__(store)
+        self._in_chat = current
         self._writing = writing
         self._found: list[Conversation] = []
         self._hits: list[Hit] | None = None
-        """None: the list is shown."""
+        """What the search found; None while nothing is searched for, and the list is shown."""
         self._models: list[str] = []
+        """Names to filter by."""
         self._model = ""
+        """The name that is filtered by; empty: all."""
         self._deleted: list[int] = []
         self._question = ""
+        """The key in ASKED of what is being asked; empty: nothing."""
         self._select = current
+        """The conversation to select when the list is read."""
         self._now_ms = int(time.time() * 1000)
 
     def compose_sheet(self) -> ComposeResult:
@@ -131,95 +96,64 @@ class HistoryScreen(Sheet[Chosen | None]):
         self.query_one("#history-ask").display = False
         self._list.focus()
         self._say("Reading…")
-        self._read_list(self._model)
+        self._read_list()
 
     @property
-    def _list(self) -> RowList:
-        return self.query_one("#history-list", RowList)
+    def _field(self) -> Input:
+        return self.query_one("#history-search", Input)
 
     @property
-    def _looks(self) -> rows.Looks:
-        look = self._list.look
-        return rows.Looks(look("muted"), look("hit"), look("mark"))
+    def _preview(self) -> VerticalScroll:
+        return self.query_one("#history-preview", VerticalScroll)
+
+    @property
+    def _text(self) -> Static:
+        return self.query_one("#history-text", Static)
 
     # -- reading
 
-    @work(thread=True, exclusive=True, group="list", exit_on_error=False)
-    def _read_list(self, model: str) -> None:
-        try:
-            with apart(self._store) as store:
-                models = [found.name or Path(found.path).stem for found in store.conversations.models()]
-                models = list(dict.fromkeys(models))
-                first = store.conversations.listed(model=model, limit=FIRST_PAGE)
-                self.post_message(self.Listed(first, models))
-                if len(first) == FIRST_PAGE:
-                    rest = store.conversations.listed(model=model)
-                    self.post_message(self.Listed(rest, models))
-        except StoreError as error:
-            self.post_message(self.Failed(str(error)))
+    @work(exclusive=True, group="list", exit_on_error=False)
+    async def _read_list(self) -> None:
+        for limit in (FIRST_PAGE, -1):
+            read = await self.in_store(partial(_listed, model=self._model, limit=limit))
+            if read is None:
+                return
+            stay = self._conversation() if self._select is None else self._select
+            self._found, self._models = read
+            if self._hits is None:
+                ids = [found.id for found in self._found]
+                if self._select in ids:
+                    self._select = None
+                self._show_list(ids.index(stay) if stay in ids else self._list.current or 0)
+            if len(self._found) < FIRST_PAGE:
+                return
 
-    def on_history_screen_listed(self, event: Listed) -> None:
-        event.stop()
-        stay = self._select if self._select is not None else self._conversation()
-        self._found, self._models = event.found, event.models
-        if self._hits is None:
-            at = next((i for i, found in enumerate(self._found) if found.id == stay), self._list.current or 0)
-            if any(found.id == self._select for found in self._found):
-                self._select = None
-            self._show_list(at)
-
-    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
-    def _search(self, query: str, model: str) -> None:
-        time.sleep(QUIET_SECONDS)
-        if self._is_stale("search"):
-            return
-        try:
-            with apart(self._store) as store:
-                hits = store.search(query, model=model)
-        except StoreError as error:
-            self.post_message(self.Failed(str(error)))
-        else:
-            self.post_message(self.Searched(query, hits))
-
-    def on_history_screen_searched(self, event: Searched) -> None:
-        event.stop()
-        if event.query == self.query_one("#history-search", Input).value.strip():
-            self._hits = event.hits
+    @work(exclusive=True, group="search", exit_on_error=False)
+    async def _search(self, query: str) -> None:
+        await asyncio.sleep(QUIET_SECONDS)
+        model = self._model
+        hits = await self.in_store(lambda store: store.search(query, model=model))
+        if hits is not None:
+            self._hits = hits
             looks = self._looks
-            hits = event.hits
             self._list.show(
                 len(hits), lambda i, width: rows.hit_rows(hits[i], width, self._now_ms, looks), lines=2
             )
             self._say_count()
 
-    @work(thread=True, exclusive=True, group="preview", exit_on_error=False)
-    def _read_preview(self, conversation: int, message: int | None) -> None:
-        time.sleep(QUIET_SECONDS)
-        if self._is_stale("preview"):
+    @on(RowList.Moved)
+    @work(exclusive=True, group="preview", exit_on_error=False)
+    async def read_current(self) -> None:
+        """Show the conversation of the current row."""
+        place = self._place()
+        if place is None:
+            self._text.update("")
             return
-        try:
-            with apart(self._store) as store:
-                found = store.conversations.get(conversation)
-                path = store.conversations.path(conversation)
-                if message is not None and all(m.id != message for m in path):
-                    path = store.conversations.path(conversation, message)
-        except StoreError as error:
-            self.post_message(self.Failed(str(error)))
-        else:
-            self.post_message(self.Read((conversation, message), found, path))
-
-    def on_history_screen_read(self, event: Read) -> None:
-        event.stop()
-        if event.key == self._place():
-            text = rows.preview(event.found, event.path, self._looks, event.key[1])
-            self.query_one("#history-text", Static).update(text)
-            scroll = self.query_one("#history-preview", VerticalScroll)
-            scroll.scroll_home(animate=False)
-
-    def _is_stale(self, group: str) -> bool:
-        from textual.worker import get_current_worker
-
-        return get_current_worker().is_cancelled
+        await asyncio.sleep(QUIET_SECONDS)
+        read = await self.in_store(lambda store: _read(store, *place))
+        if read is not None:
+            self._text.update(rows.preview(*read, self._looks, place[1]))
+            self._preview.scroll_home(animate=False)
 
     # -- what is shown
 
@@ -228,22 +162,23 @@ class HistoryScreen(Sheet[Chosen | None]):
         self._list.show(
             len(found),
             lambda i, width: [
-                rows.conversation_row(found[i], width, self._now_ms, looks, shown=found[i].id == self._shown)
+                rows.conversation_row(
+                    found[i], width, self._now_ms, looks, shown=found[i].id == self._in_chat
+                )
             ],
             current=current,
         )
         self._say_count()
 
     def _say_count(self) -> None:
-        what = (
-            rows.amount(len(self._found), "conversation")
-            if self._hits is None
-            else f"{len(self._hits):,} found"
-        )
-        if self._hits is None and not self._found:
+        if self._hits is not None:
+            what = f"{len(self._hits):,} found"
+            if not self._hits:
+                what = "Nothing found. All words have to be in one message or title."
+        elif self._found:
+            what = rows.amount(len(self._found), "conversation")
+        else:
             what = "No conversation is stored yet. What you write in the chat will be here."
-        elif self._hits == []:
-            what = "Nothing found. All words have to be in one message or title."
         self._say(f"{what} · model: {one_line(self._model)}" if self._model else what)
 
     def _say(self, sentence: str) -> None:
@@ -255,41 +190,34 @@ class HistoryScreen(Sheet[Chosen | None]):
         if at is None:
             return None
         if self._hits is not None:
-            return (self._hits[at].conversation, self._hits[at].message) if at < len(self._hits) else None
-        return (self._found[at].id, None) if at < len(self._found) else None
+            return self._hits[at].conversation, self._hits[at].message
+        return self._found[at].id, None
 
     def _conversation(self) -> int | None:
         place = self._place()
         return place[0] if place else None
 
-    @on(RowList.Moved)
-    def read_current(self) -> None:
-        """Show what the current row holds."""
-        place = self._place()
-        if place is None:
-            self.query_one("#history-text", Static).update("")
-        else:
-            self._read_preview(*place)
-
     # -- searching and filtering
 
     def action_search(self) -> None:
         """Go to the search field."""
-        self.set_focus(self.query_one("#history-search", Input))
+        self.set_focus(self._field)
 
     @on(Input.Changed, "#history-search")
     def search_changed(self, event: Input.Changed) -> None:
-        """Search as it is typed; an empty search shows the list."""
+        """Search for what was typed so far; nothing shows the list."""
         query = event.value.strip()
         if query:
-            self._search(query, self._model)
-        elif self._hits is not None:
-            self._hits = None
-            self._show_list(0)
+            self._search(query)
+        else:
+            self.workers.cancel_group(self, "search")
+            if self._hits is not None:
+                self._hits = None
+                self._show_list(0)
 
     @on(Input.Submitted, "#history-search")
     def leave_search(self) -> None:
-        """From the search to what it found."""
+        """Go from the search field to the hits."""
         self._list.focus()
 
     def action_model(self, by: int) -> None:
@@ -300,25 +228,19 @@ class HistoryScreen(Sheet[Chosen | None]):
         self._refresh()
 
     def _refresh(self) -> None:
-        self._read_list(self._model)
-        query = self.query_one("#history-search", Input).value.strip()
+        self._read_list()
+        query = self._field.value.strip()
         if query:
-            self._search(query, self._model)
+            self._search(query)
 
     # -- changes
 
-    @work(thread=True, group="change", exit_on_error=False)
-    def _change(self, do: Callable[[Store], Change]) -> None:
-        """Do something with the store beside the screen, and say what came of it."""
-        try:
-            with apart(self._store) as store:
-                self.post_message(self.Done(do(store)))
-        except StoreError as error:
-            self.post_message(self.Failed(str(error)))
-
-    def on_history_screen_done(self, event: Done) -> None:
-        event.stop()
-        change = event.change
+    @work(group="change", exit_on_error=False)
+    async def _change(self, do: Callable[[Store], Change]) -> None:
+        """Make a change to the store, and show its outcome."""
+        change = await self.in_store(do)
+        if change is None:
+            return
         if change.opened is not None:
             self.dismiss(change.opened)
             return
@@ -329,31 +251,22 @@ class HistoryScreen(Sheet[Chosen | None]):
         if change.sentence:
             self.notify(change.sentence, markup=False)
 
-    def on_history_screen_failed(self, event: Failed) -> None:
-        event.stop()
-        self.notify(event.sentence, severity="warning", markup=False)
-
-    def _free(self, conversation: int) -> bool:
-        """Nothing is being written to it; says so where something is."""
-        if conversation == self._writing:
-            self.notify("A reply is being written to this conversation. Stop it first.", severity="warning")
-            return False
-        return True
-
     def action_pin(self) -> None:
-        """Keep the conversation at the top, or no longer."""
+        """Pin the conversation to the top, or unpin it."""
         key = self._conversation()
         if key is not None:
             self._change(lambda store: changes.pin(store, key))
 
     def action_delete(self) -> None:
-        """Take the conversation out of the list."""
+        """Delete the conversation; undo restores it."""
         key = self._conversation()
-        if key is not None and self._free(key):
+        if key is not None and key == self._writing:
+            self.warn_of_reply()
+        elif key is not None:
             self._change(lambda store: changes.delete(store, key))
 
     def action_undo(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore the conversation that was deleted last."""
         if self._deleted:
             key = self._deleted.pop()
             self._change(lambda store: changes.restore(store, key))
@@ -361,7 +274,7 @@ class HistoryScreen(Sheet[Chosen | None]):
             self.notify("Nothing was deleted since the history was opened.")
 
     def action_fork(self) -> None:
-        """Copy the conversation, up to the message that a search found, into a new one."""
+        """Copy the conversation into a new one, up to the message that the search found."""
         place = self._place()
         if place is not None:
             self._change(lambda store: changes.fork(store, *place))
@@ -381,7 +294,7 @@ class HistoryScreen(Sheet[Chosen | None]):
     # -- questions
 
     def action_ask(self, what: str) -> None:
-        """Ask for a title or a file name."""
+        """Ask for a title or the name of a file."""
         key = self._conversation()
         if key is None and what != "import":
             return
@@ -395,7 +308,7 @@ class HistoryScreen(Sheet[Chosen | None]):
 
     @on(Input.Submitted, "#history-ask")
     def answered(self, event: Input.Submitted) -> None:
-        """Do what was asked about."""
+        """Rename, export or import, as was asked."""
         value, what, key = event.value.strip(), self._question, self._conversation()
         self._end_question()
         if not value:
@@ -417,13 +330,13 @@ class HistoryScreen(Sheet[Chosen | None]):
 
     @on(RowList.Chosen)
     def open_current(self) -> None:
-        """Go on with the conversation; with a search hit, at the message and on the branch that holds it."""
+        """Continue the conversation; a search hit at its message and on its branch."""
         place, row = self._place(), self._list.current
         if place is None or row is None:
             return
         key, message = place
         chosen = Chosen(key, message, self._hits[row].at if self._hits is not None else 0)
-        if key != self._shown and self._writing is not None:
+        if key != self._in_chat and self._writing is not None:
             self.notify("A reply is running. Close the history and stop it with Esc first.")
             return
         if message is None or key == self._writing:
@@ -432,16 +345,16 @@ class HistoryScreen(Sheet[Chosen | None]):
             self._change(lambda store: changes.show(store, chosen))
 
     def action_preview_down(self) -> None:
-        """Scroll the preview, from its end to its beginning again."""
-        scroll = self.query_one("#history-preview", VerticalScroll)
+        """Scroll the preview down, from its end back to its beginning."""
+        scroll = self._preview
         if scroll.is_vertical_scroll_end:
             scroll.scroll_home(animate=False)
         else:
             scroll.scroll_page_down(animate=False)
 
     def action_close(self) -> None:
-        """Leave a question, then a search, then the history."""
-        search = self.query_one("#history-search", Input)
+        """Close a question, then the search, then the history."""
+        search = self._field
         if self._question:
             self._end_question()
         elif search.value:
@@ -453,11 +366,25 @@ class HistoryScreen(Sheet[Chosen | None]):
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        """The arrow keys go from the search field into the list."""
-        search = self.query_one("#history-search", Input)
+        """Go from the search field into the list with the arrow keys."""
+        search = self._field
         if search.has_focus and event.key in ("down", "up", "pagedown", "pageup"):
             self._list.focus()
             event.stop()
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= WIDE, "-wide")
+
+
+def _listed(store: Store, model: str, limit: int) -> tuple[list[Conversation], list[str]]:
+    """The first conversations of a model, or of all if it is empty, and the names of all models."""
+    names = [found.name or Path(found.path).stem for found in store.conversations.models()]
+    return store.conversations.listed(model=model, limit=limit), list(dict.fromkeys(names))
+
+
+def _read(store: Store, key: int, message: int | None) -> tuple[Conversation, list[Message]]:
+    """A conversation and its path: the one shown, or that of a message which is not on it."""
+    path = store.conversations.path(key)
+    if message is not None and all(one.id != message for one in path):
+        path = store.conversations.path(key, message)
+    return store.conversations.get(key), path

@@ -7,7 +7,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ds4chat.text import still
+from ds4chat.text import unmoving
 
 
 class PrintableFilter(LineFilter):
@@ -19,7 +19,7 @@ class PrintableFilter(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The segments with safe texts."""
-        texts = [still(text) for text, _, _ in segments]
+        texts = [unmoving(text) for text, _, _ in segments]
         if all(new is segment.text for new, segment in zip(texts, segments)):
             return segments
         return [Segment(text, style) for text, (_, style, _) in zip(texts, segments)]

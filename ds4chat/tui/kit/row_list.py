@@ -15,11 +15,22 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ds4chat.text import one_line
 from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import style_sheet
 
 DrawRow = Callable[[int, int], list[Text]]
 """The lines of row ``index`` in ``width`` cells: as many as the list has lines per row."""
+
+
+def sided_row(
+    mark: str, left: str, right: str, width: int, mark_style: Style | str = "", right_style: Style | str = ""
+) -> Text:
+    """A row of ``width`` cells: a mark, a text at the left, cut if it is too long, and one at the right."""
+    left, right = one_line(left), one_line(right)
+    row = Text.assemble((f"{mark} ", mark_style), left, no_wrap=True)
+    row.truncate(max(10, width - cell_len(right) - 2), overflow="ellipsis", pad=True)
+    return row.append(f"  {right}", right_style)
 
 
 class RowList(ScrollView, DrawnLines, can_focus=True):
@@ -73,9 +84,10 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
         """Make a row the current one and scroll to it."""
         index = max(0, min(index, self._count - 1))
         if index != self._current:
+            for changed in (self._current, index):
+                self.refresh_lines(changed * self._lines, self._lines)
             self._current = index
             self._reveal()
-            self.refresh()
             self.post_message(self.Moved())
 
     def look(self, name: str) -> Style:
@@ -85,6 +97,8 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
             color=full.color if full.color != own.color else None,
             bgcolor=full.bgcolor if full.bgcolor != own.bgcolor else None,
             bold=full.bold or None,
+            italic=full.italic or None,
+            underline=full.underline or None,
         )
 
     def _reveal(self) -> None:

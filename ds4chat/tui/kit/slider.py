@@ -103,15 +103,13 @@ class Control(DrawnLines, can_focus=True):
         label: str,
         help: str,
         editable: bool,
-        slides: bool = False,
         words: tuple[str, ...] = (),
     ) -> None:
-        """``editable``: a number, or one of these words, can be typed. ``slides``: the value is a number that
-        can be dragged or changed with the wheel."""
+        """``editable``: the value is a number, which can be typed, dragged or changed with the wheel;
+        ``words`` can be typed, too."""
         super().__init__(id=f"control-{name}", name=name)
         self._label = label
         self._editable = editable
-        self._slides = slides
         self._words = words
         self._filled = 0
         self._grip: int | None = None
@@ -125,7 +123,7 @@ class Control(DrawnLines, can_focus=True):
         self._says = ""
         self._error = ""
         self._edit: str | None = None
-        self._help = f"{help} Drag the value or turn the wheel on it." if slides else help
+        self._help = f"{help} Drag the value or turn the wheel on it." if editable else help
         self.tooltip = self._help
 
     @property
@@ -164,7 +162,7 @@ class Control(DrawnLines, can_focus=True):
         self.refresh()
 
     def begin_edit(self, text: str = "") -> None:
-        """Submit the typed value."""
+        """Begin typing, with this text."""
         self._edit = text
         self.refresh()
 
@@ -235,7 +233,7 @@ class Control(DrawnLines, can_focus=True):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         self._moved = None
-        if self._slides and self._edit is None and self._on_value(event):
+        if self._editable and self._edit is None and self._on_value(event):
             self._grip = event.screen_x
             self.capture_mouse()
 
@@ -265,7 +263,7 @@ class Control(DrawnLines, can_focus=True):
         self._turn(event, -1)
 
     def _turn(self, event: events.MouseEvent, by: int) -> None:
-        if not self._slides or not self._wheel_ready or not self._on_value(event):
+        if not self._editable or not self._wheel_ready or not self._on_value(event):
             return  # the dock scrolls
         event.stop()
         event.prevent_default()

@@ -1,4 +1,4 @@
-"""Get a model from the Hugging Face hub: search, choose a file, and watch it come."""
+"""Get a model from the Hugging Face hub: search, choose a file, and download it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from textual.widgets.option_list import Option
 from ds4chat.models.download import DownloadProgress
 from ds4chat.models.errors import shown_size
 from ds4chat.text import one_line
+from ds4chat.tui.kit.row_list import sided_row
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
-from ds4chat.tui.models.rows import model_row
 
 HINT = "Type words or USER/REPO · [b]Enter[/b] asks the hub · [b]Esc[/b] closes"
-LIST_HINT = "[b]↑ ↓[/b] choose · [b]Enter[/b] takes it · [b]Esc[/b] goes back"
-LOADING_HINT = "[b]Esc[/b] stops; what came is kept, and the next start goes on from there"
-STOPPED = "Stopped. What came is kept: Enter goes on from there."
+LIST_HINT = "[b]↑ ↓[/b] choose · [b]Enter[/b] confirms · [b]Esc[/b] goes back"
+LOADING_HINT = "[b]Esc[/b] stops; what has arrived is kept, and the next start resumes there"
+STOPPED = "Stopped. What has arrived is kept: Enter resumes there."
 STOP_SECONDS = 5.0
-"""How long a stopped download may take to leave in order."""
+"""How long a stopped download may take to exit by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class _Row:
 
 
 class GetModel(Sheet[Path | None]):
-    """Dismisses with the path of the model that came, or with None.
+    """Dismissed with the path of the downloaded model, or with None.
 
-    The work is that of the command ``get``, in a process of its own: Esc ends it at once, whatever the
-    network does, and nothing of the hub's library is loaded here.
+    The command ``get`` does the work in a process of its own: Esc ends it immediately, whatever the network
+    does, and the hub's library is not loaded here.
     """
 
-    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "get_screen.tcss"]
+    CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Get a model"
     HINT = HINT
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,18 +56,18 @@ class GetModel(Sheet[Path | None]):
     ]
 
     def __init__(self, wanted: str = "") -> None:
-        """``wanted``: words or USER/REPO that the user typed elsewhere; they are asked for at once."""
+        """``wanted``: words or USER/REPO to ask the hub for right away."""
         super().__init__()
         self._wanted = wanted
         self._rows: tuple[_Row, ...] = ()
         self._before: tuple[_Row, ...] = ()
-        """The rows of the search, while those of a repository are shown."""
+        """The rows of the search while those of a repository are shown."""
         self._process: asyncio.subprocess.Process | None = None
 
     def compose_sheet(self) -> ComposeResult:
         yield Input(self._wanted, placeholder="words, or USER/REPO", id="get-field")
         yield OptionList(id="get-list")
-        yield Static(id="get-detail", markup=False)
+        yield Static(classes="model-detail", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -85,10 +85,10 @@ class GetModel(Sheet[Path | None]):
 
     @work(exclusive=True, group="get", exit_on_error=False)
     async def _ask(self, text: str, before: tuple[_Row, ...] = ()) -> None:
-        """Show what a search finds, or a repository holds; ``before``: the rows to which Esc goes back."""
+        """Show the hits of a search, or a repository's files; ``before``: the rows that Esc returns to."""
         await self._end()
         self._say("Asking the hub…")
-        # A quantisation that was typed would start a download: it is chosen in the list.
+        # With a quantisation, the command would download; here it is chosen in the list.
         asked = [text.partition(":")[0], "--list"] if "/" in text else [f"--search={text}"]
         async with aclosing(self._run(*asked)) as answers:
             async for answer in answers:
@@ -104,7 +104,11 @@ class GetModel(Sheet[Path | None]):
             notes = [*one["marks"], *(["gated"] if one["gated"] else [])]
             right = f"{', '.join(notes)}  {one['downloads']:>11,}"
             rows.append(_Row(one["repo"], right, lambda to=one["repo"]: self._ask(to, self._rows)))  # type: ignore[misc]
-        said = "Downloads at the right, and what drafts there." if rows else "Nothing has these words."
+        said = (
+            "At the right: what it has to draft with, and its downloads."
+            if rows
+            else "Nothing matches these words."
+        )
         self._show(rows, said)
 
     def _show_models(self, models: list[dict[str, Any]]) -> None:
@@ -113,13 +117,13 @@ class GetModel(Sheet[Path | None]):
             size = "" if one["size_bytes"] is None else shown_size(one["size_bytes"])
             right = f"{one['quantisation']:<10} {size:>8}"
             rows.append(_Row(one["name"], right, lambda to=one["reference"]: self._load(to)))  # type: ignore[misc]
-        self._show(rows, "Enter fetches the file." if rows else "No GGUF file in this repository.")
+        self._show(rows, "Enter downloads the file." if rows else "This repository has no GGUF file.")
 
     # -- loading
 
     @work(exclusive=True, group="get", exit_on_error=False)
     async def _load(self, reference: str, then: Path | None = None) -> None:
-        """Fetch a file; ``then``: the model for which it drafts, and which is the one to be loaded."""
+        """Download a file; ``then``: the model that it drafts for, which is the one to load."""
         await self._end()
         self.show_hint(LOADING_HINT)
         self._say("Asking the hub…")
@@ -141,14 +145,14 @@ class GetModel(Sheet[Path | None]):
             for one in answer["support"]:
                 right = f"{one['drafts']}  {shown_size(one['size_bytes'])}"
                 fetch = lambda to=one["reference"]: self._load(to, path)  # noqa: E731
-                rows.insert(0, _Row(f"Fetch {one['name']}", right, fetch))
+                rows.insert(0, _Row(f"Download {one['name']}", right, fetch))
             self._before = ()
-            self._show(rows, f"{path.name} is here, and this file drafts for it.")
+            self._show(rows, f"{path.name} is here. This file can draft for it.")
 
     # -- the process
 
     async def _run(self, *asked: str) -> AsyncGenerator[dict[str, Any], None]:
-        """What ``ds4chat get`` answers, object by object; its error is said."""
+        """The objects that ``ds4chat get`` prints; an error is shown."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "ds4chat", "get", "--json", *asked),
             stdin=asyncio.subprocess.DEVNULL,
@@ -174,7 +178,7 @@ class GetModel(Sheet[Path | None]):
                 self._process = None
 
     async def _end(self) -> None:
-        """Stop what runs, and wait until it is gone: it may hold the file that is asked for next."""
+        """Stop the running process and wait for its end: it may hold the file that is asked for next."""
         process, self._process = self._process, None
         if process is not None:
             self._hang_up(process)
@@ -193,35 +197,34 @@ class GetModel(Sheet[Path | None]):
 
     def _show(self, rows: Sequence[_Row], said: str) -> None:
         self._rows = tuple(rows)
-        options = self.query_one(OptionList)
-        width = max(30, options.scrollable_content_region.width)
-        options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in rows])
+        self._draw_rows(0)
         if rows:
-            options.highlighted = 0
-            options.focus()
+            self.query_one(OptionList).focus()
         self.show_hint(LIST_HINT if rows else HINT)
         self._say(said)
 
+    def _draw_rows(self, at: int | None) -> None:
+        options = self.query_one(OptionList)
+        width = max(30, options.scrollable_content_region.width)
+        options.set_options([Option(sided_row(" ", row.name, row.right, width)) for row in self._rows])
+        options.highlighted = at
+
     def _say(self, sentence: str) -> None:
-        for line in self.query("#get-detail").results(Static):  # none while the screen is taken down
+        for line in self.query(".model-detail").results(Static):  # none while the screen is taken down
             line.update(one_line(sentence))
 
     @on(OptionList.OptionSelected)
     def choose_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter or a click on a row."""
+        """Do what the row is for."""
         if event.option_index < len(self._rows):
             self._rows[event.option_index].choose()
 
     def on_resize(self) -> None:
         """The rows fill the width."""
-        options = self.query_one(OptionList)
-        if self._rows and (at := options.highlighted) is not None:
-            width = max(30, options.scrollable_content_region.width)
-            options.set_options([Option(model_row(" ", row.name, row.right, width)) for row in self._rows])
-            options.highlighted = at
+        self._draw_rows(self.query_one(OptionList).highlighted)
 
     def action_close(self) -> None:
-        """Stop what runs; else from a repository back to the search; else back to where this was opened."""
+        """Stop the running process; else go back from a repository to the search; else close."""
         if self._process is not None:
             self._stop()
         elif self._before:

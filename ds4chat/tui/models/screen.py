@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,10 +13,8 @@ from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
-from textual.worker import get_current_worker
 
 from ds4chat.files import is_regular, user_path
 from ds4chat.models.demo import demo_model
@@ -24,24 +23,26 @@ from ds4chat.models.search import (
     FoundModel,
     SupportChoice,
     describe_file,
+    distinct_names,
     gguf_files,
     ollama_models,
     search_folders,
     support_choices,
-    told_apart,
 )
 from ds4chat.text import one_line
+from ds4chat.tui.kit.row_list import sided_row
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import DemoChosen, ModelChosen
-from ds4chat.tui.models.rows import model_row
 
 DEMO = "demo"
-TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] takes it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
+BATCH = 16
+"""Models whose headers are read before they are shown."""
+TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] picks it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 
 class ModelPicker(Sheet[ModelChosen | None]):
-    """Dismisses with the ModelChosen that it also posts to the app, or with None."""
+    """Dismissed with the ModelChosen that it also posts to the app, or with None."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Model"
@@ -52,24 +53,6 @@ class ModelPicker(Sheet[ModelChosen | None]):
         Binding("ctrl+l", "toggle_lookup", "Lookup before the support model", id="models.lookup"),
     ]
 
-    class Found(Message):
-        """Files that the search came upon since the last message."""
-
-        def __init__(self, models: Sequence[FoundModel], searched: bool) -> None:
-            super().__init__()
-            self.models = models
-            self.searched = searched
-            """The search is over."""
-
-    class Paired(Message):
-        """What can draft for the target, or why the target cannot be used."""
-
-        def __init__(self, target: Path, choices: Sequence[SupportChoice], problem: str) -> None:
-            super().__init__()
-            self.target = target
-            self.choices = choices
-            self.problem = problem
-
     def __init__(
         self,
         model_folders: str = "",
@@ -79,8 +62,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
         home: Path | None = None,
         get: str | None = None,
     ) -> None:
-        """``model_folders`` is the setting of that name; ``recent`` the models used last, as paths. ``get``:
-        what to look for on the hub at once, "" to be asked."""
+        """``model_folders`` is the setting of that name; ``recent`` are paths of the models used last. If
+        ``get`` is not None, the screen for the hub opens, and looks for it unless it is empty."""
         super().__init__()
         self._get = get
         self._home = home or Path.home()
@@ -97,7 +80,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def compose_sheet(self) -> ComposeResult:
         yield Input(placeholder="filter, or the path of a .gguf file", id="model-filter")
         yield OptionList(id="model-list")
-        yield Static(id="model-detail", markup=False)
+        yield Static(classes="model-detail", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -108,34 +91,32 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     # -- searching
 
-    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
-    def _search(self) -> None:
-        """Read the headers of all files, handing them over in batches."""
-        worker = get_current_worker()
-        recent = [path for path in self._recent if _is_there(path)]
+    @work(exit_on_error=False)
+    async def _search(self) -> None:
+        """Show the models on disk, some at a time as their headers are read."""
+        models = self._models_on_disk()
+        while batch := await asyncio.to_thread(lambda: list(islice(models, BATCH))):
+            self._found += batch
+            self._show_found()
+        self._searched = True
+        self._show_found()
+
+    def _models_on_disk(self) -> Iterator[FoundModel]:
+        """The current model, those used last, those in the folders, Ollama's, and at last the demo."""
+        recent = [path for path in self._recent if is_regular(path)]
         first = [Path(path) for path in [self._current, *recent] if path]
         demo = _demo()
-        batch: list[FoundModel] = []
         seen = {demo.path.resolve()}
         ollama = ollama_models(os.environ, self._home)
-        files = gguf_files(self._folders, lambda: worker.is_cancelled)
+        files = gguf_files(self._folders, lambda: not self.is_attached)
         for path in chain(first, files, ollama):
-            if worker.is_cancelled:
-                return
             real = path.resolve()
-            if real in seen:
-                continue
-            seen.add(real)
-            batch.append(describe_file(path, ollama.get(path, "")))
-            if len(batch) >= 16:
-                self.post_message(self.Found(batch, False))
-                batch = []
-        self.post_message(self.Found([*batch, demo], True))
+            if real not in seen:
+                seen.add(real)
+                yield describe_file(path, ollama.get(path, ""))
+        yield demo
 
-    def on_model_picker_found(self, event: Found) -> None:
-        event.stop()
-        self._found += event.models
-        self._searched = event.searched
+    def _show_found(self) -> None:
         if self._target is None:
             self._show_targets()
 
@@ -149,7 +130,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         options = self.query_one(OptionList)
         at = options.highlighted
         width = max(30, options.scrollable_content_region.width)
-        names = told_apart(self._found)
+        names = distinct_names(self._found)
         options.set_options([Option(self._target_row(m, names[m.path], width)) for m in self._shown])
         if self._shown:
             options.highlighted = at if at is not None and at < len(self._shown) else 0
@@ -158,7 +139,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
     def _rank(self, model: FoundModel) -> tuple[int, int, str]:
         path = str(model.path)
         used = self._recent.index(path) if path in self._recent else len(self._recent)
-        # The demo comes after what is the user's own, as it is always there.
+        # The demo comes after the user's own models, since it is always there.
         usable = 2 if model.problem else 1 if model.name == DEMO else 0
         return usable, -1 if path == self._current else used, model.label.lower()
 
@@ -166,20 +147,20 @@ class ModelPicker(Sheet[ModelChosen | None]):
         path = str(model.path)
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
-            return model_row(mark, name, "cannot be used", width)
+            return sided_row(mark, name, "cannot be used", width)
         right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
-        return model_row(mark, name, right, width)
+        return sided_row(mark, name, right, width)
 
     def _show_target_detail(self) -> None:
-        detail = self.query_one("#model-detail", Static)
+        detail = self.query_one(".model-detail", Static)
         at = self.query_one(OptionList).highlighted
         if at is not None and at < len(self._shown):
             model = self._shown[at]
             used = "in use · " if str(model.path) == self._current else ""
             said = f"{model.title} · {one_line(model.path)}" if model.title else model.problem
-            # Folded rather than wrapped: a path has no blanks, and would stand on a line of its own.
+            # Folded instead of wrapped: a path has no blanks, so it would begin on a line of its own.
             detail.update(Text(f"{used}{said}", overflow="fold", no_wrap=False))
         elif not self._searched:
             detail.update("Searching…")
@@ -189,37 +170,19 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     # -- what drafts for it
 
-    @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
-    def _pair_typed(self, target: Path, found: Sequence[FoundModel]) -> None:
-        """Pair the file that was typed; where there is none, the text is a filter, and the highlighted model
-        is meant."""
-        if _is_there(target):
-            self._find_support(target, found)
-        else:
-            self.app.call_from_thread(self._choose_highlighted)
-
-    @work(thread=True, exclusive=True, group="pair", exit_on_error=False)
-    def _pair(self, target: Path, found: Sequence[FoundModel]) -> None:
-        self._find_support(target, found)
-
-    def _find_support(self, target: Path, found: Sequence[FoundModel]) -> None:
-        known = {model.path for model in found}
-        beside = [path for path in gguf_files([(target.parent, 0)]) if path not in known]
+    @work(exclusive=True, group="pair", exit_on_error=False)
+    async def _pair(self, target: Path) -> None:
+        """Show what can draft for the target, or why the target cannot be used."""
+        # Without the demo: it drafts for nothing here.
+        found = [model for model in self._found if model.name != DEMO]
         try:
-            choices = list(support_choices(target, [*found, *map(describe_file, beside)]))
+            choices = await asyncio.to_thread(_choices, target, found)
         except ModelFileError as error:
-            self.post_message(self.Paired(target, [], str(error)))
-        else:
-            self.post_message(self.Paired(target, choices, ""))
-
-    def on_model_picker_paired(self, event: Paired) -> None:
-        event.stop()
-        if event.problem:
-            self.query_one("#model-detail", Static).update(event.problem)
+            self.query_one(".model-detail", Static).update(str(error))
             return
-        self._target = event.target
-        self._choices = sorted(event.choices, key=lambda choice: not choice.fits)
-        self.retitle(f"What drafts for {event.target.name}")
+        self._target = target
+        self._choices = sorted(choices, key=lambda choice: not choice.fits)
+        self.retitle(f"What drafts for {target.name}")
         self.query_one(Input).display = False
         self._show_choices()
         options = self.query_one(OptionList)
@@ -227,7 +190,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         options.focus()
 
     def _best_choice(self) -> int:
-        """The first that brings a trained drafter, else the first: none."""
+        """The first with a trained drafter, else the first, which is none."""
         fitting = [i for i, choice in enumerate(self._choices) if choice.fits and choice.support]
         return fitting[0] if fitting else 0
 
@@ -237,7 +200,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
         width = max(30, options.scrollable_content_region.width)
         options.set_options(
             [
-                Option(model_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
+                Option(sided_row("✓" if c.fits else "✗", c.label, "" if c.fits else "does not fit", width))
                 for c in self._choices
             ]
         )
@@ -249,9 +212,8 @@ class ModelPicker(Sheet[ModelChosen | None]):
         if at is not None and at < len(self._choices):
             choice = self._choices[at]
             where = f"{one_line(choice.support)}\n" if choice.support not in ("", "embedded") else ""
-            self.query_one("#model-detail", Static).update(where + choice.note)
-        hint = SUPPORT_HINT.format("on" if self._lookup_first else "off")
-        self.show_hint(hint)
+            self.query_one(".model-detail", Static).update(where + choice.note)
+        self.show_hint(SUPPORT_HINT.format("on" if self._lookup_first else "off"))
 
     # -- what the user does
 
@@ -261,16 +223,19 @@ class ModelPicker(Sheet[ModelChosen | None]):
         self._show_targets()
 
     @on(Input.Submitted, "#model-filter")
-    def choose_typed(self, event: Input.Submitted) -> None:
-        """Take the path that stands in the field, or the highlighted model."""
-        if event.value.strip():
-            self._pair_typed(user_path(event.value.strip()).absolute(), self._own_files())
+    @work(exclusive=True, group="typed", exit_on_error=False)
+    async def choose_typed(self, event: Input.Submitted) -> None:
+        """Choose the file whose path was typed; if there is none, the text is a filter, and the highlighted
+        model is chosen."""
+        path = user_path(event.value.strip()).absolute()
+        if await asyncio.to_thread(is_regular, path):
+            self._pair(path)
         else:
             self._choose_highlighted()
 
     @on(OptionList.OptionHighlighted)
     def show_detail(self) -> None:
-        """Say more of the highlighted row."""
+        """Show the details of the highlighted row."""
         if self._target is None:
             self._show_target_detail()
         else:
@@ -278,7 +243,7 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     @on(OptionList.OptionSelected)
     def choose_selected(self) -> None:
-        """Enter or a click on a row."""
+        """Choose the row."""
         self._choose_highlighted()
 
     def _choose_highlighted(self) -> None:
@@ -294,25 +259,21 @@ class ModelPicker(Sheet[ModelChosen | None]):
             self.app.post_message(chosen)
             self.dismiss(chosen)
 
-    def _own_files(self) -> list[FoundModel]:
-        """What was found, without the demo: it drafts for nothing here."""
-        return [model for model in self._found if model.name != DEMO]
-
     def _choose_target(self, model: FoundModel) -> None:
         if model.name == DEMO:
             self.app.post_message(DemoChosen())
             self.dismiss(None)
         else:
-            self._pair(model.path, self._own_files())
+            self._pair(model.path)
 
     def action_toggle_lookup(self) -> None:
-        """Whether drafts found in the conversation stand before the support model."""
+        """Try drafts from the conversation before the support model, or not."""
         if self._target is not None:
             self._lookup_first = not self._lookup_first
             self._show_choice_detail()
 
     def action_get(self, wanted: str = "") -> None:
-        """Get a model from the Hugging Face hub, and go on with it."""
+        """Get a model from the Hugging Face hub, and pair it."""
         from ds4chat.tui.models.get_screen import GetModel
 
         if self._target is None:
@@ -320,10 +281,10 @@ class ModelPicker(Sheet[ModelChosen | None]):
 
     def _choose_fetched(self, path: Path | None) -> None:
         if path is not None:
-            self._pair(path, self._own_files())
+            self._pair(path)
 
     def action_close(self) -> None:
-        """From the support models back to the targets, from there back to the chat."""
+        """Go back from the support models to the targets, and from there to the chat."""
         if self._target is None:
             self.dismiss(None)
             return
@@ -364,8 +325,8 @@ def _demo() -> FoundModel:
         return FoundModel(Path(DEMO), 0, problem=str(error), name=DEMO)
 
 
-def _is_there(path: str | Path) -> bool:
-    try:
-        return is_regular(path)
-    except TimeoutError:
-        return True  # reading it says what is wrong
+def _choices(target: Path, found: Sequence[FoundModel]) -> list[SupportChoice]:
+    """What can draft for a target, among the files found and those in its folder. Raises ModelFileError."""
+    known = {model.path for model in found}
+    beside = [path for path in gguf_files([(target.parent, 0)]) if path not in known]
+    return list(support_choices(target, [*found, *map(describe_file, beside)]))

@@ -86,11 +86,23 @@ def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
         (ratio(plain.speedup), speedup_role(stats)),
         (" plain decoding", "muted"),
     )
-    if plain.tokens_per_s is None and loaded is not None and loaded.server is not None:
-        return [head, ((_TOLD[loaded.server.tells], "muted"),)]
-    if plain.tokens_per_s is None:
-        return [head, (("plain speed was not measured here", "muted"),)]
-    return [head, ((f"{plain.tokens_per_s:.1f} tok/s plain: {baseline_words(plain)}", "muted"),)]
+    if plain.tokens_per_s is not None:
+        note = f"{plain.tokens_per_s:.1f} tok/s plain: {baseline_words(plain)}"
+    elif loaded is not None and loaded.server is not None:
+        note = _TOLD[loaded.server.tells]
+    else:
+        note = "plain speed was not measured here"
+    return [head, ((note, "muted"),)]
+
+
+def off_sentence(loaded: Loaded | None, state: str) -> str:
+    """Why nothing is drafted; empty if a drafter is loaded. ``state``: the engine's, in words."""
+    if loaded is None:
+        return state or "No model is loaded."
+    if loaded.drafter:
+        return ""
+    unknown = loaded.server is not None and loaded.server.speculates is None
+    return f"{'MTP' if unknown else 'Speculation is off'}: {loaded.off_reason or 'No drafter is loaded.'}"
 
 
 class AcceptancePanel(Panel):
@@ -133,8 +145,7 @@ class AcceptancePanel(Panel):
             self._history.add(accepted, len(step.judged), bool(change))
         self._stats, self._session = stats, session
 
-    def set_stats(self, stats: Stats) -> None:
-        """The totals of a reply that has ended."""
+    def end(self, stats: Stats) -> None:
         self._stats = stats
 
     def reset(self) -> None:
@@ -146,17 +157,11 @@ class AcceptancePanel(Panel):
     def _nothing_yet(self) -> Stats:
         return Stats(plain=PlainTime(self._loaded.plain_ms if self._loaded else 0.0))
 
-    def off_reason(self) -> str:
-        """Why speculation is off, as a sentence; empty when it is on."""
-        if self._loaded is None:
-            return self._state or "No model is loaded."
-        return "" if self._loaded.drafter else (self._loaded.off_reason or "No drafter is loaded.")
-
     def draw(self) -> None:
         """Redraw."""
         width = self._view.size.width or 38
         stats = self._stats
-        why = _off(self.off_reason(), self._loaded)
+        why = off_sentence(self._loaded, self._state)
         lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
         space = [] if self.compact else [BLANK]
         lines += counter_lines(stats, self._session)
@@ -178,11 +183,3 @@ class AcceptancePanel(Panel):
         rows = max(len(self._stats.by_position), self.depth if isinstance(self.depth, int) else 1, 1)
         counted = list(self._stats.by_position)
         return counted + [PositionCount() for _ in range(rows - len(counted))]
-
-
-def _off(reason: str, loaded: Loaded | None) -> str:
-    if not reason or loaded is None:
-        return reason
-    if loaded.server is not None and loaded.server.speculates is None:
-        return f"MTP: {reason}"
-    return f"Speculation is off: {reason}"

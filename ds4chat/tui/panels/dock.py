@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.timer import Timer
 
-from ds4chat.engine.events import Ended, Loaded, Step, Tuning
+from ds4chat.engine.events import Loaded, Step
 from ds4chat.engine.stats import Stats
 from ds4chat.settings.schema import PANELS
 from ds4chat.tui.controller import Frame
@@ -117,25 +116,13 @@ class PanelDock(VerticalScroll):
             self.timings.prefill = frame.grown.prefill
             self.show_step_batch(frame.steps, frame.grown.stats, session)
         if frame.ended is not None and frame.ended.ended is not None:
-            self.show_end(frame.ended.ended, frame.ended.stats)
+            self.show_end(frame.ended.stats)
 
-    def show_end(self, ended: Ended, stats: Stats) -> None:
+    def show_end(self, stats: Stats) -> None:
         """A reply is over; its totals now have the prefill and the time to the first token."""
-        self.acceptance.set_stats(stats)
-        self.timings.end(ended, stats)
+        for panel in self._by_name.values():
+            panel.end(stats)
         self._draw_soon()
-
-    def show_tuning(self, tuning: Tuning) -> None:
-        """The tuning in force, wherever it was changed. Posts nothing."""
-        self.tuning.show_tuning(tuning)
-
-    def begin_with(self, tuning: Tuning) -> None:
-        """Show the tuning of the settings: nothing before it can be undone. Posts nothing."""
-        self.tuning.begin_with(tuning)
-
-    def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
-        """The named presets: tables of option keys by name."""
-        self.tuning.show_presets(presets)
 
     def reset_reply(self) -> None:
         """A new reply begins: counters and curves are reset, the confidence log continues."""
@@ -154,7 +141,7 @@ class PanelDock(VerticalScroll):
         if not self.confidence.has(reply.number):
             self.confidence.add_steps(reply.steps, reply.stats, session)
         if reply.ended is not None:
-            self.show_end(reply.ended, reply.stats)
+            self.show_end(reply.stats)
 
     # -- folding
 

@@ -12,7 +12,7 @@ from typing import Any
 from ds4chat.engine.events import MAX_DEPTH, Depth, Loaded, Mode, ServerInfo, Tuning
 from ds4chat.engine.from_settings import changed
 from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
-from ds4chat.settings.validate import SettingError, check
+from ds4chat.settings.validate import SettingError
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
 FIRST_MARGIN = 0.8
@@ -42,25 +42,14 @@ class Knob:
 
     name: str
     label: str
-    key: str
-    """The option whose help and range apply."""
+    option: Option
+    """Its help and range apply, and what is typed sets it."""
     shown: Callable[[Tuning], str]
     says: Callable[[Tuning], str]
     step: Callable[[Tuning, int, Memory], Tuning]
-    typed: Callable[[Tuning, Any], Tuning] | None = None
-    """Sets a checked value; None if nothing can be typed."""
     share: Callable[[Tuning, Memory], float] | None = None
-    """The value's position in its usual range, 0..1 or beyond; None if it is not a number."""
-
-    @property
-    def option(self) -> Option:
-        return BY_KEY[self.key]
-
-    def read(self, tuning: Tuning, raw: str) -> Tuning:
-        """``tuning`` with the typed value. Raises SettingError with the sentence to show."""
-        if self.typed is None:
-            return tuning
-        return self.typed(tuning, check(self.option, raw.strip()))
+    """The value's position in its usual range, 0..1 or beyond; None if it is not a number, which can be typed
+    and dragged."""
 
 
 def _number(option: Option, slider: Slider) -> Knob:
@@ -72,7 +61,8 @@ def _number(option: Option, slider: Slider) -> Knob:
     def move(tuning: Tuning, by: int, memory: Memory) -> Tuning:
         moved = round((getattr(tuning, field) + by * slider.step) / slider.step) * slider.step
         value = min(high, max(low, round(moved, slider.places)))
-        return _with(tuning, field, value if slider.places else int(value))
+        changes: dict[str, Any] = {field: value if slider.places else int(value)}
+        return replace(tuning, **changes)
 
     def share(tuning: Tuning, memory: Memory) -> float:
         return float((getattr(tuning, field) - slider.low) / (slider.high - slider.low))
@@ -80,18 +70,12 @@ def _number(option: Option, slider: Slider) -> Knob:
     return Knob(
         name=option.key.removeprefix("mtp-"),
         label=option.short,
-        key=option.key,
+        option=option,
         shown=lambda tuning: f"{getattr(tuning, field):.{slider.places}f}",
         says=lambda tuning: slider.says(getattr(tuning, field)),
         step=move,
-        typed=lambda tuning, value: _with(tuning, field, value),
         share=share,
     )
-
-
-def _with(tuning: Tuning, field: str, value: Any) -> Tuning:
-    changes: dict[str, Any] = {field: value}
-    return replace(tuning, **changes)
 
 
 def _step_depth(tuning: Tuning, by: int, memory: Memory) -> Tuning:
@@ -139,7 +123,7 @@ KNOBS: dict[str, Knob] = {
         Knob(
             "pause",
             "MTP",
-            "mtp-draft",
+            BY_KEY["mtp-draft"],
             shown=lambda tuning: "paused" if tuning.depth == 0 else "on",
             says=lambda tuning: "plain decoding" if tuning.depth == 0 else "speculation runs",
             step=_step_pause,
@@ -147,17 +131,16 @@ KNOBS: dict[str, Knob] = {
         Knob(
             "depth",
             "depth",
-            "mtp-draft",
+            BY_KEY["mtp-draft"],
             shown=lambda tuning: str(tuning.depth),
             says=_say_depth,
             step=_step_depth,
-            typed=lambda tuning, value: replace(tuning, depth=value),
             share=_depth_share,
         ),
         Knob(
             "mode",
             "mode",
-            "mtp-strict",
+            BY_KEY["mtp-strict"],
             shown=lambda tuning: {"approximate": "approx"}.get(tuning.mode, tuning.mode),
             says=_say_mode,
             step=_step_mode,

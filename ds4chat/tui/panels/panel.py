@@ -148,6 +148,9 @@ class Panel(Vertical):
     def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Add new steps, with the reply's and the session's totals; ``draw`` shows them."""
 
+    def end(self, stats: Stats) -> None:
+        """A reply is over, with these totals."""
+
     def reset(self) -> None:
         """A new reply begins."""
 

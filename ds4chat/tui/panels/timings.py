@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from ds4chat.engine.events import Ended, Phases, Prefill, Step, Tuning
+from ds4chat.engine.events import Phases, Prefill, Step, Tuning
 from ds4chat.engine.stats import PHASES, Stats
 from ds4chat.tui.kit.charts import curve_lines, stacked_line
 from ds4chat.tui.kit.figures import decimal, percent
@@ -85,8 +85,7 @@ class TimingsPanel(Panel):
                 self._first_step_ms = step.ms.total
         self._stats = stats
 
-    def end(self, ended: Ended, stats: Stats) -> None:
-        """The reply is over, and the engine's prefill figures are known."""
+    def end(self, stats: Stats) -> None:
         self._stats, self._ended = stats, True
 
     def reset(self) -> None:

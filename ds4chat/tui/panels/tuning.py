@@ -74,8 +74,7 @@ class TuningPanel(Panel):
                 knob.name,
                 knob.label,
                 knob.option.help,
-                knob.typed is not None,
-                slides=knob.share is not None,
+                editable=knob.share is not None,
                 words=("auto",) if knob.option.kind == "depth" else (),
             )
             for knob in KNOBS.values()
@@ -162,7 +161,7 @@ class TuningPanel(Panel):
         control = event.source
         if control is self._preset_control:
             self._apply_preset()
-        elif KNOBS[control.name or ""].typed is None:
+        elif KNOBS[control.name or ""].share is None:
             control.action_step(1)
         else:
             control.focus()
@@ -174,7 +173,8 @@ class TuningPanel(Panel):
             self._save_preset(event.text.strip())
             return
         try:
-            tuning = KNOBS[event.source.name or ""].read(self._tuning, event.text)
+            option = KNOBS[event.source.name or ""].option
+            tuning = changed(self._tuning, {option.key: event.text.strip()})
         except SettingError as error:
             event.source.show_error(str(error))
             return

@@ -19,15 +19,17 @@ from kits.json_schema import validate
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import command, runs
-from ds4chat.commands.bench.command import load_for, plan_for
-from ds4chat.commands.bench.runs import FEWEST_TOKENS, QUICK, Measurement, Plan, Run
+from ds4chat.commands.bench.plan import FEWEST_TOKENS, QUICK, Plan, plan_of
+from ds4chat.commands.bench.running import BenchError
+from ds4chat.commands.bench.runs import Measurement, Run
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions, OneShotOptions
 from ds4chat.engine.drafters.base import Draft
 from ds4chat.engine.drafters.model import DraftModel
-from ds4chat.engine.events import Tuning
+from ds4chat.engine.events import Depth, Load, LoadError
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
 KINDS = ["chat", "code", "list", "rewrite", "story"]
@@ -110,7 +112,7 @@ def test_a_stopped_measurement_keeps_what_it_has(tiny_dir: Path) -> None:
 
         measurement = Measurement(
             kit.session,
-            Tuning(),
+            Settings(),
             workloads(),
             replace(QUICK, budget_s=1e6, deadline_s=1e6),
             progress=progress,
@@ -137,7 +139,7 @@ def test_it_goes_deeper_as_long_as_the_deepest_gains(
     monkeypatch.setattr(runs, "VERIFY_ROWS", 4)
     plan = Plan((1, 2), (4, 6), rounds=2, tokens=16, budget_s=1e6, deadline_s=1e6)
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measured = Measurement(kit.session, Tuning(), workloads()[:2], plan).run()
+        measured = Measurement(kit.session, Settings(), workloads()[:2], plan).run()
     tried = {(run.workload, run.prompt, run.depth) for run in measured.runs if run.depth != "auto"}
     assert tried == {(name, at, depth) for name in KINDS[:2] for at in (0, 1) for depth in (0, *depths)}
     assert len(measured.verify_ms) == max(4, depths[-1] + 1)
@@ -155,7 +157,7 @@ def test_a_deeper_depth_that_was_stopped_on_the_way_is_left_out(
 
     plan = Plan((1, 2), (4,), rounds=1, tokens=16, budget_s=1e6, deadline_s=1e6)
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measurement = Measurement(kit.session, Tuning(), workloads()[:2], plan, progress=progress)
+        measurement = Measurement(kit.session, Settings(), workloads()[:2], plan, progress=progress)
         measured = measurement.run()
     assert {run.depth for run in measured.runs} == {0, 1, 2, "auto"}
     assert {run.workload for run in measured.runs} == {"chat", "code"}
@@ -166,50 +168,47 @@ def test_no_reply_profits_from_the_one_before(tiny_dir: Path) -> None:
     seen nothing of it."""
     with opened(load_of(tiny_dir, "llama-draft", lookup=True)) as kit:
         plan = replace(QUICK, depths=(2, 2), rounds=1, budget_s=1e6, deadline_s=1e6)
-        measured = Measurement(kit.session, Tuning(), workloads()[:1], plan).run()
+        measured = Measurement(kit.session, Settings(), workloads()[:1], plan).run()
     first, second = (run for run in measured.runs if run.depth == 2)
     assert first.ids == second.ids
     assert [s.drafted for s in first.steps] == [s.drafted for s in second.steps]
     assert [s.drafter for s in first.steps] == [s.drafter for s in second.steps]
 
 
-def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path / "no" / "f.json"))) == 1
-    assert "does not exist" in capsys.readouterr().err
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path))) == 1
-    assert "is a folder" in capsys.readouterr().err
+def test_a_place_that_cannot_be_saved_to_is_refused_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="does not exist"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path / "no" / "f.json")))
+    with pytest.raises(BenchError, match="is a folder"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(tmp_path)))
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write into")
-def test_a_folder_that_takes_no_file_is_refused_before_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_takes_no_file_is_refused_before_measuring() -> None:
     """The model does not exist: had anything been loaded first, that would be the sentence."""
-    assert bench.run(Settings(model="x"), BenchOptions(save="/proc/bench.json")) == 1
-    assert capsys.readouterr().err == (
-        "ds4chat: /proc/bench.json cannot be written: No such file or directory. Name another file with "
-        "--save FILE.\n"
+    with pytest.raises(BenchError) as refused:
+        bench.run(Settings(model="x"), BenchOptions(save="/proc/bench.json"))
+    assert str(refused.value) == (
+        "/proc/bench.json cannot be written: No such file or directory. Name another file with --save FILE."
     )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no named pipes in folders")
-def test_a_pipe_is_refused_before_measuring_and_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_is_refused_before_measuring_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(pipe))) == 1
-    assert capsys.readouterr().err == (
-        f"ds4chat: {pipe} cannot be written: It is no regular file. Name another file with --save FILE.\n"
+    with pytest.raises(BenchError) as refused:
+        bench.run(Settings(model="x"), BenchOptions(save=str(pipe)))
+    assert str(refused.value) == (
+        f"{pipe} cannot be written: It is no regular file. Name another file with --save FILE."
     )
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_trying_a_place_leaves_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trying_a_place_leaves_what_is_there(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     file.write_text("kept")
-    assert bench.run(Settings(model="x"), BenchOptions(save=str(file))) == 1
-    assert "cannot be written" not in capsys.readouterr().err
+    with pytest.raises(UserFacingError, match="x does not exist"):
+        bench.run(Settings(model="x"), BenchOptions(save=str(file)))
     assert file.read_text() == "kept" and [path.name for path in tmp_path.iterdir()] == ["before.json"]
 
 
@@ -218,17 +217,16 @@ def test_the_reply_length_is_the_one_asked_for(
 ) -> None:
     """-n N is the most tokens of a reply instead of the plan's 128 or 64; below 16 it is refused, since
     no speed is taken from so few."""
-    with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):
-            assert plan_for(options, kit.loaded, spent_s=0).tokens == tokens
-            assert plan_for(options, kit.loaded, spent_s=0, predict=20).tokens == 20
+    for options, tokens in ((BenchOptions(), 128), (BenchOptions(quick=True), 64)):
+        assert plan_of(options).tokens == tokens
+        assert plan_of(options, 20).tokens == 20
     with pytest.raises(UsageError, match=r"-n 15 is too short .* bench takes -n 16 or more"):
         bench.run(Settings(model="x", predict=15), BenchOptions())
     plans: list[Plan] = []
 
-    def noted(session: Session, tuning: Tuning, texts: Any, plan: Plan, **more: Any) -> Measurement:
+    def noted(session: Session, settings: Settings, texts: Any, plan: Plan, **more: Any) -> Measurement:
         plans.append(plan)
-        return Measurement(session, tuning, texts, plan, **more)
+        return Measurement(session, settings, texts, plan, **more)
 
     monkeypatch.setattr(command, "Measurement", noted)
     settings = settings_for(tiny_dir, "llama-draft", mtp="", predict=16)
@@ -253,7 +251,7 @@ def test_json_keeps_every_letter_where_stdout_is_not_utf8(
 def test_a_short_budget_gives_every_kind_of_text_one_short_block(tiny_dir: Path) -> None:
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
         plan = replace(QUICK, depths=(1,), budget_s=0.0, deadline_s=1e6)
-        measured = Measurement(kit.session, Tuning(), workloads(), plan).run()
+        measured = Measurement(kit.session, Settings(), workloads(), plan).run()
     assert [run.workload for run in measured.runs if run.depth == 1] == KINDS
     assert max(len(run.ids) for run in measured.runs) <= FEWEST_TOKENS
 
@@ -270,7 +268,7 @@ def test_nothing_goes_on_past_the_deadline(tiny_dir: Path) -> None:
         plan = replace(QUICK, budget_s=1e6, deadline_s=1e6)
         measured = Measurement(
             kit.session,
-            Tuning(),
+            Settings(),
             workloads(),
             plan,
             progress=progress,
@@ -294,10 +292,21 @@ def test_a_drafter_given_up_on_the_way_is_the_reason_in_the_json_and_the_advice(
     assert not result["advised"]["pays"]
 
 
-def test_bench_loads_for_the_deepest_draft_that_it_measures(tiny_dir: Path) -> None:
+def test_bench_loads_for_the_deepest_draft_that_it_measures(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[Depth] = []
+
+    def noted(load: Load, *args: Any, **more: Any) -> None:
+        depths.append(load.depth)
+        raise LoadError("that is enough")
+
+    monkeypatch.setattr(command, "open_session", noted)
     settings = settings_for(tiny_dir, "qwen35-nextn", mtp_draft=1)
-    assert load_for(BenchOptions(quick=True), settings).depth == 4
-    assert load_for(BenchOptions(), settings).depth == 8
+    for quick in (True, False):
+        with pytest.raises(LoadError):
+            bench.run(settings, BenchOptions(quick=quick))
+    assert depths == [4, 8]
 
 
 # ------------------------------------------------------------------------------------ check

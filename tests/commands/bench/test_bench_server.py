@@ -22,12 +22,12 @@ from kits.engine import load_of, opened
 
 from ds4chat.commands import bench
 from ds4chat.commands.bench import server as module
-from ds4chat.commands.bench.running import BenchError
-from ds4chat.commands.bench.runs import QUICK, Measurement
+from ds4chat.commands.bench.plan import QUICK
+from ds4chat.commands.bench.runs import Measurement
 from ds4chat.commands.bench.server import LlamaServer, ServerReply
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
-from ds4chat.engine.events import Tuning
+from ds4chat.errors import UserFacingError
 from ds4chat.servers import http
 from ds4chat.settings.schema import Settings
 
@@ -145,7 +145,7 @@ def test_the_name_is_the_model_and_the_address_without_what_could_steer_a_termin
 def test_an_address_may_have_a_folder(peer: Peer) -> None:
     peer.answers = {"/llm" + path: name for path, name in PATHS.items()}
     assert LlamaServer(peer.url + "/llm/").answer([1], 4) is not None
-    with pytest.raises(BenchError, match=r"HTTP 404: File Not Found"):
+    with pytest.raises(UserFacingError, match=r"HTTP 404: File Not Found"):
         LlamaServer(peer.url)
 
 
@@ -174,20 +174,17 @@ def test_the_key_is_sent_where_one_is_set(peer: Peer, monkeypatch: pytest.Monkey
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(BenchError, match=r"no address of a server.*http://127\.0\.0\.1:8080"):
+    with pytest.raises(UserFacingError, match=r"not the address of a server.*http://127\.0\.0\.1:8080"):
         LlamaServer(url)
 
 
-def test_a_server_that_is_not_there_is_said_so_before_anything_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_server_that_is_not_there_is_said_so_before_anything_is_loaded() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert bench.run(Settings(model="missing.gguf"), BenchOptions(compare=url)) == 1
-    out, err = capsys.readouterr()
-    assert not out
-    assert f"No server answers at {url}: Connection refused. Start it there" in err
+    says = rf"No server answers at {url}: Connection refused\. Start it there"
+    with pytest.raises(UserFacingError, match=says):
+        bench.run(Settings(model="missing.gguf"), BenchOptions(compare=url))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +209,7 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
     if key:
         monkeypatch.setenv("LLAMA_API_KEY", key)
     peer.answers["/props"] = answer
-    with pytest.raises(BenchError, match=says) as raised:
+    with pytest.raises(UserFacingError, match=says) as raised:
         LlamaServer(peer.url)
     assert peer.url in str(raised.value)
 
@@ -228,7 +225,7 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
 )
 def test_a_prompt_that_is_not_answered_says_why(peer: Peer, answer: str | tuple[int, Any], says: str) -> None:
     peer.answers["/completion"] = answer
-    with pytest.raises(BenchError, match=says):
+    with pytest.raises(UserFacingError, match=says):
         LlamaServer(peer.url).answer([1, 2], 4)
 
 
@@ -236,9 +233,9 @@ def test_another_model_is_refused_by_vocabulary_and_size(peer: Peer) -> None:
     server = LlamaServer(peer.url)
     server.check(*MODEL)
     server.check("a version that counts a layer more", 49152, round(96576768 * 1.02))
-    with pytest.raises(BenchError, match=r"another model: .* 92 MiB .* 86 MiB .* with the same file"):
+    with pytest.raises(UserFacingError, match=r"another model: .* 92 MiB .* 86 MiB .* with the same file"):
         server.check("Q4_0", 49152, 90_000_000)
-    with pytest.raises(BenchError, match=r"vocabulary of 49,152, .* 32,000"):
+    with pytest.raises(UserFacingError, match=r"vocabulary of 49,152, .* 32,000"):
         server.check("other", 32000, 96576768)
     for answer in ("not_found", (200, {"data": []})):  # servers that do not tell
         peer.answers["/v1/models"] = answer
@@ -248,9 +245,9 @@ def test_another_model_is_refused_by_vocabulary_and_size(peer: Peer) -> None:
 def test_a_server_with_other_work_is_not_measured(peer: Peer) -> None:
     server = LlamaServer(peer.url)
     peer.answers["/slots"] = "slots_busy"
-    with pytest.raises(BenchError, match=r"answering someone else.*Measure when it is idle"):
+    with pytest.raises(UserFacingError, match=r"answering someone else.*Measure when it is idle"):
         server.check(*MODEL)
-    with pytest.raises(BenchError, match="answering someone else"):
+    with pytest.raises(UserFacingError, match="answering someone else"):
         server.answer([1], 4)
     assert not peer.asked
     peer.answers["/slots"] = (501, {"error": {"message": "no slots", "type": "not_supported_error"}})
@@ -284,14 +281,16 @@ def test_a_server_that_ends_in_the_middle_is_said_to_have_broken_off(
     monkeypatch.setattr(http, "ALIVE_S", 0.0)
     server = LlamaServer(peer.url)
     peer.answers["/completion"] = how
-    with pytest.raises(BenchError, match=r"broke off while it answered /completion\. Look at what it wrote"):
+    with pytest.raises(UserFacingError, match=r"broke off while it answered /completion\. Look at the end"):
         server.answer([1], 4)
 
 
 def test_a_server_that_hangs_is_left_after_a_while(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ANSWER_S", 0.01)
     peer.answers["/completion"] = silent
-    with pytest.raises(BenchError, match=r"did not answer /completion within 0 s\. Look whether it hangs"):
+    with pytest.raises(
+        UserFacingError, match=r"did not answer /completion within 0 s\. Check whether it hangs"
+    ):
         LlamaServer(peer.url).answer([1], 4)
 
 
@@ -320,7 +319,7 @@ def test_what_listens_there_but_is_no_llama_server_is_said_so(greeting: bytes) -
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         says = {b"": "broke off", b"S": "does not speak HTTP"}.get(greeting[:1], "llama-server")
-        with pytest.raises(BenchError, match=says):
+        with pytest.raises(UserFacingError, match=says):
             LlamaServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
 
@@ -360,9 +359,9 @@ def test_the_report_names_the_server_without_a_drafter_too(
 def test_another_model_ends_the_bench_before_it_measures(
     tiny_dir: Path, peer: Peer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.run(tiny_settings(tiny_dir), BenchOptions(quick=True, compare=peer.url)) == 1
-    out, err = capsys.readouterr()
-    assert not out and "The server runs another model" in err
+    with pytest.raises(UserFacingError, match="The server runs another model"):
+        bench.run(tiny_settings(tiny_dir), BenchOptions(quick=True, compare=peer.url))
+    assert not capsys.readouterr().out
     assert not peer.asked
 
 
@@ -380,7 +379,7 @@ def test_a_server_that_fails_meanwhile_leaves_the_bench_without_it(tiny_dir: Pat
     peer.answers["/completion"] = answer
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
         texts = workloads()
-        measured = Measurement(kit.session, Tuning(), texts, QUICK, server=LlamaServer(peer.url)).run()
+        measured = Measurement(kit.session, Settings(), texts, QUICK, server=LlamaServer(peer.url)).run()
     assert [run.workload for run in measured.server] == [texts[0].name]
     (notice,) = measured.notices
     assert "broke off" in notice and notice.endswith("The bench went on without it.")
@@ -391,7 +390,7 @@ def test_a_server_that_fails_meanwhile_leaves_the_bench_without_it(tiny_dir: Pat
 def test_the_end_of_the_bench_ends_the_wait_for_the_server(tiny_dir: Path, peer: Peer) -> None:
     """Ctrl-C while the server is silent: its own limit is ten minutes."""
     with opened(load_of(tiny_dir, "llama-draft")) as kit:
-        measurement = Measurement(kit.session, Tuning(), workloads(), QUICK, server=LlamaServer(peer.url))
+        measurement = Measurement(kit.session, Settings(), workloads(), QUICK, server=LlamaServer(peer.url))
 
         def stop_and_hold(handler: _Handler) -> None:
             measurement.stop()

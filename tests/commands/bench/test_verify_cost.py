@@ -48,7 +48,8 @@ class Machine:
         return True
 
     def session(self) -> Session:
-        made = SimpleNamespace(target=self, rollback="kv", n_ctx=512, reset=lambda: None)
+        caches = SimpleNamespace(target=self, rollback="kv")
+        made = SimpleNamespace(caches=caches, n_ctx=512, reset=lambda: None)
         return cast(Session, made)
 
 
@@ -103,4 +104,4 @@ def test_the_real_engine_is_measured_and_left_empty(tiny_dir: Path, name: str) -
         cost = verify_cost(bench.session, tokens, SIZES, budget_s=0.2)
         assert len(cost.ms) == VERIFY_ROWS and min(cost.ms) > 0
         assert cost.switch_ms >= 0
-        assert bench.session.target.used == 0
+        assert bench.session.caches.target.used == 0

@@ -28,10 +28,10 @@ def test_measuring_finds_every_cost_and_leaves_nothing(tiny_dir: Path, name: str
         assert session.measure()
         table = session._costs.at(0)
         assert table is not None
-        assert session.drafter is not None
-        assert table.depth == min(16, session.drafter.max_depth)
+        assert session.caches.drafter is not None
+        assert table.depth == min(16, session.caches.drafter.max_depth)
         assert table.plain_ms > 0
-        assert (session.tokens, session.target.used) == ([], 0)
+        assert (session.caches.tokens, session.caches.target.used) == ([], 0)
         assert bench.ask(n=60, depth=3).ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)
 
 
@@ -42,11 +42,11 @@ def test_measuring_behind_a_conversation_keeps_it(tiny_dir: Path, name: str, ask
     never held, and no other."""
     with opened(load_of(tiny_dir, name)) as bench:
         cut = bench.ask(n=40, depth=2)
-        before = list(bench.session.tokens)
+        before = list(bench.session.caches.tokens)
         left = iter(range(asked - 1))
         done = bench.session.measure(lambda: next(left, None) is None)
         assert done == (asked == 1000)
-        assert bench.session.tokens == before and bench.session.target.used == len(before)
+        assert bench.session.caches.tokens == before and bench.session.caches.target.used == len(before)
         more = bench.ask(END_NOW + cut.text, 40, depth=2)
         assert more.ended.prompt_tokens - more.ended.reused_tokens == 1
         assert [*cut.ids, *more.ids] == tiny.reply(tiny.encode(END_NOW)[-1], 80)
@@ -58,7 +58,7 @@ def test_a_command_interrupts_measuring(tiny_dir: Path) -> None:
         asked: list[int] = []
         assert not bench.session.measure(lambda: len(asked) > 5 or asked.append(1) is not None)
         assert bench.session._costs.at(0) is None
-        assert bench.session.tokens == []
+        assert bench.session.caches.tokens == []
         assert bench.session.measure()
 
 

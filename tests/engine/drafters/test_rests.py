@@ -25,7 +25,7 @@ SHIFT = {"eagle3": 1}
 def watched(folder: Path, name: str) -> Iterator[tuple[Bench, list[tuple[int, int, str]]]]:
     """A bench whose drafts are all right, and a list of what its drafter decodes: position, rows, outputs."""
     with opened(load_of(folder, name, wrong_every=0)) as bench:
-        context = bench.session.drafter._context  # type: ignore[union-attr]
+        context = bench.session.caches.drafter._context  # type: ignore[union-attr]
         real, decoded = context.decode, []
 
         def decode(tokens: Any, pos: int, *, outputs: str = "all", **more: Any) -> None:
@@ -54,13 +54,13 @@ def drafting_after(tokens: int) -> Any:
 def test_a_resting_drafter_decodes_nothing_and_keeps_its_one_ring(tiny_dir: Path, name: str) -> None:
     """However long it rests, the target's rows go into the same memory."""
     with watched(tiny_dir, name) as (bench, decoded):
-        drafter = bench.session.drafter
+        drafter = bench.session.caches.drafter
         assert drafter is not None
         ring = drafter._hidden.ctypes.data  # type: ignore[attr-defined]
         bench.ask(n=300, depth=0)
         assert decoded == []
         assert drafter._hidden.ctypes.data == ring  # type: ignore[attr-defined]
-        assert drafter.behind(len(bench.session.tokens)) == WINDOW
+        assert drafter.behind(len(bench.session.caches.tokens)) == WINDOW
 
 
 @pytest.mark.parametrize("name", HIDDEN)
@@ -103,7 +103,7 @@ def test_an_edit_within_a_rest_leaves_drafts_right(tiny_dir: Path, name: str, ke
     """The conversation is cut back to where the drafter has no cells, no features, or both."""
     with watched(tiny_dir, name) as (bench, _):
         bench.ask(n=200, depth=0)
-        said = tiny.text(bench.session.tokens[:keep])
+        said = tiny.text(bench.session.caches.tokens[:keep])
         answer = bench.ask(said, n=60, depth=3)
         assert answer.ids == tiny.reply(tiny.encode(said)[-1], 60)
         assert answer.stats.judged == answer.stats.accepted > 0
@@ -114,17 +114,17 @@ def test_a_drafter_that_read_the_prompt_is_not_behind(tiny_dir: Path, name: str)
     prompt = " we" * 299 + " now"
     with watched(tiny_dir, name) as (bench, _):
         bench.ask(prompt, n=1, depth=0)
-        assert bench.session.drafter is not None
-        assert bench.session.drafter.behind(299) == 0
+        assert bench.session.caches.drafter is not None
+        assert bench.session.caches.drafter.behind(299) == 0
 
 
 def test_a_draft_model_is_behind_by_what_it_has_not_decoded(tiny_dir: Path) -> None:
     with watched(tiny_dir, "llama-draft") as (bench, decoded):
         bench.ask(" we" * 99 + " now", n=50, depth=0)
-        n = len(bench.session.tokens)
+        n = len(bench.session.caches.tokens)
         assert decoded == [(0, 100, "none")]
-        assert bench.session.drafter is not None
-        assert bench.session.drafter.behind(n) == n - 100 == 50
+        assert bench.session.caches.drafter is not None
+        assert bench.session.caches.drafter.behind(n) == n - 100 == 50
 
 
 @pytest.mark.parametrize("wrong_every", [0, 4])
@@ -133,7 +133,7 @@ def test_a_draft_models_first_pass_is_of_two_tokens(tiny_dir: Path, depth: int, 
     """Whatever was accepted before: cells of accepted drafts stand, and one token is decoded again where all
     but the last one do. Every other pass is of one token."""
     with opened(load_of(tiny_dir, "llama-draft", wrong_every=wrong_every)) as bench:
-        context = bench.session.drafter._context  # type: ignore[union-attr]
+        context = bench.session.caches.drafter._context  # type: ignore[union-attr]
         real, decoded = context.decode, []
 
         def decode(tokens: Any, pos: int, **more: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_prompt_that_follows_a_reply_gets_its_cells_once(tiny_dir: Path) -> No
     with watched(tiny_dir, "eagle3") as (bench, decoded):
         bench.ask(n=30, depth=3)
         decoded.clear()
-        said = tiny.text(bench.session.tokens) + " we" * 200 + " so"
+        said = tiny.text(bench.session.caches.tokens) + " we" * 200 + " so"
         answer = bench.ask(said, n=40, depth=3)
         assert answer.stats.judged - answer.stats.accepted <= 1  # no cycle of words foretells the first
         certain = [(pos, rows) for pos, rows, outputs in decoded if outputs == "none"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kits.chat import ended, steps_of
+from kits.chat import ended, served, steps_of
 from kits.chat_stage import Open
-from servers.kit import events_of, late, served
+from servers.kit import events_of, late
 
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.whatif import what_if
@@ -18,6 +18,7 @@ from ds4chat.engine.stats import Stats
 from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.store import Store, open_store
 from ds4chat.store.recording import Request
+from ds4chat.tui.kit.charts import baseline_words
 
 
 def whole(step: Step, **more: object) -> Step:
@@ -211,10 +212,25 @@ def test_a_servers_steps_without_drafts_are_its_plain_baseline() -> None:
         stats.fold(event)
     for event in late():
         untold.fold(event)
-    # Ten steps of one token after the first, and then two with drafts.
-    assert stats.plain.passes == 10
+    # Ten steps of one token after the first, whose batch is the prompt's, and then two with drafts.
+    assert stats.plain.passes == 9
     assert stats.plain.speedup is not None
     assert (untold.plain.passes, untold.plain.speedup) == (0, None)
+
+
+def test_a_plain_step_after_one_with_drafts_pays_for_the_change_and_is_no_pass() -> None:
+    steps = [e for e in events_of("eagle3.completion", LlamaReader()) if isinstance(e, Step)]
+    assert [step.outcome for step in steps].count("plain") == 2  # the first one, and the last
+    assert not any(step.baseline for step in steps)
+
+
+def test_a_servers_baseline_says_on_how_many_passes_it_rests() -> None:
+    stats = Stats()
+    steps = [e for e in events_of("plain.completion", LlamaReader()) if isinstance(e, Step)]
+    # The first token comes with the prompt, and the step after it pays for the change of batch size.
+    for step, said in zip(steps, ["", "", "1 pass here", "2 passes here"]):
+        stats.fold(step)
+        assert (baseline_words(stats.plain) if stats.plain.speedup else "") == said
 
 
 # -- what-if

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from kits.chat import MODEL, PIECES, ended, loaded, steps_of
+from kits.chat import MODEL, PIECES, ended, loaded, served, steps_of
 from kits.chat_stage import Open
 
 from ds4chat.engine.events import (
@@ -17,7 +17,6 @@ from ds4chat.engine.events import (
     Loaded,
     Message,
     Origin,
-    ServerInfo,
     Tuning,
 )
 from ds4chat.settings.validate import SettingError
@@ -160,21 +159,7 @@ def test_what_makes_no_difference_to_plain_decoding_is_kept_with_it() -> None:
 
 
 def test_a_server_is_not_asked_for_what_it_fixes() -> None:
-    info = ServerInfo(
-        url="http://h:1",
-        name="h",
-        kind="llama-server",
-        version="1",
-        tells="exact",
-        why="",
-        speculates=True,
-        live=("temp",),
-        fixed=(("depth", "set at its start"),),
-        chosen=(),
-        has_key=False,
-        exposed=False,
-    )
-    server = Loaded(MODEL, None, "", 2048, 0, "", 0.0, server=info)
+    server = served(fixed=(("depth", "set at its start"),))
     with pytest.raises(SettingError, match="cannot be compared here: depth stays as it is: set at its start"):
         sides_of("4", Tuning(depth=2), {}, server)
     a, b = sides_of("now temp=0.7", Tuning(depth=2), {}, server)

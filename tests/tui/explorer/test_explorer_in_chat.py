@@ -69,7 +69,7 @@ async def test_the_command_opens_a_log_file(tmp_path: Path) -> None:
         await say(app, pilot, f"/explore {log}")
         screen = await explorer(app, pilot)
         assert screen.said.startswith("3 rows")
-        assert screen.source is not None and not screen.source.jumps
+        assert screen.source is not None and not screen.source.in_chat
 
 
 async def test_a_log_that_is_missing_is_said_in_the_explorer(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def same(snap_compare, monkeypatch, tmp_path):
 @looks
 def test_rows_sorted_with_the_cursor_inside(same, size, theme) -> None:
     async def scene(pilot: Pilot[None]) -> None:
-        pilot.app.explorer.sort("ratio")
+        pilot.app.explorer.table.sort("ratio")
         await pilot.press("down", "down", "down", "down")
 
     assert same(scene, size, theme)
@@ -113,4 +113,4 @@ def test_the_conversation_in_time(same, size, theme) -> None:
         await settled(pilot)
         await pilot.press("up")
 
-    assert same(scene, size, theme, lambda: Source.of("this conversation", replies, jumps=True))
+    assert same(scene, size, theme, lambda: Source.of("this conversation", replies, in_chat=True))

@@ -25,7 +25,7 @@ from ds4chat.tui.explorer.replies import (
     settings_words,
     sparkline,
 )
-from ds4chat.tui.explorer.source import LOG_TELLS, Source, log_source, stored_source
+from ds4chat.tui.explorer.source import LOG_OPTIONS, Source, log_source, stored_source
 from ds4chat.tui.kit.lines import Line
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript.summary import summary_lines
@@ -99,8 +99,8 @@ def test_the_speed_by_the_load_alone_is_muted() -> None:
 def test_the_settings_are_told_that_are_not_the_defaults_and_the_depth() -> None:
     assert settings_words(Tuning(depth=2)) == "depth 2"
     assert settings_words(replace(LOSSY, strict=True)) == "depth 2, margin 0.80, strict on, temp 0.80, seed 7"
-    assert settings_words(LOSSY, LOG_TELLS) == "margin 0.80"
-    assert settings_words(DEEP, LOG_TELLS) == "as by default"
+    assert settings_words(LOSSY, LOG_OPTIONS) == "margin 0.80"
+    assert settings_words(DEEP, LOG_OPTIONS) == "defaults"
 
 
 @pytest.mark.parametrize("width", [60, 74, 114, 200])
@@ -174,8 +174,8 @@ def test_a_log_without_times_has_an_empty_strip(tmp_path: Path) -> None:
     log.write_text("\n".join(conf_line(step, row) for step in steps for row in step.judged))
     found = log_source(str(log))
     (row,) = found.replies
-    line = text(row_line(row, 80, found.told))
-    assert "margin 0.80" in line and "50" not in settings_words(row.tuning, found.told)
+    line = text(row_line(row, 80, found.options))
+    assert "margin 0.80" in line and "50" not in settings_words(row.tuning, found.options)
     assert line.count("–") == 2  # no speed, and none to hold it against
     assert drawn(Strip(found.replies).lines(40, 0))[2].startswith("··")
 
@@ -231,7 +231,7 @@ def test_a_step_without_a_time_takes_no_place_in_the_curve() -> None:
 
 
 def load() -> Source:
-    return Source.of("this conversation", conversation(), jumps=True)
+    return Source.of("this conversation", conversation(), in_chat=True)
 
 
 @BOTH
@@ -279,7 +279,7 @@ async def test_enter_shows_the_reply_in_its_text() -> None:
 
 
 async def test_a_reply_that_is_not_in_the_chat_stays_and_says_why() -> None:
-    app = Stage(lambda: replace(load(), jumps=False))
+    app = Stage(lambda: replace(load(), in_chat=False))
     async with app.run_test(size=NARROW) as pilot:
         await settled(pilot)
         await pilot.press("4", "enter")

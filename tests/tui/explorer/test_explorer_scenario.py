@@ -10,13 +10,12 @@ from ds4chat.analysis.times import StepTimes
 from ds4chat.analysis.whatif import what_if
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.validate import SettingError
-from ds4chat.tui.explorer.scenario import HANDLES, Handle, Scenario, recorded, result_lines
+from ds4chat.tui.explorer.scenario import HANDLES, Scenario, recorded, result_lines
 
 ROWS = rows_from_steps(steps_from(("++", "-", "", "+-")))
 """5 rows, 3 accepted; 3 + 1 + 1 + 2 = 7 tokens in 4 steps; 40 + 40 + 20 + 40 = 140 ms."""
 TIMES = StepTimes(ROWS)
 BASE = recorded(ROWS, TIMES)
-BY_NAME: dict[str, Handle] = {handle.name: handle for handle in HANDLES}
 
 
 def lines_of(scenario: Scenario, times: StepTimes = TIMES) -> list[str]:
@@ -48,9 +47,9 @@ def test_the_recorded_figures_are_those_of_the_steps() -> None:
     ],
 )
 def test_a_control_moves_from_the_recorded_value_within_its_range(name, by, value) -> None:
-    moved = BY_NAME[name].moved(Scenario(), by, BASE)
+    moved = HANDLES[name].moved(Scenario(), by, BASE)
     assert getattr(moved, name) == value
-    assert moved == BY_NAME[name].put(Scenario(), value)
+    assert moved == HANDLES[name].put(Scenario(), value)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_a_control_moves_from_the_recorded_value_within_its_range(name, by, valu
     [("depth", "4", 4), ("depth", "0", 0), ("depth", "", None), ("margin", "0.5", 0.5), ("gate", " 2 ", 2.0)],
 )
 def test_a_value_can_be_typed(name, text, value) -> None:
-    assert getattr(BY_NAME[name].typed(Scenario(depth=3), text), name) == value
+    assert getattr(HANDLES[name].typed(Scenario(depth=3), text), name) == value
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_a_value_can_be_typed(name, text, value) -> None:
 )
 def test_a_value_out_of_range_is_refused(name, text) -> None:
     with pytest.raises(SettingError):
-        BY_NAME[name].typed(Scenario(), text)
+        HANDLES[name].typed(Scenario(), text)
 
 
 def test_applying_changes_what_was_set_and_nothing_else() -> None:
@@ -100,9 +99,9 @@ def test_what_it_does_not_determine_is_marked_as_an_estimate() -> None:
     assert lines[6] == "Speed: no step of depth 8 was timed."
 
 
-def test_a_margin_says_how_many_verdicts_it_turns() -> None:
+def test_a_margin_says_how_many_verdicts_it_changes() -> None:
     """Rows 2 (ratio 0.25) and 4 (0.45) were rejected: a margin of 0.4 accepts the second."""
-    assert lines_of(Scenario(margin=0.4))[6] == "1 verdict turns: the text would part there"
+    assert lines_of(Scenario(margin=0.4))[6] == "1 verdict changes: the text would differ there"
 
 
 def test_without_step_times_there_is_no_speed() -> None:

@@ -18,6 +18,7 @@ from ds4chat.tui.explorer import whatif
 from ds4chat.tui.explorer.scenario import Scenario
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.source import Source, SourceError
+from ds4chat.tui.explorer.table import TableHead, layout
 from ds4chat.tui.kit.slider import VALUE_AT, Control
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
@@ -88,11 +89,11 @@ async def test_a_filter_line_narrows_the_rows_and_keeps_the_cursor(size) -> None
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         await pilot.press("down", "down")
-        row = app.explorer.table.cursor_row
+        row = app.explorer.table.current_row
         await pilot.press("slash", *"miss")
         await settled(pilot)
         assert app.explorer.said.startswith("12 of 96 rows · 0.0 % accepted")
-        assert app.explorer.table.cursor_row == row == 2
+        assert app.explorer.table.current_row == row == 2
         await pilot.press("enter")
         assert app.focused is app.explorer.table
 
@@ -132,7 +133,7 @@ async def test_nothing_that_passes_is_said_over_the_table() -> None:
         assert "No row passes the filter." in shown(app)
         await pilot.press("down", "end", "pagedown", "enter", "r", "right")
         await settled(pilot)
-        assert app.explorer.table.cursor_row is None and isinstance(app.screen, ExplorerScreen)
+        assert app.explorer.table.current_row is None and isinstance(app.screen, ExplorerScreen)
 
 
 async def test_the_charts_follow_the_filter() -> None:
@@ -164,7 +165,7 @@ async def test_a_click_on_a_name_sorts_and_a_second_one_turns_it_round() -> None
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
-        x = next(c.start for c in app.explorer.table.cells if c.column == "ratio")
+        x = next(c.start for c in layout(app.explorer.query_one(TableHead).size.width) if c.column == "ratio")
         await pilot.click("#table-head", offset=(x + 2, 0))
         await settled(pilot)
         assert app.explorer.said.endswith("by ratio ↑")
@@ -184,10 +185,10 @@ async def test_the_cursor_moves_by_keys_and_mouse_and_stays_in_sight() -> None:
         for key, row in [*moves, ("pagedown", height - 1), ("pageup", 0), ("pageup", 0)]:
             await pilot.press(key)
             await pilot.pause()
-            assert table.cursor_row == row
+            assert table.current_row == row
             assert 0 <= row - table.scroll_offset.y < height
         await pilot.click("#row-table", offset=(5, 4))
-        assert table.cursor_row == 4
+        assert table.current_row == 4
 
 
 @pytest.mark.parametrize("way", ["key", "mouse"])
@@ -207,7 +208,7 @@ async def test_a_row_leads_to_its_token_and_the_explorer_closes(way) -> None:
 
 
 async def test_a_row_of_a_log_has_no_text_to_go_to() -> None:
-    app = Stage(lambda: source(jumps=False))
+    app = Stage(lambda: source(in_chat=False))
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
         await pilot.press("enter")
@@ -385,8 +386,7 @@ async def test_a_walk_that_fails_is_said_and_the_next_one_works(monkeypatch) -> 
         with monkeypatch.context() as patch:
             patch.setattr(whatif, "what_if", broken)
             await pilot.press("w", "right")
-            while app.explorer.what_if.pending:
-                await pilot.pause(0.02)
+            await settled(pilot)
         assert "No figures: no rows of that kind" in shown(app)
         await pilot.press("right")
         await settled(pilot)
@@ -426,14 +426,14 @@ async def test_reading_again_keeps_filter_and_order() -> None:
         assert app.explorer.said == "24 of 96 rows · 0.0 % accepted · by p ↓"
 
 
-async def test_an_unforeseen_error_of_the_reading_is_a_sentence_too() -> None:
+async def test_a_record_that_is_too_long_is_a_sentence_too() -> None:
     def load() -> Source:
-        raise MemoryError("too many rows")
+        raise MemoryError
 
     app = Stage(load)
     async with app.run_test(size=NARROW) as pilot:
         await settled(pilot)
-        assert "The rows cannot be read: too many rows." in shown(app)
+        assert "The record is too long for the memory of this machine." in shown(app)
 
 
 # -- export

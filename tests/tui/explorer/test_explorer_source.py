@@ -54,8 +54,8 @@ def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
         second.add_step(one)
     second.stats.plain.load_ms = 25.0
     found = opener(chat_of(first, second), "")()
-    assert same(found.rows, rows_from_steps([*STEPS, *steps_from(("++",), reply=2)]))
-    assert found.jumps and not found.note
+    assert same(found.listing.rows, rows_from_steps([*STEPS, *steps_from(("++",), reply=2)]))
+    assert found.in_chat and not found.note
     # 3 + 1 + 2 tokens at 30 ms, 3 at 25; the steps took 120 and 40 ms.
     assert found.times.step_ms(0) == (6 * 30 + 3 * 25) / 9
     assert found.times.plain.speedup == (6 * 30 + 3 * 25) / 160
@@ -65,9 +65,9 @@ def test_a_source_can_be_read_again_when_more_has_come() -> None:
     reply = Reply(1, "m")
     reply.add_step(STEPS[0])
     read = opener(chat_of(reply), "")
-    assert len(read().rows) == 2
+    assert len(read().listing.rows) == 2
     reply.add_step(STEPS[1])
-    assert len(read().rows) == 3
+    assert len(read().listing.rows) == 3
 
 
 def test_replies_without_steps_are_counted() -> None:
@@ -99,9 +99,9 @@ def test_a_log_gives_the_rows_that_were_written(tmp_path: Path) -> None:
     ]
     log.write_text("\n".join([*lines, "ds4chat: mtp conf reply=1 st"]), encoding="utf-8")
     found = log_source(str(log))
-    assert (found.title, found.note, found.jumps) == ("old.log", "1 line is incomplete.", False)
-    assert found.rows.draft_text == rows_from_steps(STEPS).draft_text
-    assert found.rows.accepted.tolist() == [True, True, False, True, False]
+    assert (found.title, found.note, found.in_chat) == ("old.log", "1 line is incomplete.", False)
+    assert found.listing.rows.draft_text == rows_from_steps(STEPS).draft_text
+    assert found.listing.rows.accepted.tolist() == [True, True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     recorder.flush()
     assert recorder.conversation is not None
     found = stored_source(store, recorder.conversation)
-    assert len(found.rows) == 9
-    assert found.rows.accepted.tolist() == [True, True, False] * 3
-    assert found.rows.draft_text[:3] == ("d1", "d2", "d3")
+    assert len(found.listing.rows) == 9
+    assert found.listing.rows.accepted.tolist() == [True, True, False] * 3
+    assert found.listing.rows.draft_text[:3] == ("d1", "d2", "d3")
     with pytest.raises(
         SourceError, match="The stored conversation 99 has no judged drafts, or there is none"
     ):
@@ -156,7 +156,7 @@ def test_reply_numbers_lead_back_to_the_tokens() -> None:
     reply = Reply(4, "m")
     for one in steps_of(4, PIECES):
         reply.add_step(one)
-    rows = opener(chat_of(reply), "")().rows
+    rows = opener(chat_of(reply), "")().listing.rows
     for row in range(len(rows)):
         step = int(rows.step_index[rows.step[row]])
         token = reply.token_of(step, int(rows.position[row]) - 1)

@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from kits.chat import MODEL, loaded
+from kits.chat import MODEL, loaded, server_info
 from kits.chat_stage import Open
 from kits.explorer_stage import VERDICTS, reply_of, steps_from
 
 from ds4chat import __version__
 from ds4chat.engine import machine
-from ds4chat.engine.events import DrafterInfo, Ended, Loaded, ServerInfo
+from ds4chat.engine.events import DrafterInfo, Ended, Loaded
 from ds4chat.engine.stats import Stats
 from ds4chat.models import demo
 from ds4chat.settings.schema import OPTIONS, Settings
@@ -21,17 +21,11 @@ from ds4chat.tui.help.report import report
 from ds4chat.tui.kit.lines import LinesView
 
 HOME = "/home/someone"
-SERVER = ServerInfo(
+SERVER = server_info(
     url="http://llama.example.org:8080",
     name="llama.example.org:8080",
-    kind="llama-server",
     version="b7000",
     tells="by step",
-    why="",
-    speculates=True,
-    live=(),
-    fixed=(),
-    chosen=(),
     has_key=True,
     exposed=True,
 )
@@ -103,6 +97,8 @@ def test_versions_and_the_machine_are_named() -> None:
     told = facts(report(Settings(), loaded(), None, Stats(), "ready"))
     assert told["ds4chat"] == __version__
     assert told["llama.cpp"] == "the one in llama-cpp-python 0.3.36"
+    known = dataclasses.replace(loaded(), llama_cpp="0.5.0 (0c1e570) of llama-cpp-python 0.3.36")
+    assert facts(report(Settings(), known, None, Stats(), "ready"))["llama.cpp"] == known.llama_cpp
     assert told["processor"].startswith(f"{machine.processor()}, {machine.cores()} core")
     assert told["device"] == "CPU, 2 threads"
     assert told["engine"] == "ready"

@@ -30,7 +30,7 @@ def test_a_chain_stays_on_one_level_and_a_fork_goes_in_by_one() -> None:
     parents = {1: None, 2: 1, 3: 2, 4: 3, 5: 1, 6: 5, 7: None}
     nodes = [Node(i, parent, "user", "complete", 0, f"m{i}") for i, parent in parents.items()]
     found = branches(nodes, 4)
-    assert [(b.node.id, b.level, b.turns, b.shown) for b in found] == [
+    assert [(b.node.id, b.level, b.forks, b.shown) for b in found] == [
         (1, 1, True, True),
         (2, 2, True, True),
         (3, 2, False, True),
@@ -61,7 +61,7 @@ def test_what_was_asked_under_another_system_prompt_stands_beside_the_first_repl
     ]
     nodes = [Node(i, parent, role, "complete", 0, text) for i, parent, role, text in rows]
     found = branches(nodes, 5)
-    assert [(b.node.id, b.level, b.turns, b.shown) for b in found] == [
+    assert [(b.node.id, b.level, b.forks, b.shown) for b in found] == [
         (1, 0, False, True),
         (2, 1, True, False),
         (4, 1, True, False),

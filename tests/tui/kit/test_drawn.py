@@ -163,7 +163,7 @@ async def test_what_is_selected_is_marked_and_only_that(opened: Open) -> None:
 
 
 def load() -> Source:
-    return Source.of("this conversation", [reply_of(steps_from(VERDICTS))], jumps=True)
+    return Source.of("this conversation", [reply_of(steps_from(VERDICTS))], in_chat=True)
 
 
 @pytest.mark.parametrize(

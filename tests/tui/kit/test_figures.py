@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount
-from ds4chat.text import still
+from ds4chat.text import unmoving
 from ds4chat.tui.kit.charts import changes, curve_lines, position_lines, stacked_line
 from ds4chat.tui.kit.figures import (
     count,
@@ -99,7 +99,7 @@ def test_token_text_is_visible_harmless_and_exactly_as_wide() -> None:
 def test_token_text_never_leaves_its_column(text: str, width: int) -> None:
     shown = token_text(text, width)
     assert cell_len(shown) == width
-    assert still(shown) == shown and not any(c.isspace() and c != " " for c in shown)
+    assert unmoving(shown) == shown and not any(c.isspace() and c != " " for c in shown)
 
 
 def test_position_lines_show_share_and_tally() -> None:

@@ -43,7 +43,7 @@ async def panel(*names: str, tuning: Tuning = START) -> AsyncIterator[tuple[Stag
     """The dock with these panels open (none named: as it comes), showing ``tuning``."""
     app = Stage(*names)
     async with app.run_test(size=SIZE) as pilot:
-        app.dock.begin_with(tuning)
+        app.dock.tuning.begin_with(tuning)
         await pilot.pause()
         yield app, pilot
 
@@ -57,10 +57,9 @@ def control(app: Stage, name: str) -> Control:
 
 
 def test_every_number_is_in_the_table_above() -> None:
-    assert [knob.name for knob in KNOBS.values() if knob.typed is not None] == [
+    assert [knob.name for knob in KNOBS.values() if knob.share is not None] == [
         name for name, _, _ in NUMBERS
     ]
-    assert all((knob.share is not None) == (knob.typed is not None) for knob in KNOBS.values())
 
 
 @pytest.mark.parametrize(("name", "three_up", "two_down"), NUMBERS, ids=[row[0] for row in NUMBERS])

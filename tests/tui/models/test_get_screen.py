@@ -41,7 +41,7 @@ def rows(app: Host) -> list[str]:
 
 
 def detail(app: Host) -> str:
-    return str(app.sheet.query_one("#get-detail", Static).content)
+    return str(app.sheet.query_one(".model-detail", Static).content)
 
 
 async def test_nothing_is_asked_before_enter(hub: hubs.Hub) -> None:
@@ -78,7 +78,7 @@ async def test_a_model_is_searched_for_stopped_gone_on_with_and_taken_with_its_s
         hub.hold.set()
         hub.asked.clear()
         await pilot.press("enter")
-        await until(pilot, lambda: any("Fetch Tiny-EAGLE3-Q8_0.gguf" in row for row in rows(app)))
+        await until(pilot, lambda: any("Download Tiny-EAGLE3-Q8_0.gguf" in row for row in rows(app)))
         assert hub.sent("Tiny-Q4_K_M.gguf") == [f"bytes={have}-"]
         assert app.results == []
         await pilot.press("enter")

@@ -16,11 +16,11 @@ from ds4chat.models import demo, search
 from ds4chat.models.search import (
     FoundModel,
     describe_file,
+    distinct_names,
     gguf_files,
     ollama_models,
     search_folders,
     support_choices,
-    told_apart,
 )
 from ds4chat.tui.messages import DemoChosen
 from ds4chat.tui.models.screen import ModelPicker
@@ -46,7 +46,7 @@ def rows(app: Host) -> list[str]:
 
 
 def detail(app: Host) -> str:
-    return str(app.sheet.query_one("#model-detail", Static).content)
+    return str(app.sheet.query_one(".model-detail", Static).content)
 
 
 def picker_over(folder: Path, **more) -> ModelPicker:
@@ -116,7 +116,7 @@ def test_ollamas_models_are_found_by_their_manifests(tiny_dir: Path, tmp_path: P
     assert ollama_models({"OLLAMA_MODELS": str(store)}, tmp_path / "nobody") == {blob: "llama3:8b"}
 
 
-def test_files_of_one_name_are_told_apart() -> None:
+def test_files_of_one_name_are_distinct_names() -> None:
     paths = [
         "/hub/models--user--repo/snapshots/0123456789abcdef/a.gguf",
         "/hub/models--other--repo/snapshots/0123456789abcdef/a.gguf",
@@ -124,7 +124,7 @@ def test_files_of_one_name_are_told_apart() -> None:
         "/n/x/a.gguf",
         "/m/x/b.gguf",
     ]
-    names = told_apart([FoundModel(Path(path), 1) for path in paths])
+    names = distinct_names([FoundModel(Path(path), 1) for path in paths])
     assert [names[Path(path)] for path in paths] == [
         "a.gguf · 01234567/user/repo",
         "a.gguf · 01234567/other/repo",
@@ -132,7 +132,7 @@ def test_files_of_one_name_are_told_apart() -> None:
         "a.gguf · n/x",
         "b.gguf",
     ]
-    assert told_apart([FoundModel(Path(path), 1) for path in paths[:2]]) == {
+    assert distinct_names([FoundModel(Path(path), 1) for path in paths[:2]]) == {
         Path(paths[0]): "a.gguf · user/repo",
         Path(paths[1]): "a.gguf · other/repo",
     }

@@ -101,7 +101,7 @@ async def test_timings_show_last_mean_share_and_speeds() -> None:
         app.dock.show_step_batch(STEPS, stats, stats)
         ended = Ended(1, "stop", "", 30, 10, 100.0, 160.0, 123.0, 60, 1)
         stats.fold(ended)
-        app.dock.show_end(ended, stats)
+        app.dock.show_end(stats)
         await settle(pilot)
         text = "\n".join(" ".join(line.split()) for line in shown(app, "timings-lines").splitlines())
         bar = app.query_one("#timings-lines", LinesView).lines[7]

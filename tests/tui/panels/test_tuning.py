@@ -53,7 +53,7 @@ async def test_each_control_moves_by_keys_and_by_mouse(name: str, more: dict, le
     async with app.run_test(size=(60, 30)) as pilot:
         for fields, key, x in ((more, "right", PLUS_AT + 1), (less, "left", MINUS_AT)):
             for by_mouse in (False, True):
-                app.dock.begin_with(START)
+                app.dock.tuning.begin_with(START)
                 control = await focused(app, pilot, name)
                 posted = len(tunings(app))
                 if by_mouse:
@@ -69,7 +69,7 @@ async def test_depth_ends_where_the_drafter_does() -> None:
     async with app.run_test(size=(60, 30)) as pilot:
         drafter = dataclasses.replace(LOADED.drafter, max_depth=3)
         app.dock.show_engine(dataclasses.replace(LOADED, drafter=drafter), "ready")
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         await focused(app, pilot, "depth")
         await pilot.press("right", "right", "left")
         await pilot.pause()
@@ -79,7 +79,7 @@ async def test_depth_ends_where_the_drafter_does() -> None:
 async def test_depth_walks_from_one_over_sixteen_to_auto_and_back() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         control = await focused(app, pilot, "depth")
         await pilot.press("pageup", "pageup", "pageup", "pageup")
         await pilot.pause()
@@ -93,7 +93,7 @@ async def test_depth_walks_from_one_over_sixteen_to_auto_and_back() -> None:
 async def test_a_pause_remembers_the_depth() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(dataclasses.replace(START, depth="auto"))
+        app.dock.tuning.begin_with(dataclasses.replace(START, depth="auto"))
         control = await focused(app, pilot, "pause")
         await pilot.press("enter", "enter")
         await pilot.pause()
@@ -104,7 +104,7 @@ async def test_a_pause_remembers_the_depth() -> None:
 async def test_mode_returns_to_the_last_approximate_margin_and_is_marked() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(dataclasses.replace(START, margin=0.65))
+        app.dock.tuning.begin_with(dataclasses.replace(START, margin=0.65))
         assert app.dock.tuning.has_class("-lossy")
         assert app.dock.tuning.title_bar.headline == "depth 2 · approx ≥0.65"
         await focused(app, pilot, "mode")
@@ -131,7 +131,7 @@ async def test_mode_returns_to_the_last_approximate_margin_and_is_marked() -> No
 async def test_a_value_can_be_typed(name: str, typed: str, field: str, value: object) -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         control = await focused(app, pilot, name)
         await pilot.press(*typed, "enter")
         await pilot.pause()
@@ -142,7 +142,7 @@ async def test_a_value_can_be_typed(name: str, typed: str, field: str, value: ob
 async def test_a_wrong_value_says_why_and_changes_nothing() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         control = await focused(app, pilot, "depth")
         await pilot.press("1", "7", "enter")
         await pilot.pause()
@@ -157,7 +157,7 @@ async def test_a_wrong_value_says_why_and_changes_nothing() -> None:
 async def test_esc_and_leaving_drop_what_was_typed() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         control = await focused(app, pilot, "margin")
         await pilot.press("0", ".", "5", "backspace", "escape")
         assert not control.editing
@@ -180,12 +180,12 @@ async def test_arrows_walk_over_the_controls() -> None:
 async def test_undo_goes_back_step_by_step_whoever_made_the_change() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         await focused(app, pilot, "depth")
         await pilot.press("right")
         elsewhere = dataclasses.replace(START, depth=3, temp=0.5)
-        app.dock.show_tuning(elsewhere)
-        app.dock.show_tuning(elsewhere)
+        app.dock.tuning.show_tuning(elsewhere)
+        app.dock.tuning.show_tuning(elsewhere)
         await pilot.pause()
         line = app.query_one("#tuning-undo", LinesView)
         assert line.text == "u undo: temp 0.50→0.00"
@@ -199,7 +199,7 @@ async def test_undo_goes_back_step_by_step_whoever_made_the_change() -> None:
 async def test_showing_a_tuning_posts_nothing() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.show_tuning(dataclasses.replace(START, depth=9))
+        app.dock.tuning.show_tuning(dataclasses.replace(START, depth=9))
         await pilot.pause()
         assert tunings(app) == []
         assert app.query_one("#control-depth", Control).value == "9"
@@ -208,12 +208,12 @@ async def test_showing_a_tuning_posts_nothing() -> None:
 async def test_presets_are_named_saved_chosen_and_applied() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
+        app.dock.tuning.begin_with(START)
         control = await focused(app, pilot, "preset")
         await pilot.press("enter")
         await pilot.pause()
         assert "none yet" in control.says
-        app.dock.show_presets({"wild": {"temp": 1.2, "mtp-draft": 5}, "calm": {"temp": 0.0}})
+        app.dock.tuning.show_presets({"wild": {"temp": 1.2, "mtp-draft": 5}, "calm": {"temp": 0.0}})
         assert control.value == "calm"
         await pilot.press("right", "enter")
         await pilot.pause()
@@ -230,8 +230,8 @@ async def test_presets_are_named_saved_chosen_and_applied() -> None:
 async def test_a_preset_with_a_bad_value_is_refused() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.begin_with(START)
-        app.dock.show_presets({"bad": {"mtp-draft": 99}})
+        app.dock.tuning.begin_with(START)
+        app.dock.tuning.show_presets({"bad": {"mtp-draft": 99}})
         control = await focused(app, pilot, "preset")
         await pilot.press("enter")
         await pilot.pause()

@@ -1,9 +1,10 @@
-"""Widgets that draw their own lines, and text in them that is selected with the mouse and copied."""
+"""Widgets that draw their own lines: their styles, and text in them that is selected and copied."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,6 +12,8 @@ from textual import events
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
+
+_NOTHING = Style.null()
 
 
 class DrawnLines(Widget):
@@ -20,8 +23,13 @@ class DrawnLines(Widget):
     A widget that scrolls names ScrollView before this base: Textual takes style sheets from the first alone.
     """
 
-    SELECT_FROM = 0
+    STYLES: ClassVar[str] = ""
+    """Prefix of its component classes: the style of role ``x`` is that of ``<prefix>--x``."""
+    PARTIAL: ClassVar[frozenset[str]] = frozenset()
+    """Roles that have only what their rules set, to be laid over another style."""
+    SELECT_FROM: ClassVar[int] = 0
     """Characters of a line before those that can be selected."""
+    _own_style: Style | None = None
 
     def draw_line(self, y: int) -> Strip:
         """A line as it looks while nothing of it is selected."""
@@ -30,6 +38,24 @@ class DrawnLines(Widget):
     def lines_drawn(self) -> range:
         """The lines that there are."""
         raise NotImplementedError
+
+    def style_of(self, role: str) -> Style:
+        """The style of a role; of the widget itself for the role ""."""
+        if role:
+            return self.get_component_rich_style(f"{self.STYLES}--{role}", partial=role in self.PARTIAL)
+        if self._own_style is None:
+            self._own_style = self.rich_style
+        return self._own_style
+
+    def notify_style_update(self) -> None:
+        self._own_style = None
+        super().notify_style_update()
+
+    def strip_of(self, spans: Iterable[tuple[str, str | Style]], width: int, over: Style = _NOTHING) -> Strip:
+        """Texts with their roles or styles as a line of ``width`` cells. ``over`` is laid over all of it."""
+        styled = ((text, self.style_of(s) if isinstance(s, str) else s) for text, s in spans)
+        strip = Strip([Segment(text, style + over) for text, style in styled])
+        return strip.adjust_cell_length(width, self.style_of("") + over)
 
     def render_line(self, y: int) -> Strip:
         there = self.lines_drawn()

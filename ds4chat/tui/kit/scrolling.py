@@ -7,6 +7,7 @@ from typing import Any
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
@@ -65,8 +66,21 @@ class EdgeScrollBar(ScrollBar):
 
 
 class GrowingView(ScrollView):
-    """A ScrollView whose vertical scrollbar always shows (``overflow-y: scroll``). It has no border and no
-    padding, and its rows look the same wherever they are on the screen."""
+    """A view that grows at its end, which it follows until the user scrolls away, and again from End on.
+
+    Its vertical scrollbar always shows (``overflow-y: scroll``). It has no border and no padding, and its
+    rows look the same wherever they are on the screen.
+    """
+
+    following = True
+    """The end is kept in sight."""
+
+    class FollowChanged(Message):
+        """The view started or stopped following its end."""
+
+        def __init__(self, following: bool) -> None:
+            super().__init__()
+            self.following = following
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
@@ -78,18 +92,34 @@ class GrowingView(ScrollView):
         return self._vertical_scrollbar
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Move the rendered rows instead of rendering them again, which is most of what scrolling costs."""
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.position = new_value
-        by = round(new_value) - round(old_value)
-        if not by:
-            return
+        if by := round(new_value) - round(old_value):
+            self._move_rows(by)
+        if round(new_value) >= self.max_scroll_y:
+            self.set_following(True)
+        elif new_value < old_value:
+            self.set_following(False)
+
+    def _move_rows(self, by: int) -> None:
+        """Draw the rows ``by`` further up. Rendering them again is most of what scrolling would cost."""
         cache = self._styles_cache
         places = {y: y - by for y in range(self.size.height) if 0 <= y - by < self.size.height}
         rendered = {places[y]: strip for y, strip in cache._cache.items() if y in places}
         changed = {places[y] for y in cache._dirty_lines if y in places}
         self.refresh_rows(self.scroll_offset.y, self.scroll_offset.y + self.size.height)
         cache._cache, cache._dirty_lines = rendered, changed
+
+    def set_following(self, following: bool) -> None:
+        """Follow the end from now on, or not; nothing moves before the view grows."""
+        if following != self.following:
+            self.following = following
+            self.post_message(self.FollowChanged(following))
+
+    def action_follow(self) -> None:
+        """Follow the end again."""
+        self.set_following(True)
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
 
     def refresh_rows(self, first: int, end: int) -> None:
         """Draw these rows of the content as far as they are in sight, and not the scrollbar."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -20,7 +18,6 @@ VALUE_WIDTH = 8
 MINUS_AT = LABEL_WIDTH
 VALUE_AT = MINUS_AT + 2
 PLUS_AT = VALUE_AT + VALUE_WIDTH
-SAYS_AT = PLUS_AT + 3
 NUMBER = frozenset("0123456789.-")
 """Characters of numbers."""
 
@@ -42,6 +39,7 @@ class Control(DrawnLines, can_focus=True):
     counts once the pointer was moved onto the field, so that scrolling past it changes nothing.
     """
 
+    STYLES = "control"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "control--label",
         "control--button",
@@ -286,23 +284,19 @@ class Control(DrawnLines, can_focus=True):
         return range(1)
 
     def draw_line(self, y: int) -> Strip:
-        width = self.size.width
         if self._edit is None:
             value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"
         else:
             value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
         says = "Enter sets it, Esc drops" if self.editing else self.says
         filled = 0 if self.editing else self._filled
-        segments = [
-            Segment(set_cell_size(self._label, LABEL_WIDTH), self._style("label")),
-            Segment("− ", self._style("button")),
-            Segment(value[:filled], self._style("filled")),
-            Segment(value[filled:], self._style(look)),
-            Segment(" +", self._style("button")),
-            Segment(" ", self.rich_style),
-            Segment(says, self._style("error" if self._error and not self.editing else "says")),
+        spans = [
+            (set_cell_size(self._label, LABEL_WIDTH), "label"),
+            ("− ", "button"),
+            (value[:filled], "filled"),
+            (value[filled:], look),
+            (" +", "button"),
+            (" ", ""),
+            (says, "error" if self._error and not self.editing else "says"),
         ]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _style(self, role: str) -> Style:
-        return self.get_component_rich_style(f"control--{role}")
+        return self.strip_of(spans, self.size.width)

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.cache import LRUCache
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ds4chat.engine.events import UNKNOWN_ID, Judged, Step
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.kit.cells import CellView
+from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
+from ds4chat.tui.kit.scrolling import GrowingView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels.panel import Panel
 
@@ -94,7 +94,7 @@ def row_spans(row: JudgedRow, fit: Columns) -> Line:
     )
 
 
-class ConfidenceLog(CellView, can_focus=True):
+class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
     """The rows. It follows the newest until the user scrolls away, and again after End."""
 
     STYLES = "confidence"
@@ -115,13 +115,6 @@ class ConfidenceLog(CellView, can_focus=True):
         Binding("enter", "pick", "Show this draft in the text", id="confidence.pick"),
     ]
 
-    class FollowChanged(Message):
-        """The log started or stopped following the newest row."""
-
-        def __init__(self, following: bool) -> None:
-            super().__init__()
-            self.following = following
-
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(id="confidence-log")
         self._rows: deque[JudgedRow] = deque(maxlen=capacity)
@@ -129,18 +122,11 @@ class ConfidenceLog(CellView, can_focus=True):
         """Number of rows dropped from the front: row ``_rows[i]`` has the permanent number ``_dropped +
         i``."""
         self._cursor: int | None = None
-        self._following = True
-        self._strips: LRUCache[tuple[int, int, bool], Strip] = LRUCache(512)
 
     @property
     def rows(self) -> Sequence[JudgedRow]:
         """The rows kept, oldest first."""
         return self._rows
-
-    @property
-    def following(self) -> bool:
-        """The newest row is kept visible."""
-        return self._following
 
     @property
     def cursor_row(self) -> JudgedRow | None:
@@ -159,7 +145,7 @@ class ConfidenceLog(CellView, can_focus=True):
             self._cursor = None
         width = self.scrollable_content_region.width
         self.grow_to(Size(width, len(self._rows)))
-        if self._following:
+        if self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         elif lost:
             self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
@@ -173,29 +159,16 @@ class ConfidenceLog(CellView, can_focus=True):
         self._dropped += len(self._rows)
         self._rows.clear()
         self._cursor = None
-        self._set_following(True)
+        self.set_following(True)
         self.virtual_size = Size(self.size.width, 0)
         self.refresh()
 
     # -- scrolling
 
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if new_value < old_value and new_value < self.max_scroll_y:
-            self._set_following(False)
-        elif round(new_value) >= self.max_scroll_y and self.max_scroll_y:
-            self._set_following(True)
-
     def on_resize(self) -> None:
-        self._strips.clear()
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
-        if self._following:
+        if self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-
-    def _set_following(self, following: bool) -> None:
-        if following != self._following:
-            self._following = following
-            self.post_message(self.FollowChanged(following))
 
     # -- cursor
 
@@ -222,8 +195,7 @@ class ConfidenceLog(CellView, can_focus=True):
     def action_follow(self) -> None:
         """Remove the cursor and follow the newest row again."""
         self._cursor = None
-        self._set_following(True)
-        self.scroll_end(animate=False, immediate=True, x_axis=False)
+        super().action_follow()
         self.refresh()
 
     def action_pick(self) -> None:
@@ -247,15 +219,10 @@ class ConfidenceLog(CellView, can_focus=True):
             if changed is not None:
                 self.refresh_rows(changed - self._dropped, changed - self._dropped + 1)
         index = number - self._dropped
-        self._set_following(False)
+        self.set_following(False)
         self.scroll_to_region(Region(0, index, 1, 1), animate=False, immediate=True, force=True, x_axis=False)
 
     # -- drawing
-
-    def notify_style_update(self) -> None:
-        self._strips.clear()
-        self._styles.clear()
-        super().notify_style_update()
 
     def lines_drawn(self) -> range:
         return range(self._dropped, self._dropped + len(self._rows))
@@ -264,14 +231,13 @@ class ConfidenceLog(CellView, can_focus=True):
         index = number - self._dropped
         width = self.scrollable_content_region.width
         if not 0 <= index < len(self._rows):
-            return Strip.blank(width, self._styles[""])
-        key = (number, width, number == self._cursor)
-        strip = self._strips.get(key)
-        if strip is None:
-            spans = row_spans(self._rows[index], columns(width))
-            strip = self.cell_strip(spans, width, at_cursor=number == self._cursor)
-            self._strips[key] = strip
-        return strip
+            return self.strip_of((), width)
+        over = Style.null()
+        if number == self._cursor:
+            # It replaces each cell's ground and keeps its colour.
+            style = self.style_of("cursor")
+            over = Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
+        return self.strip_of(row_spans(self._rows[index], columns(width)), width, over)
 
 
 class ConfidencePanel(Panel):
@@ -315,6 +281,6 @@ class ConfidencePanel(Panel):
         rows = f"{len(self.log_view.rows):,} rows"
         self.title_bar.show(headline=rows if self.log_view.following else f"▼ End follows · {rows}")
 
-    def on_confidence_log_follow_changed(self, event: ConfidenceLog.FollowChanged) -> None:
+    def on_growing_view_follow_changed(self, event: GrowingView.FollowChanged) -> None:
         event.stop()
         self._show_headline()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -20,7 +19,6 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.glossary import explain
 from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import LinesView, style_sheet
-from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import CommandRequested
 
@@ -29,6 +27,7 @@ class PanelTitle(DrawnLines, can_focus=True):
     """One line: a fold mark, the title, and at the right the figure that stays visible when the panel is
     folded."""
 
+    STYLES = "panel-title"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"panel-title--headline"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "fold", "Fold or open", id="panel.fold"),
@@ -44,7 +43,6 @@ class PanelTitle(DrawnLines, can_focus=True):
         self._text = text
         self._headline = ""
         self._open = True
-        self._styles = RoleStyles(self, "panel-title")
 
     @property
     def headline(self) -> str:
@@ -76,13 +74,7 @@ class PanelTitle(DrawnLines, can_focus=True):
         room = width - cell_len(left) - 1
         right = self._headline if cell_len(self._headline) <= room else ""
         gap = " " * max(0, width - cell_len(left) - cell_len(right))
-        style = self._styles[""]
-        segments = [Segment(left, style), Segment(gap, style), Segment(right, self._styles["headline"])]
-        return Strip(segments).adjust_cell_length(width, style)
-
-    def notify_style_update(self) -> None:
-        self._styles.clear()
-        super().notify_style_update()
+        return self.strip_of([(left, ""), (gap, ""), (right, "headline")], width)
 
 
 class Panel(Vertical):

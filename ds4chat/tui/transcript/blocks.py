@@ -74,8 +74,6 @@ class Block:
     """Base: a piece of the transcript with a height and rows."""
 
     height: int = 0
-    version: int = 0
-    """Rises when rows other than the last ones change, so that what was cached of them is dropped."""
     turn: Turn | None = None
     """What it shows; None for sentences of ds4chat itself."""
 
@@ -157,7 +155,6 @@ class UserBlock(Block):
         self.measure()
 
     def measure(self) -> None:
-        self.version += 1
         rows = max(1, self._flow.height)
         self._shown = FOLD_TO if self._folded and rows > FOLD_FROM else rows
         self._hidden = rows - self._shown
@@ -219,7 +216,6 @@ class NoteBlock(Block):
         self._lines = [
             piece for line in self._text.split("\n") for piece in (textwrap.wrap(line, room) or [""])
         ]
-        self.version += 1
         self.height = len(self._lines) + 1
 
     def row(self, index: int) -> Row:
@@ -301,10 +297,9 @@ class ReplyBlock(Block):
                 elif tail:
                     flow.append(tail, KINDS.index("plain"))
         self._note_marks()
-        self._measure()
+        self.measure()
         same_top = self._top_rows() == before and self._header == header
         if thought or bulk or not same_top or not reply.running:
-            self.version += 1
             return 0
         return before + first
 
@@ -336,20 +331,17 @@ class ReplyBlock(Block):
         self._flow.resize(text_width(width))
         self._thought.resize(text_width(width))
         self._rendered = None
-        self._measure()
-        self.version += 1
+        self.measure()
 
     def colour(self, two: bool) -> None:
         """Two colours (accepted drafts against the rest) or one for each origin."""
         self._two = two
-        self.version += 1
 
     def show_markdown(self, on: bool) -> None:
         """Show the answer as Markdown, once it is over, or as tokens."""
         self.markdown = on
         self._rendered = None
-        self._measure()
-        self.version += 1
+        self.measure()
 
     @property
     def needs_rendering(self) -> bool:
@@ -359,8 +351,7 @@ class ReplyBlock(Block):
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
         self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
-        self._measure()
-        self.version += 1
+        self.measure()
 
     # -- layout
 
@@ -375,10 +366,6 @@ class ReplyBlock(Block):
         return len(self._rendered.rows) if self._rendered is not None else self._flow.height
 
     def measure(self) -> None:
-        self._measure()
-        self.version += 1
-
-    def _measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
         self._header = header_spans(self.reply, text_width(self._width))
         self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
@@ -525,8 +512,7 @@ class ReplyBlock(Block):
         if not self._has_thought:
             return False
         self.thinking_open = not self.thinking_open
-        self._measure()
-        self.version += 1
+        self.measure()
         return True
 
 

@@ -318,11 +318,12 @@ class _Opening:
         folder, and then each load measures them."""
         try:
             path = paths.made_folder("cache") / "costs.json"
-        except paths.FolderError as error:
+            model = _file_identity(self._header)
+        except (paths.FolderError, OSError, ModelFileError) as error:
             log.warning("%s", error)
             return costs.Tables()
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        return costs.Tables(path, costs.key(self._load.model, source, self._threads, device(self._load.rpc)))
+        return costs.Tables(path, costs.key(model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
         """Where conversations of this load are kept; None without a cache folder, and where keeping them is

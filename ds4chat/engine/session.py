@@ -29,8 +29,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
-from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import Tables
+from ds4chat.engine.auto.controller import AutoDepth
+from ds4chat.engine.auto.costs import StepCost, Tables
 from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.caches import Caches, common_prefix
@@ -94,7 +94,7 @@ class Session:
         self.prompter = prompter
         self.n_ctx = caches.target.model.room = min(n_ctx, caches.target.n_ctx)
         self.batches_are_exact = batches_are_exact
-        self._auto = AutoDepth(None, caches.drafter.max_depth if caches.drafter else 0)
+        self._auto = AutoDepth()
         self._auto_ran = False
         self._costs = costs or Tables()
         self._states = states
@@ -280,11 +280,11 @@ class Session:
         tokens = self.caches.tokens
         tuning = control.tuning
         reply.retune(tuning, tokens)
-        controller = self._controller(tuning)
-        depth, recorded_depth = self._choose_depth(reply, tuning, controller)
+        auto = self._auto if tuning.depth == "auto" and not tuning.probe else None
+        depth, recorded_depth = self._choose_depth(reply, tuning)
         draft, failed = Draft(), False
         if depth > 0:
-            draft, failed = self._draft(reply, depth, tuning, controller, control, emit)
+            draft, failed = self._draft(reply, depth, tuning, auto, control, emit)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
@@ -310,8 +310,9 @@ class Session:
             accepted = sum(row.accepted for row in judged)
             self._watch(draft.source, len(judged), accepted, emit)
         ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
-        cost = StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.verify, ms.total, len(emitted))
-        controller.observe(cost)
+        if auto:
+            self._auto_ran = True
+            auto.observe(StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.total, len(emitted)))
         wrong = failed or not rolled_back
         baseline = self._plain.add(0 if wrong else len(used) + 1, len(emitted), ms.total, ms.total - ms.draft)
         reply.step_ended(time.perf_counter())
@@ -330,9 +331,7 @@ class Session:
             baseline=baseline,
         )
 
-    def _choose_depth(
-        self, reply: Generation, tuning: Tuning, controller: DepthController
-    ) -> tuple[int, int]:
+    def _choose_depth(self, reply: Generation, tuning: Tuning) -> tuple[int, int]:
         """Drafts to ask for in the next step, and the depth to record: a fixed one even where the step is
         plain for the baseline."""
         drafter, n = self.caches.drafter, len(self.caches.tokens)
@@ -346,21 +345,18 @@ class Session:
             return 1, 1
         if reply.request.baseline and self._plain.due():
             return 0, 0 if tuning.depth == "auto" else min(tuning.depth, limit)
-        depth = controller.choose(limit, drafter.behind(n))
-        return depth, depth
-
-    def _controller(self, tuning: Tuning) -> DepthController:
         if tuning.depth == "auto":
-            self._auto_ran = True
-            return self._auto
-        return FixedDepth(tuning.depth)
+            depth = self._auto.choose(limit, drafter.behind(n))
+        else:
+            depth = min(tuning.depth, limit)
+        return depth, depth
 
     def _draft(
         self,
         reply: Generation,
         depth: int,
         tuning: Tuning,
-        controller: DepthController,
+        auto: AutoDepth | None,
         control: Control,
         emit: Emit,
     ) -> tuple[Draft, bool]:
@@ -372,7 +368,7 @@ class Session:
             gate=tuning.gate,
             ends=lambda token: model.is_control(token) or model.is_eog(token),
             keep_drafting=lambda position, prob: (
-                not control.cancelled and controller.keep_drafting(position, prob)
+                not control.cancelled and (auto is None or auto.keep_drafting(position, prob))
             ),
             given=reply.given,
         )

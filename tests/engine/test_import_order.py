@@ -25,7 +25,8 @@ print(json.dumps([name for name in sys.modules if name.split(".")[0] in ("numpy"
 CHILD = """
 import io, os, threading
 from ds4chat.engine.child import Engine
-from ds4chat.engine.events import Load, Quit, encode
+from ds4chat.engine.events import Load, Quit
+from ds4chat.engine.wire import encode
 read, write = os.pipe()
 os.write(write, encode(Load({model!r})) + encode(Quit()))
 Engine(os.fdopen(read, "rb"), io.BytesIO()).run()

@@ -95,11 +95,11 @@ def test_what_auto_depth_measured_is_kept_for_the_next_load(
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
     with opened(load_of(tiny_dir, "llama-draft")) as bench:
         assert bench.ask(n=200, depth="auto").ids == tiny.reply(tiny.encode(END_NOW)[-1], 200)
-        measured = bench.session._auto.table.to_dict()
+        measured = bench.session._auto.table
     with opened(load_of(tiny_dir, "llama-draft")) as bench:
         kept = bench.session._costs.at(0)
         assert kept is not None
-        assert kept.to_dict() == measured
+        assert kept == measured
 
 
 def test_strict_says_what_it_does_here_and_keeps_the_plain_stream(tiny_dir: Path) -> None:

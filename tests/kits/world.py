@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ds4chat.engine.auto.controller import DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.auto.controller import AutoDepth
+from ds4chat.engine.auto.costs import CostTable, StepCost
 from ds4chat.engine.drafters.hidden import caught_up_before
 
 REGIONS: dict[str, Callable[[int], float]] = {
@@ -40,11 +40,11 @@ class Machine:
 
     def table(self) -> CostTable:
         """What measuring finds."""
+        plain, drafting = self.overhead
         return CostTable(
-            verify=dict(enumerate(self.verify, 1)),
-            draft=dict(enumerate(self.draft, 1)),
-            change=self.change,
-            overhead=self.overhead,
+            verify=[self.verify[0] + plain, *(ms + drafting for ms in self.verify[1:])],
+            draft=[0.0, *self.draft],
+            change=list(self.change),
             catch_up=self.catch_up,
         )
 
@@ -68,6 +68,17 @@ MACHINES = {
 of another host; F16 weights of a small model on two cores."""
 
 
+class FixedDepth(AutoDepth):
+    """``depth`` drafts in every step, as far as the limit allows."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+
+    def choose(self, limit: int, behind: int = 0) -> int:
+        return min(self.depth, limit)
+
+
 class Reply(NamedTuple):
     """A simulated reply: its milliseconds, and of each step the depth, the drafts and the tokens emitted."""
 
@@ -84,7 +95,7 @@ class World:
         self._rng = random.Random(seed)
         self._informed = informed
 
-    def reply(self, controller: DepthController, region: str, tokens: int = 256) -> Reply:
+    def reply(self, controller: AutoDepth, region: str, tokens: int = 256) -> Reply:
         """Answer with so many tokens."""
         rng, machine, right = self._rng, self.machine, REGIONS[region]
         steps: list[tuple[int, int, int, float]] = []
@@ -117,7 +128,7 @@ class World:
             behind = accepted if depth else behind + 1
             total = verify + draft + rest
             judged = min(drafted, accepted + 1)
-            controller.observe(StepCost(depth, drafted, judged, accepted, draft, verify, total, emitted))
+            controller.observe(StepCost(depth, drafted, judged, accepted, draft, total, emitted))
             steps.append((depth, drafted, emitted, total))
             at, spent = at + emitted, spent + total
         return Reply(spent, steps)
@@ -134,7 +145,7 @@ class Result:
 
 
 def run(
-    make: Callable[[], DepthController],
+    make: Callable[[], AutoDepth],
     machine: Machine,
     seeds: range,
     *,

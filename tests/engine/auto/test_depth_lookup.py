@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kits.world import FixedDepth
 
 from ds4chat.engine.auto.acceptance import Ledger
-from ds4chat.engine.auto.controller import AutoDepth, DepthController, FixedDepth, StepCost
-from ds4chat.engine.auto.costs import CostTable
+from ds4chat.engine.auto.controller import AutoDepth
+from ds4chat.engine.auto.costs import CostTable, StepCost
 from ds4chat.engine.drafters.base import Policy
 from ds4chat.engine.drafters.lookup import Lookup
 
@@ -31,10 +32,9 @@ COSTS = {
 def table(costs: tuple[float, ...], change: float = 0.0) -> CostTable:
     """What measuring such a machine finds."""
     return CostTable(
-        {k + 1: PLAIN_MS * verify(costs, k) for k in range(17)},
-        dict.fromkeys(range(1, 17), 0.06),
-        (PLAIN_MS * change, PLAIN_MS * change),
-        (0.15, 0.15),
+        [PLAIN_MS * verify(costs, k) + 0.15 for k in range(17)],
+        [0.0] + [0.06] * 16,
+        [PLAIN_MS * change, PLAIN_MS * change],
     )
 
 
@@ -44,7 +44,7 @@ def verify(costs: tuple[float, ...], drafts: int) -> float:
 
 
 def answer(
-    controller: DepthController,
+    controller: AutoDepth,
     text: dict,
     tokens: int,
     costs: tuple[float, ...],
@@ -74,7 +74,7 @@ def answer(
         ms, draft_ms = PLAIN_MS * took * rng.gauss(1, 0.03), 0.06 if depth else 0.0
         judged = min(len(drafts), accepted + 1)
         controller.observe(
-            StepCost(depth, len(drafts), judged, accepted, draft_ms, ms, ms + draft_ms + 0.15, len(emitted))
+            StepCost(depth, len(drafts), judged, accepted, draft_ms, ms + draft_ms + 0.15, len(emitted))
         )
         new = [last, *emitted[:-1]]
         lookup.observe(new, len(committed), len(new))
@@ -83,7 +83,7 @@ def answer(
 
 
 def speeds(
-    controller: DepthController, tokens: int, costs: tuple[float, ...], seed: int, change: float = 0.0
+    controller: AutoDepth, tokens: int, costs: tuple[float, ...], seed: int, change: float = 0.0
 ) -> dict[str, float]:
     """Tokens per plain step by kind of text; the kinds take turns, as in a bench."""
     rng = random.Random(seed)
@@ -195,9 +195,9 @@ def asked_run(tokens: int, changed: float) -> list[int]:
     """Replies of 200 tokens from a drafter that is always right at a confidence of 0.97, v(k) = 1 + k / 5;
     another size is free, but the table says that its first two steps take ``changed`` plain steps longer.
     The tokens before each draft."""
-    verify = {k + 1: PLAIN_MS * (1 + k / 5) for k in range(9)}
-    known = CostTable(verify, dict.fromkeys(range(1, 9), 0.01), (PLAIN_MS * changed, PLAIN_MS * changed))
-    auto, drafted = AutoDepth(known, 8), []
+    verify = [PLAIN_MS * (1 + k / 5) for k in range(9)]
+    known = CostTable(verify, [0.0] + [0.01] * 8, [PLAIN_MS * changed] * 2)
+    auto, drafted = AutoDepth(known), []
     at = 0
     while at < tokens:
         if at % 200 == 0:
@@ -208,7 +208,7 @@ def asked_run(tokens: int, changed: float) -> list[int]:
         if drafts:
             drafted.append(at)
         ms = PLAIN_MS * (1 + drafts / 5)
-        auto.observe(StepCost(depth, drafts, drafts, drafts, 0.01, ms, ms + 0.01, drafts + 1))
+        auto.observe(StepCost(depth, drafts, drafts, drafts, 0.01, ms + 0.01, drafts + 1))
         at += drafts + 1
     return drafted
 
@@ -223,10 +223,10 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
     with or without drafts: short replies without a draft leave all of the room there was."""
-    auto = AutoDepth(CostTable({1: PLAIN_MS}, {}, (PLAIN_MS, PLAIN_MS)), 8)
+    auto = AutoDepth(CostTable([PLAIN_MS], [0.0], [PLAIN_MS, PLAIN_MS]))
     for _ in range(12):
         auto.begin()
         for step in range(20):
             ms = PLAIN_MS * (2 if step < 2 else 1)
-            auto.observe(StepCost(auto.choose(0), 0, 0, 0, 0.0, ms, ms, 1))
+            auto.observe(StepCost(auto.choose(0), 0, 0, 0, 0.0, ms, 1))
     assert auto._ledger.room == pytest.approx(Ledger.BOUND)

@@ -120,7 +120,7 @@ async def test_editing_is_left_and_nothing_is_lost(opened: Open, recorder: Store
         assert texts(chat)[:3] == ["One?", "First.", "a draft"]
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "max_tokens"])
+@pytest.mark.parametrize("reason", ["cancelled", "length"])
 async def test_a_reply_that_was_cut_is_gone_on_with(
     opened: Open, recorder: StoreRecorder, reason: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -12,8 +12,6 @@ from textual import events
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
-
-_NOTHING = Style.null()
 
 
 class DrawnLines(Widget):
@@ -29,7 +27,10 @@ class DrawnLines(Widget):
     """Roles that have only what their rules set, to be laid over another style."""
     SELECT_FROM: ClassVar[int] = 0
     """Characters of a line before those that can be selected."""
-    _own_style: Style | None = None
+
+    def __init__(self, *children: Widget, **options: Any) -> None:
+        super().__init__(*children, **options)
+        self._style_by_role: dict[str, Style] = {}
 
     def draw_line(self, y: int) -> Strip:
         """A line as it looks while nothing of it is selected."""
@@ -41,21 +42,27 @@ class DrawnLines(Widget):
 
     def style_of(self, role: str) -> Style:
         """The style of a role; of the widget itself for the role ""."""
-        if role:
-            return self.get_component_rich_style(f"{self.STYLES}--{role}", partial=role in self.PARTIAL)
-        if self._own_style is None:
-            self._own_style = self.rich_style
-        return self._own_style
+        found = self._style_by_role.get(role)
+        if found is None:
+            found = self._style_by_role[role] = (
+                self.get_component_rich_style(f"{self.STYLES}--{role}", partial=role in self.PARTIAL)
+                if role
+                else self.rich_style
+            )
+        return found
 
     def notify_style_update(self) -> None:
-        self._own_style = None
+        self._style_by_role = {}
         super().notify_style_update()
 
-    def strip_of(self, spans: Iterable[tuple[str, str | Style]], width: int, over: Style = _NOTHING) -> Strip:
+    def strip_of(
+        self, spans: Iterable[tuple[str, str | Style]], width: int, over: Style | None = None
+    ) -> Strip:
         """Texts with their roles or styles as a line of ``width`` cells. ``over`` is laid over all of it."""
         styled = ((text, self.style_of(s) if isinstance(s, str) else s) for text, s in spans)
-        strip = Strip([Segment(text, style + over) for text, style in styled])
-        return strip.adjust_cell_length(width, self.style_of("") + over)
+        strip = Strip([Segment(text, style + over if over else style) for text, style in styled])
+        ground = self.style_of("")
+        return strip.adjust_cell_length(width, ground + over if over else ground)
 
     def render_line(self, y: int) -> Strip:
         there = self.lines_drawn()

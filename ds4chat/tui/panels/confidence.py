@@ -232,7 +232,7 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
         width = self.scrollable_content_region.width
         if not 0 <= index < len(self._rows):
             return self.strip_of((), width)
-        over = Style.null()
+        over = None
         if number == self._cursor:
             # It replaces each cell's ground and keeps its colour.
             style = self.style_of("cursor")

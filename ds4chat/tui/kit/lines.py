@@ -1,4 +1,4 @@
-"""A widget of styled lines that redraws only those that changed."""
+"""A widget of styled lines, which redraws only those that changed."""
 
 from __future__ import annotations
 

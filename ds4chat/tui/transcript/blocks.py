@@ -1,4 +1,4 @@
-"""Turns of a conversation as rows of styled text: what stands where, independent of the screen. Pure.
+"""Turns of a conversation as rows of styled text, independent of the screen. Pure.
 
 A row is a tuple of (text, role); a role is the part after ``transcript--`` of a component class, or a style
 where a renderer chose one. Every row begins with a gutter of GUTTER cells, which is never copied.
@@ -36,7 +36,7 @@ FOLD_TO = 8
 
 
 class Hit(NamedTuple):
-    """What a place in a block is: a token, a fold to open or close, a way to another version, or nothing."""
+    """What a click on a place in a block is meant for: a token, a fold, another version, or nothing."""
 
     what: str
     """"token", "fold", "version" or ""."""
@@ -90,48 +90,48 @@ class Block:
         return False
 
     def margin(self, index: int) -> int:
-        """Characters at the left of a row's text that are drawn beside it and are no part of it."""
+        """Characters at the left of a row that are decoration and not part of its text."""
         return 0
 
     def source(self, index: int) -> Source | None:
-        """What was written, of which a part that is shown otherwise begins at this row."""
+        """The text as it was written of a part that begins at this row and is rendered."""
         return None
 
     def hit(self, index: int, column: int) -> Hit:
-        """What stands at a row and a character of its text, the gutter left out."""
+        """What is at a row and a character of its text, not counting the gutter."""
         return NOTHING
 
     def toggle(self) -> bool:
-        """Open or close what is folded in it; False where nothing is."""
+        """Open or close its fold; False if it has none."""
         return False
 
     def measure(self) -> None:
-        """Take in what changed around the text, such as how many versions there are."""
+        """Lay out again what surrounds the text, such as the number of versions."""
 
     # -- finding
 
     def find(self, pattern: re.Pattern[str]) -> list[Spot]:
-        """Where a pattern is found, in order; what is folded counts too."""
+        """Where a pattern is found, in order, also in what is folded."""
         return []
 
     def open_at(self, spot: Spot) -> bool:
-        """Unfold what hides a spot; False where nothing does."""
+        """Unfold what hides a spot; False if it is not hidden."""
         return False
 
     def place_of(self, spot: Spot) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Row and column of a spot's first character, and those of its end; the gutter is left out."""
+        """Row and column of a spot's first character and of its end, not counting the gutter."""
         raise NotImplementedError
 
 
 def versions_text(turn: Turn) -> str:
-    """Which version of a turn is shown, of how many; empty where it is the only one."""
+    """Which version of a turn is shown, as in ``‹ 2/3 ›``; empty if it is the only one."""
     if turn.key is None or turn.key not in turn.versions:
         return ""
     return f"‹ {turn.versions.index(turn.key) + 1}/{len(turn.versions)} ›"
 
 
 def versions_hit(shown: str, column: int) -> Hit:
-    """What a column of that text is: the left half goes to an older version, the right to a newer."""
+    """The left half of that text goes to an older version, the right half to a newer one."""
     if not 0 <= column < len(shown):
         return NOTHING
     return Hit("version", by=-1 if column < len(shown) / 2 else 1)
@@ -229,7 +229,7 @@ Renderer = Callable[[str, int], Page]
 
 
 class ReplyBlock(Block):
-    """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
+    """A reply: header, folded thinking, text as tokens or as Markdown, and a summary."""
 
     def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
         self.reply = self.turn = reply
@@ -247,7 +247,7 @@ class ReplyBlock(Block):
     # -- content
 
     def rebuild(self) -> None:
-        """Take in the reply from its beginning: what is known of its tokens is another."""
+        """Lay out the whole reply again, because its tokens were revised."""
         self._flow = Flow(text_width(self._width))
         self._thought = Flow(text_width(self._width))
         self._where: list[int] = []
@@ -262,7 +262,7 @@ class ReplyBlock(Block):
         self.grow(bulk=True)
 
     def grow(self, *, bulk: bool = False) -> int:
-        """Take in what the reply gained; returns the first row that may have changed."""
+        """Add what the reply gained; returns the first row that may have changed."""
         reply = self.reply
         before, header = self._top_rows(), self._header
         fresh = reply.tokens[self._taken :]
@@ -317,7 +317,7 @@ class ReplyBlock(Block):
         return found
 
     def _note_marks(self) -> None:
-        """Remember where the tuning changed: at the first token of the step that took it up."""
+        """Remember where the tuning changed: at the first token of the first step with the new one."""
         steps = self.reply.steps
         for position in range(self._last_step, len(steps)):
             if position and steps[position].tuning != steps[position - 1].tuning:
@@ -345,7 +345,7 @@ class ReplyBlock(Block):
 
     @property
     def needs_rendering(self) -> bool:
-        """It is to be shown as Markdown and was not rendered for this width."""
+        """It is to be shown as Markdown, but is not rendered for this width yet."""
         return self.markdown and not self.reply.running and self._rendered is None and bool(self.reply.answer)
 
     def render_with(self, render: Renderer) -> None:
@@ -453,7 +453,7 @@ class ReplyBlock(Block):
     # -- places
 
     def code_rows(self, code: int) -> tuple[int, int] | None:
-        """First and last row of a code block, counted from 0; None where it is not shown as one."""
+        """First and last row of a code block; None if it is not on the page."""
         top = self._top_rows()
         if self._rendered is not None:
             found = self._rendered.codes[code : code + 1]
@@ -485,8 +485,8 @@ class ReplyBlock(Block):
         return NOTHING if found is None or found >= len(owners) else Hit("token", owners[found])
 
     def locate(self, token: int) -> list[tuple[int, int, int]]:
-        """Where a token is shown: (row, first character, end), the gutter left out. One entry at least while
-        tokens are shown; empty while the token is folded or rendered."""
+        """Where a token is shown, as (row, first character, end) without the gutter; empty while the token is
+        folded or rendered as Markdown."""
         thinking = self.reply.tokens[token].thinking
         if (thinking and not self.thinking_open) or (not thinking and self._rendered is not None):
             return []
@@ -505,7 +505,7 @@ class ReplyBlock(Block):
         return places
 
     def shows(self, token: int) -> bool:
-        """The token is on the page, neither folded away nor rendered."""
+        """The token is shown, neither folded nor rendered as Markdown."""
         return bool(self.locate(token))
 
     def toggle(self) -> bool:

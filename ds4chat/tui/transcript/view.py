@@ -94,10 +94,10 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     ]
 
     class CursorLeft(Message):
-        """The token cursor is gone."""
+        """The token cursor was removed."""
 
     class VersionWanted(Message):
-        """Another version of a turn was asked for by a click."""
+        """A click asked for another version of a turn."""
 
         def __init__(self, turn: Turn, by: int) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
             self._settle(self._stack.index(block), first)
 
     def recolour(self, reply: Reply) -> None:
-        """Draw a reply whose tokens are known better now."""
+        """Draw a reply again whose tokens were revised."""
         block = self._stack.find(reply)
         if block is not None:
             block.rebuild()
@@ -151,10 +151,10 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
 
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
-        return any(block.turn is turn for block in reversed(list(self._stack)))
+        return any(block.turn is turn for block in self._stack)
 
     def measure(self) -> None:
-        """Draw anew what stands around the turns' texts: the versions that there are."""
+        """Lay out again what surrounds the turns' texts, such as their versions."""
         anchor = self._anchor()
         for block in self._stack:
             block.measure()
@@ -218,7 +218,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self._width or 80
 
     def _settle(self, first: int, row: int = 0) -> None:
-        """Take over heights from block ``first`` on, and draw from row ``row`` of it on."""
+        """Update the heights from block ``first`` on, and draw from its row ``row`` on."""
         before = self._stack.height
         self._stack.measure(first)
         size = Size(self._layout_width, self._stack.height)
@@ -231,7 +231,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         self.refresh_rows(self._stack.top(first) + row, max(before, self._stack.height))
 
     def _anchor(self) -> tuple[int, int]:
-        """The block at the top of the screen and the row of it."""
+        """The block at the top of the screen, and which of its rows is there."""
         return self._stack.at(self.scroll_offset.y) if len(self._stack) else (0, 0)
 
     def _return_to(self, anchor: tuple[int, int]) -> None:
@@ -242,14 +242,14 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         self.scroll_to(y=y, animate=False, immediate=True)
 
     def settle_block(self, block: Block) -> None:
-        """Take over the height of a block that was opened or folded."""
+        """Update the height of a block that was opened or folded."""
         self._settle(self._stack.index(block))
         self.refresh()
 
     def render_in_sight(self) -> None:
-        """Render the Markdown of the blocks in sight and a little beyond; keep what is in sight in its place.
+        """Render the Markdown of the blocks in sight and a little beyond, without moving what is in sight.
 
-        A block that was never in sight keeps the height of its tokens until then.
+        Until then a block has the height of its tokens.
         """
         if not len(self._stack) or not self.size.height:
             return
@@ -320,7 +320,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self._move(moves.last_between(self._stack, top, top + self.size.height - 1))
 
     def leave_cursor(self) -> None:
-        """Take the cursor away."""
+        """Remove the cursor."""
         if self._cursor is not None:
             self._cursor = None
             self.refresh()
@@ -346,7 +346,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return True
 
     def _move(self, found: Cursor | None) -> bool:
-        """Put the cursor there, if there is such a place, and tell."""
+        """Move the cursor to a place, if one was found, and post TokenPicked."""
         if found is None:
             return False
         self._put_cursor(found)

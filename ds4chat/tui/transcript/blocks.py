@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from ds4chat.engine.events import Level, Origin
+from ds4chat.engine.events import Level
 from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
@@ -57,6 +57,7 @@ class Spot(NamedTuple):
 
 
 Place = tuple[int, int]
+"""Row and column."""
 
 
 def found_in(text: str, pattern: re.Pattern[str], *, thinking: bool = False) -> list[Spot]:
@@ -118,7 +119,7 @@ class Block:
         """Unfold what hides a spot; False if it is not hidden."""
         return False
 
-    def place_of(self, spot: Spot) -> tuple[tuple[int, int], tuple[int, int]]:
+    def place_of(self, spot: Spot) -> tuple[Place, Place]:
         """Row and column of a spot's first character and of its end, not counting the gutter."""
         raise NotImplementedError
 
@@ -268,7 +269,7 @@ class ReplyBlock(Block):
         fresh = reply.tokens[self._taken :]
         answer: list[tuple[str, int]] = []
         thought: list[tuple[str, int]] = []
-        judged_by = self._ratio_tokens()
+        by_ratio = self._ratio_tokens()
         for number, token in enumerate(fresh, start=self._taken):
             target, owners, flow = (
                 (thought, self._thought_tokens, self._thought)
@@ -277,18 +278,16 @@ class ReplyBlock(Block):
             )
             self._where.append(flow.tokens + len(target))
             owners.append(number)
-            kind = _role(token.origin, number in judged_by)
+            kind = "approximate" if number in by_ratio else token.origin
             target.append((token.text, KINDS.index(kind)))
         first = max(0, self._flow.height - 1)
         self._taken = len(reply.tokens)
-        if bulk:
-            self._flow.append_all(answer)
-            self._thought.append_all(thought)
-        else:
-            for text, number in answer:
-                self._flow.append(text, number)
-            for text, number in thought:
-                self._thought.append(text, number)
+        for flow, new in ((self._flow, answer), (self._thought, thought)):
+            if bulk:
+                flow.append_all(new)
+            else:
+                for text, kind_number in new:
+                    flow.append(text, kind_number)
         if (reply.tail or reply.thinking_tail) and not self._tail_taken:
             self._tail_taken = True
             for flow, tail in ((self._flow, reply.tail), (self._thought, reply.thinking_tail)):
@@ -514,7 +513,3 @@ class ReplyBlock(Block):
         self.thinking_open = not self.thinking_open
         self.measure()
         return True
-
-
-def _role(origin: Origin, by_ratio: bool) -> str:
-    return "approximate" if by_ratio else origin

@@ -13,6 +13,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -46,33 +47,27 @@ def within(seconds: float, work: Callable[[], T], *, too_late: Callable[[T], obj
     A system call cannot be interrupted, so it runs in a thread that nothing waits for; ``too_late`` gets its
     result if it still returns one.
     """
-    done: list[T] = []
-    failed: list[BaseException] = []
-    lock = threading.Lock()
-    given_up = False
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-            failed.append(error)
+            with suppress(InvalidStateError):
+                outcome.set_exception(error)
             return
-        with lock:
-            if not given_up:
-                done.append(result)
-                return
-        if too_late is not None:
-            too_late(result)
+        try:
+            outcome.set_result(result)
+        except InvalidStateError:
+            if too_late is not None:
+                too_late(result)
 
-    thread = threading.Thread(target=run, name="file", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    with lock:
-        given_up = not done
-    if done:
-        return done[0]
-    if failed:
-        raise failed[0]
+    threading.Thread(target=run, name="file", daemon=True).start()
+    try:
+        return outcome.result(seconds)
+    except TimeoutError:
+        if not outcome.cancel():  # it ended just now, or with this error
+            return outcome.result()
     raise TimeoutError(
         errno.ETIMEDOUT, f"The disk or network that it is on did not answer within {seconds:g} seconds"
     )
@@ -133,7 +128,7 @@ def _refuse_special(mode: int, path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise NotRegularError(errno.EINVAL, f"It is {what} and no regular file", os.fspath(path))
+        raise NotRegularError(errno.EINVAL, f"It is {what}, not a regular file", os.fspath(path))
 
 
 def open_to_append(path: str | os.PathLike[str]) -> int:
@@ -222,7 +217,7 @@ def try_place(path: Path) -> None:
 def _refuse_to_replace(path: Path) -> None:
     """Raise OSError for anything but a regular file: a rename would replace a device, such as /dev/null."""
     if path.exists() and not path.is_file():
-        raise NotRegularError(errno.EINVAL, "It is no regular file", os.fspath(path))
+        raise NotRegularError(errno.EINVAL, "It is not a regular file", os.fspath(path))
 
 
 def _beside(path: Path) -> tuple[int, Path]:

@@ -53,6 +53,11 @@ def one_line(text: object) -> str:
     return printable(str(text)).replace("\n", " ").replace("\t", " ")
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def shortened(text: object, limit: int = 60) -> str:
     """``text`` on one line of at most ``limit`` characters: a value quoted in a sentence."""
     line = one_line(text)

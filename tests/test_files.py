@@ -48,9 +48,9 @@ def bound_socket(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (pipe, "It is a named pipe and no regular file"),
-        (bound_socket, "It is a socket and no regular file"),
-        (lambda folder: Path("/dev/zero"), "It is a device and no regular file"),
+        (pipe, "It is a named pipe, not a regular file"),
+        (bound_socket, "It is a socket, not a regular file"),
+        (lambda folder: Path("/dev/zero"), "It is a device, not a regular file"),
     ],
 )
 def test_what_is_no_regular_file_is_refused(

@@ -14,6 +14,7 @@ from rich.cells import cell_len, get_character_cell_size
 
 from ds4chat.text import (
     PrintableStream,
+    counted,
     drawn,
     encodable,
     json_text,
@@ -155,3 +156,12 @@ def test_both_streams_are_guarded_while_it_lasts(capsys: pytest.CaptureFixture[s
     assert (sys.stdout, sys.stderr) == before
     said = capsys.readouterr()
     assert said.out == "out\\x1b\ntwice\\x1b\nraw\x1b\n" and said.err == "err\\x9b\n"
+
+
+def test_a_noun_has_the_number_of_its_count() -> None:
+    assert [counted(n, "message") for n in (0, 1, 2, 2000)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+        "2,000 messages",
+    ]

@@ -18,21 +18,11 @@ import llama_cpp
 
 
 def main(folder: Path) -> None:
+    """Download, compile, and print the variable that names the result."""
     folder.mkdir(parents=True, exist_ok=True)
     version = llama_cpp.__version__
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            f"llama-cpp-python=={version}",
-            "--no-deps",
-            *["--no-binary", ":all:", "-d"],
-            str(folder),
-        ],
-        check=True,
-    )
+    download = f"-m pip download llama-cpp-python=={version} --no-deps --no-binary :all: -d".split()
+    subprocess.run([sys.executable, *download, folder], check=True)
     (archive,) = folder.glob(f"llama_cpp_python-{version}*.tar.gz")
     with tarfile.open(archive) as tar:
         wanted = [m for m in tar.getmembers() if "/vendor/llama.cpp/ggml/" in m.name]
@@ -40,27 +30,11 @@ def main(folder: Path) -> None:
     ggml = next(folder.glob("*/vendor/llama.cpp/ggml"))
     libraries = Path(llama_cpp.__file__).parent / "lib"
     out = folder / "libggml-rpc.so"
-    sources = [str(ggml / "src/ggml-rpc" / name) for name in ("ggml-rpc.cpp", "transport.cpp")]
-    shared = ["-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED"]
-    subprocess.run(
-        [
-            "g++",
-            "-O2",
-            "-fPIC",
-            "-shared",
-            "-std=c++17",
-            *shared,
-            f"-I{ggml}/include",
-            f"-I{ggml}/src",
-            *sources,
-            "-o",
-            str(out),
-            f"-L{libraries}",
-            "-lggml-base",
-            f"-Wl,-rpath,{libraries}",
-        ],
-        check=True,
-    )
+    flags = "-O2 -fPIC -shared -std=c++17 -DGGML_BACKEND_DL -DGGML_BACKEND_SHARED -DGGML_BACKEND_BUILD"
+    command = ["g++", *flags.split(), "-DGGML_SHARED", f"-I{ggml}/include", f"-I{ggml}/src"]
+    command += [f"{ggml}/src/ggml-rpc/{name}" for name in ("ggml-rpc.cpp", "transport.cpp")]
+    command += ["-o", str(out), f"-L{libraries}", "-lggml-base", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(command, check=True)
     print(f"export DS4CHAT_RPC_LIBRARY={out.resolve()}")
 
 

@@ -124,33 +124,20 @@ class Ours:
         return self._session.prompter.raw(prompt).tokens
 
     def answer(self, prompt: str, depth: int, tokens: int) -> Answer:
-        """The greedy reply to a prompt. Raises CompareError."""
+        """The greedy reply to a prompt. Raises UserFacingError."""
+        from ds4chat.commands.bench.running import reply_of
         from ds4chat.engine.control import Control
-        from ds4chat.engine.events import Ended, Event, Generate, Step, Tuning
+        from ds4chat.engine.events import Generate, Tuning
         from ds4chat.engine.stats import Stats
 
-        tuning = Tuning(depth=depth, temp=0.0)
-        stats = Stats()
-        text: list[str] = []
-        ended: list[Ended] = []
-
-        def collect(event: Event) -> None:
-            stats.fold(event)
-            if isinstance(event, Step):
-                text.extend(token.text for token in event.tokens)
-            elif isinstance(event, Ended):
-                text.append(event.tail)
-                ended.append(event)
-
+        tuning, stats = Tuning(depth=depth, temp=0.0), Stats()
+        request = Generate(1, prompt=prompt, tuning=tuning, max_tokens=tokens)
         self._session.reset()
-        self._session.generate(
-            Generate(1, prompt=prompt, tuning=tuning, max_tokens=tokens), Control(tuning), collect
-        )
-        if ended[0].finish_reason == "error":
-            raise CompareError(f"ds4chat could not answer: {ended[0].detail}")
-        return Answer(
-            "".join(text), stats.emitted, stats.drafted, stats.accepted, stats.decode_tokens_per_s or 0.0
-        )
+        replied = reply_of(self._session, request, Control(tuning), stats.fold)
+        assert replied is not None  # nobody stopped it
+        steps, end = replied
+        text = "".join(token.text for step in steps for token in step.tokens) + end.tail
+        return Answer(text, stats.emitted, stats.drafted, stats.accepted, stats.decode_tokens_per_s or 0.0)
 
     def close(self) -> None:
         """Free the models."""
@@ -161,7 +148,7 @@ class Ours:
 
 
 def compare(args: argparse.Namespace, prompts: Sequence[str], ours: Ours) -> list[Row]:
-    """Every depth's row. Raises CompareError."""
+    """Every depth's row. Raises UserFacingError."""
     rows = []
     for depth in args.depths:
         pairs = []

@@ -11,7 +11,7 @@ on stdout, progress is on stderr. Acceptance does not depend on the machine's lo
 with plain decoding on the same prompt, and only their ratio is printed.
 
 A reply that runs into a verbatim loop is cut where the loop begins: inside a loop every draft is right, which
-says nothing of the support model.
+says nothing about the support model.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
 from ds4chat.analysis.whatif import what_if
+from ds4chat.commands.bench.running import reply_of
 from ds4chat.commands.bench.workloads import Workload, workloads
 from ds4chat.engine.control import Control
 from ds4chat.engine.drafters import eagle3, hidden
@@ -51,37 +53,36 @@ SHORTEST_LOOP = 24
 """Tokens; and at least two periods."""
 
 
-@dataclass
-class Reply:
-    """What one request came to."""
+class Reply(NamedTuple):
+    """One reply."""
 
-    stats: Stats = field(default_factory=Stats)
-    ids: list[int] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    steps: list[Step]
+    end: Ended
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Step):
-            self.ids += [token.id for token in event.tokens]
-        if isinstance(event, (Step, Ended)):
-            self.events.append(event)
-            self.stats.fold(event)
+    @property
+    def ids(self) -> list[int]:
+        """The tokens."""
+        return [token.id for step in self.steps for token in step.tokens]
+
+    def count_in(self, *totals: Stats) -> None:
+        """Add the reply to these totals."""
+        for stats in totals:
+            for step in self.steps:
+                stats.fold(step)
+            stats.fold(self.end)
 
 
 def answer(session: Session, prompt: str, tuning: Tuning, tokens: int) -> Reply:
-    """One reply of a session that remembers nothing. Raises LlamaError when the engine failed."""
+    """One reply of a session that remembers nothing. Raises BenchError when the engine fails."""
     session.reset()
-    reply = Reply()
     request = Generate(1, messages=(Message("user", prompt),), tuning=tuning, max_tokens=tokens)
-    session.generate(request, Control(tuning), reply)
-    ended = reply.events[-1]
-    assert isinstance(ended, Ended)
-    if ended.finish_reason == "error":
-        raise LlamaError(ended.detail)
-    return reply
+    replied = reply_of(session, request, Control(tuning), lambda event: None)
+    assert replied is not None  # nobody stopped it
+    return Reply(*replied)
 
 
-def loop_start(ids: Sequence[int]) -> int:
-    """Index of the first token of a verbatim loop's second round; len(ids) where there is none."""
+def length_before_loop(ids: Sequence[int]) -> int:
+    """Tokens before the second round of a verbatim loop, but at least 8; all of them if there is no loop."""
     first = len(ids)
     for period in range(1, min(LONGEST_PERIOD, len(ids) - 1) + 1):
         run = 0
@@ -90,14 +91,14 @@ def loop_start(ids: Sequence[int]) -> int:
             if run >= max(2 * period, SHORTEST_LOOP):
                 first = min(first, at - run + 1)
                 break
-    return first
+    return min(max(first, 8), len(ids))
 
 
 @contextmanager
 def opened(model: str, support: str, threads: int, window: int | None = None) -> Iterator[Session]:
     """A session, closed at the end. Raises LoadError.
 
-    window: tokens that a drafter that reads hidden rows catches up with, 0 for all; None: as it does."""
+    window: most tokens that a drafter of hidden rows catches up with; 0: all; None: the drafter's own."""
     path = str(demo_model()) if model == "demo" else model
     load = Load(path, support or str(demo_support()), ctx=CONTEXT, threads=threads)
     if window:
@@ -126,20 +127,20 @@ def note(text: str) -> None:
 # ------------------------------------------------------------------------------------ quantise
 
 
-def quantise(folder: Path, types: Sequence[str]) -> None:
-    """Write the demo's target in these types into ``folder``. Raises LlamaError when llama.cpp refuses."""
+def quantise(args: argparse.Namespace) -> None:
+    """The ``quantise`` command. Raises LlamaError when llama.cpp refuses."""
     import llama_cpp.llama_cpp as C
 
     from ds4chat.engine.llama import start
 
     start()
     source = demo_model()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in types:
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for name in args.types:
         params = C.llama_model_quantize_default_params()
         params.ftype = FILE_TYPES[name]
         params.allow_requantize = True
-        path = folder / f"SmolLM2-135M-Instruct.{name}.gguf"
+        path = args.folder / f"SmolLM2-135M-Instruct.{name}.gguf"
         if C.llama_model_quantize(os.fsencode(source), os.fsencode(path), params):
             raise LlamaError(f"llama.cpp could not write {source} as {name} to {path}.")
         print(path)
@@ -160,14 +161,6 @@ class Acceptance:
     cut: int = 0
     """Replies cut where a loop begins."""
 
-    def add(self, kind: str, reply: Reply) -> None:
-        """Count one reply."""
-        stats = self.kinds.setdefault(kind, Stats())
-        for event in reply.events:
-            stats.fold(event)
-            self.every.fold(event)
-        self.replies += 1
-
 
 def acceptance(
     session: Session, kinds: Sequence[Workload], prompts: int, tokens: int, depth: int, temp: float
@@ -176,13 +169,13 @@ def acceptance(
     found = Acceptance()
     for kind in kinds:
         for prompt in kind.prompts[:prompts]:
-            plain = answer(session, prompt, Tuning(depth=0, temp=temp, seed=SEED), tokens)
-            length = max(loop_start(plain.ids), 8)
-            found.cut += length < len(plain.ids)
-            length = min(length, len(plain.ids))
+            plain = answer(session, prompt, Tuning(depth=0, temp=temp, seed=SEED), tokens).ids
+            length = length_before_loop(plain)
+            found.cut += length < len(plain)
             reply = answer(session, prompt, Tuning(depth=depth, temp=temp, seed=SEED), length)
-            found.add(kind.name, reply)
-            found.same += reply.ids == plain.ids[:length]
+            reply.count_in(found.kinds.setdefault(kind.name, Stats()), found.every)
+            found.replies += 1
+            found.same += reply.ids == plain[:length]
     return found
 
 
@@ -251,13 +244,12 @@ def _speed_of(
     plain = statistics.mean(ms_per_token(reply) for reply in (before, after))
     for depth, reply in replies.items():
         ratios[depth].append(plain / ms_per_token(reply))
-        for event in reply.events:
-            counts[depth].fold(event)
+        reply.count_in(counts[depth])
 
 
 def ms_per_token(reply: Reply) -> float:
     """Milliseconds of decoding for each emitted token."""
-    return reply.stats.decode_ms / max(reply.stats.emitted, 1)
+    return reply.end.decode_ms / max(len(reply.ids), 1)
 
 
 # ------------------------------------------------------------------------------------ window
@@ -327,8 +319,8 @@ def steps_at(
     """The steps of every prompt's reply, numbered as replies in turn."""
     replies = []
     for number, (prompt, length) in enumerate(zip(prompts, lengths)):
-        events = answer(session, prompt, tuning, length).events
-        replies.append([replace(event, reply=number) for event in events if isinstance(event, Step)])
+        steps = answer(session, prompt, tuning, length).steps
+        replies.append([replace(step, reply=number) for step in steps])
     return replies
 
 
@@ -348,10 +340,8 @@ def print_what_if(args: argparse.Namespace) -> None:
     """The table of the ``whatif`` command; with --save also the record and the reruns' counts as JSON."""
     prompts = [prompt for kind in workloads() for prompt in kind.prompts[: args.prompts]]
     with opened(args.models[0], args.mtp, args.threads) as session:
-        lengths = []
-        for prompt in prompts:
-            ids = answer(session, prompt, Tuning(depth=0), args.tokens).ids
-            lengths.append(min(max(loop_start(ids), 8), len(ids)))
+        plain = [answer(session, prompt, Tuning(depth=0), args.tokens) for prompt in prompts]
+        lengths = [length_before_loop(reply.ids) for reply in plain]
         note(f"{sum(lengths)} tokens")
         recorded = steps_at(session, prompts, lengths, Tuning(depth=args.depth, gate=args.gate))
         saved = {"depth": args.depth, "gate": args.gate, "replies": _compact(recorded), "reruns": []}
@@ -420,13 +410,15 @@ def main() -> int:
     one = commands.add_parser("quantise", help="write the demo's target in other quantisations")
     one.add_argument("folder", type=Path)
     one.add_argument("--types", nargs="+", choices=FILE_TYPES, default=list(FILE_TYPES))
-    for name, prompts, tokens in (
-        ("acceptance", 6, 128),
-        ("speed", 2, 64),
-        ("whatif", 6, 128),
-        ("window", 6, 192),
+    one.set_defaults(run=quantise)
+    for name, run, prompts, tokens in (
+        ("acceptance", print_acceptance, 6, 128),
+        ("speed", print_speed, 2, 64),
+        ("whatif", print_what_if, 6, 128),
+        ("window", print_window, 6, 192),
     ):
         one = commands.add_parser(name)
+        one.set_defaults(run=run)
         several = 1 if name == "whatif" else "+"
         one.add_argument("models", nargs=several, metavar="MODEL", help='GGUF, or "demo"')
         one.add_argument("--mtp", default="", metavar="FILE", help="support GGUF; the demo's own if left out")
@@ -443,16 +435,7 @@ def main() -> int:
             one.add_argument("--save", type=Path, metavar="FILE", help="record and counts as JSON")
     args = parser.parse_args()
     try:
-        if args.command == "quantise":
-            quantise(args.folder, args.types)
-        elif args.command == "acceptance":
-            print_acceptance(args)
-        elif args.command == "window":
-            print_window(args)
-        elif args.command == "whatif":
-            print_what_if(args)
-        else:
-            print_speed(args)
+        args.run(args)
     except (UserFacingError, OSError) as error:
         print(f"evaluate_support: {error}", file=sys.stderr)
         return 1

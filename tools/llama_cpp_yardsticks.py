@@ -1,5 +1,5 @@
-"""llama.cpp's own speculative decoding in the forms that compare_llama_cpp.py takes it: one process for each
-reply, a server started for a depth, or a server that runs already."""
+"""llama.cpp's own speculative decoding, as compare_llama_cpp.py runs it: one process for each reply, a server
+started for each depth, or a server that is already running."""
 
 from __future__ import annotations
 
@@ -106,11 +106,12 @@ _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+[\d.]+ seconds, speed:\s+([\
 
 
 def parse_simple(stdout: str, stderr: str, prompt: str, tokens: int) -> Answer:
-    """What llama-speculative-simple wrote: the prompt and text, and on stderr, at debug verbosity, each step.
+    """The reply in what llama-speculative-simple wrote: the prompt and the text, and on stderr, at debug
+    verbosity, each step.
 
-    It ends its reply only after more than ``tokens`` tokens, and drafts without limit where one or none is
-    left. Steps that begin there have no counterpart in ds4chat and are not counted. Raises CompareError when
-    it is not its form.
+    It ends its reply only after more than ``tokens`` tokens, and drafts without limit when one or none is
+    left. Steps that begin there have no counterpart in ds4chat and are not counted. Raises CompareError for
+    output of another form.
     """
     decoded = _DECODED.search(stderr)
     steps = [(int(accepted), int(drafted)) for accepted, drafted in _STEP.findall(stderr)]
@@ -252,7 +253,7 @@ def _ready(process: subprocess.Popen[bytes], url: str, name: str, log: IO[bytes]
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody holds now."""
+    """A port of the loopback that is free now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

@@ -64,44 +64,45 @@ print(n / (time.perf_counter() - started))
 """
 
 
-def demo_path() -> str:
-    from ds4chat.models.demo import demo_model
-
-    return str(demo_model())
-
-
-def demo_support_path() -> str:
-    from ds4chat.models.demo import demo_support
-
-    return str(demo_support())
-
-
-def one_shot(model: str, *more: str) -> dict:
-    command = [sys.executable, "-m", "ds4chat", "-m", model, "-p", PROMPT, "--json", "--ignore-eos", *more]
+def one_shot(*arguments: str) -> dict:
+    """The JSON of a one shot."""
+    command = [sys.executable, "-m", "ds4chat", "-p", PROMPT, "--json", *arguments]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def decode(model: str, runs: int, threads: int) -> None:
+def decode(args: argparse.Namespace) -> None:
+    """One-shot decoding against a bare loop, each in a process of its own."""
     from ds4chat.engine.events import Message
     from ds4chat.engine.llama import Model
     from ds4chat.engine.prompting import Prompter
 
-    prompt = Prompter(Model(model)).chat([Message("user", PROMPT)], think=True).tokens
-    ids = ",".join(map(str, prompt))
+    prompt = Prompter(Model(args.model)).chat([Message("user", PROMPT)], think=True).tokens
+    ids, threads = ",".join(map(str, prompt)), str(args.threads)
     ours, bare = [], []
-    for _ in range(runs):
-        ours.append(one_shot(model, "-n", "200", "-t", str(threads))["stats"]["decode_tokens_per_s"])
-        command = [sys.executable, "-c", BARE, model, "200", str(threads), ids]
+    for _ in range(args.runs):
+        answer = one_shot("-m", args.model, "--ignore-eos", "-n", "200", "-t", threads)
+        ours.append(answer["stats"]["decode_tokens_per_s"])
+        command = [sys.executable, "-c", BARE, args.model, "200", threads, ids]
         bare.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     ratio = statistics.median(a / b for a, b in zip(ours, bare))
     print(
         f"plain decoding, 200 tokens, {threads} threads: one shot {statistics.median(ours):.1f} tok/s, "
-        f"bare loop {statistics.median(bare):.1f} tok/s, ratio (median of {runs} pairs) {ratio:.3f}"
+        f"bare loop {statistics.median(bare):.1f} tok/s, ratio (median of {args.runs} pairs) {ratio:.3f}"
     )
 
 
+@contextlib.contextmanager
+def opened(load):
+    """A session and its Loaded."""
+    from ds4chat.engine.opening import open_session
+
+    session, loaded = open_session(load, lambda event: None, forgiving=False)
+    with contextlib.closing(session):
+        yield session, loaded
+
+
 def _steps(session, depth: int, tokens: int) -> tuple[list, float]:
-    """The steps of a reply but the first, and the seconds of them that were spent inside llama.cpp."""
+    """The steps of a reply except the first, and the seconds that they spent inside llama.cpp."""
     from ds4chat.engine.control import Control
     from ds4chat.engine.events import Generate, Message, Step, Tuning
     from ds4chat.engine.llama import Context
@@ -122,55 +123,49 @@ def _steps(session, depth: int, tokens: int) -> tuple[list, float]:
     return steps[1:], Context.native_s - begun[0]
 
 
-def python_share(model: str, support: str, runs: int, threads: int, tokens: int) -> None:
+def python_share(args: argparse.Namespace) -> None:
+    """Time outside llama_decode over time in it, at depth 4 and without drafts."""
     from ds4chat.engine.events import Load
-    from ds4chat.engine.opening import open_session
 
-    session, _ = open_session(Load(model, support, threads=threads), lambda event: None, forgiving=False)
-    _steps(session, 4, 32)
-    for depth in (4, 0):
-        shares, python_ms = [], []
-        for _ in range(runs):
-            steps, native = _steps(session, depth, tokens)
-            python = sum(s.ms.total for s in steps) / 1000 - native
-            shares.append(python / native)
-            python_ms.append(python / len(steps) * 1000)
-        print(
-            f"depth {depth}: Python's share {statistics.median(shares):.2%}, "
-            f"{statistics.median(python_ms):.2f} ms a step (median of {runs} runs)"
-        )
-    session.close()
+    with opened(Load(args.model, args.mtp, threads=args.threads)) as (session, _):
+        _steps(session, 4, 32)
+        for depth in (4, 0):
+            shares, python_ms = [], []
+            for _ in range(args.runs):
+                steps, native = _steps(session, depth, args.tokens)
+                python = sum(s.ms.total for s in steps) / 1000 - native
+                shares.append(python / native)
+                python_ms.append(python / len(steps) * 1000)
+            print(
+                f"depth {depth}: Python's share {statistics.median(shares):.2%}, "
+                f"{statistics.median(python_ms):.2f} ms a step (median of {args.runs} runs)"
+            )
 
 
-def paused(model: str, support: str, runs: int, threads: int, tokens: int) -> None:
+def paused(args: argparse.Namespace) -> None:
     """The same reply by a session whose drafter rests and by one without a drafter, in turn."""
     from ds4chat.engine.events import Load
-    from ds4chat.engine.opening import open_session
 
-    sessions = [
-        open_session(Load(model, path, threads=threads), lambda event: None, forgiving=False)[0]
-        for path in (support, "")
-    ]
-    for session in sessions:
-        _steps(session, 0, 32)
-    took: list[list[float]] = [[], []]
-    for run in range(runs):
-        for i in (0, 1) if run % 2 else (1, 0):
-            steps, _ = _steps(sessions[i], 0, tokens)
-            took[i] += [step.ms.total for step in steps]
+    resting = Load(args.model, args.mtp, threads=args.threads)
+    with opened(resting) as (one, _), opened(dataclasses.replace(resting, support="")) as (other, _):
+        took: dict = {one: [], other: []}
+        for session in took:
+            _steps(session, 0, 32)
+        for run in range(args.runs):
+            for session in took if run % 2 else reversed(took):
+                steps, _ = _steps(session, 0, args.tokens)
+                took[session] += [step.ms.total for step in steps]
     # The fastest tenth: other processes can only make a step slower.
-    resting, none = (statistics.quantiles(ms, n=10)[0] for ms in took)
+    with_drafter, without = (statistics.quantiles(ms, n=10)[0] for ms in took.values())
     print(
-        f"speed with a resting drafter over none: {none / resting:.4f} "
-        f"({resting:.3f} and {none:.3f} ms a step, the fastest tenth of {len(took[0])})"
+        f"speed with a resting drafter over none: {without / with_drafter:.4f} ({with_drafter:.3f} and "
+        f"{without:.3f} ms a step, the fastest tenth of {len(took[one])})"
     )
-    for session in sessions:
-        session.close()
 
 
-def sampling(runs: int) -> None:
-    """Rows whose best logits stand out as a model's do, drawn from with the default settings; llama.cpp's own
-    chain gets the whole vocabulary by a copy, the fastest way to hand it over."""
+def sampling(args: argparse.Namespace) -> None:
+    """Draws with the default settings from rows whose best logits stand out as a model's do. llama.cpp's own
+    chain gets the whole vocabulary as a copy, the fastest way to hand it over."""
     import ctypes
     from types import SimpleNamespace
 
@@ -194,7 +189,7 @@ def sampling(runs: int) -> None:
             C.llama_sampler_apply(whole._chain, ctypes.byref(whole._array))
 
         took = [
-            min(_us(call, 50) for _ in range(runs))
+            min(_us(call, 50) for _ in range(args.runs))
             for call in (lambda: ours.sample(row), draw)  # noqa: B023
         ]
         print(f"{n:,} logits: a draw takes {took[0]:.0f} us, from the whole vocabulary {took[1]:.0f} us")
@@ -203,37 +198,34 @@ def sampling(runs: int) -> None:
 
 
 def _us(call, repeats: int) -> float:
-    """Microseconds of a call, the mean of so many."""
+    """Mean microseconds of a call."""
     started = time.perf_counter()
     for _ in range(repeats):
         call()
     return (time.perf_counter() - started) / repeats * 1e6
 
 
-def memory(model: str) -> None:
+def memory(args: argparse.Namespace) -> None:
+    """Anonymous memory of the engine's process and of the chat's."""
     from ds4chat.engine.client import EngineClient
     from ds4chat.engine.events import Ended, Generate, Load, Loaded
 
     client = EngineClient(Path(os.devnull).parent / "shm" / f"ds4chat-measure-{os.getpid()}.log")
     client.start()
-    client.send(Load(model))
+    client.send(Load(args.model))
     client.wait_for(Loaded, 600)
     client.send(Generate(1, prompt=PROMPT, max_tokens=50))
     client.wait_for(Ended, 600)
-    engine = _private_mib(client.pid or 0)
+    engine = _private(Path(f"/proc/{client.pid}/smaps_rollup").read_text())
     client.close()
     client.log_path.unlink()
     code = "import ds4chat.tui.app, os, sys; sys.stdout.write(open('/proc/self/smaps_rollup').read())"
     chat = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     print(
         f"engine process: {engine:.0f} MiB of its own beside the mapped model file "
-        f"({Path(model).stat().st_size / 2**20:.0f} MiB); chat process after its imports: "
+        f"({Path(args.model).stat().st_size / 2**20:.0f} MiB); chat process after its imports: "
         f"{_private(chat):.0f} MiB"
     )
-
-
-def _private_mib(pid: int) -> float:
-    return _private(Path(f"/proc/{pid}/smaps_rollup").read_text())
 
 
 def _private(smaps: str) -> float:
@@ -241,11 +233,12 @@ def _private(smaps: str) -> float:
     return next(int(line.split()[1]) for line in smaps.splitlines() if line.startswith("Anonymous:")) / 1024
 
 
-def startup(runs: int) -> None:
+def startup(args: argparse.Namespace) -> None:
+    """Seconds until the chat echoes a key."""
     import pexpect
 
     times = []
-    for _ in range(runs):
+    for _ in range(args.runs):
         started = time.perf_counter()
         child = _chat()
         # Typed at once, again and again: the first time it is echoed, the prompt takes keys.
@@ -258,7 +251,7 @@ def startup(runs: int) -> None:
                 continue
         times.append(time.perf_counter() - started)
         child.close(force=True)
-    print(f"start to a prompt that takes keys: {statistics.median(times):.2f} s (median of {runs} runs)")
+    print(f"start to a prompt that takes keys: {statistics.median(times):.2f} s (median of {args.runs} runs)")
 
 
 def _chat(*more: str, size: tuple[int, int] = (24, 80)):
@@ -271,9 +264,12 @@ def _chat(*more: str, size: tuple[int, int] = (24, 80)):
     return child
 
 
-def latency(keys: int) -> None:
-    """Types characters that no model writes, in turn, into the prompt while queued prompts run, and takes
-    each away again. In turn, because the same one put back before a frame would change nothing on screen."""
+KEYS = 200
+
+
+def latency(args: argparse.Namespace) -> None:
+    """Types characters that no model writes into the prompt while queued prompts run, and deletes each again.
+    The characters alternate: typing the deleted one again before a frame would change nothing on screen."""
     child = _chat("-n", "400", size=(45, 150))
     child.expect("ready")
     for _ in range(12):
@@ -281,7 +277,7 @@ def latency(keys: int) -> None:
         time.sleep(0.2)
     child.expect("prefill|generating|tok/s")
     took = []
-    for key in itertools.islice(itertools.cycle("§¶¤"), keys):
+    for key in itertools.islice(itertools.cycle("§¶¤"), KEYS):
         time.sleep(0.07)
         child.read_nonblocking(1 << 20, timeout=0) if _readable(child) else None
         started = time.perf_counter()
@@ -293,28 +289,26 @@ def latency(keys: int) -> None:
     took.sort()
     print(
         f"key to echo while streaming: p50 {took[len(took) // 2]:.1f} ms, "
-        f"p99 {took[int(len(took) * 0.99)]:.1f} ms ({keys} keys)"
+        f"p99 {took[int(len(took) * 0.99)]:.1f} ms ({KEYS} keys)"
     )
 
 
-def chat(runs: int) -> None:
+def chat(args: argparse.Namespace) -> None:
     """Decode speed of a reply in the chat, which draws it, over that of the one shot, which does not. The
-    screen's bytes are taken and only searched, as cheaply as a fast terminal would take them."""
+    screen's bytes are only read and searched, which costs no more than a fast terminal does."""
     for size in ((45, 150), (24, 80)):
         ratios = []
-        for _ in range(runs):
+        for _ in range(args.runs):
             child = _chat("-n", "300", "--end-loops", "off", size=size)
             _search(child, r"ready")
             child.send(f"{PROMPT}\r")
             found = _search(child, r"\d+ tokens · (?:repeats[^·]+· )?([\d.]+) tok/s")
             child.close(force=True)
-            command = [sys.executable, "-m", "ds4chat", "--demo", "-p", PROMPT, "-n", "300", "--json"]
-            command += ["--end-loops", "off"]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            ratios.append(float(found[1]) / json.loads(done.stdout)["stats"]["decode_tokens_per_s"])
+            alone = one_shot("--demo", "-n", "300", "--end-loops", "off")
+            ratios.append(float(found[1]) / alone["stats"]["decode_tokens_per_s"])
         print(
             f"chat at {size[1]}x{size[0]} over one shot, decoding at depth 2: "
-            f"{statistics.median(ratios):.3f} (median of {runs} pairs)"
+            f"{statistics.median(ratios):.3f} (median of {args.runs} pairs)"
         )
 
 
@@ -349,30 +343,27 @@ SHORT, LONG = 1, 36
 """Days in the prompt: some 50 and 1,900 tokens of the demo's."""
 
 
-def baseline(model: str, support: str, threads: int, runs: int, tokens: int, conversation: int) -> None:
-    """Each reply stands between two plain ones to the same prompt, of the same text, by a session without a
-    drafter: one that only rests still reads along. The figure that the reply shows is compared with what they
-    really took, summed up over the runs; the worst of them alone is in parentheses."""
+def baseline(args: argparse.Namespace) -> None:
+    """Gives each reply between two plain replies to the same prompt, of the same text, from a session without
+    a drafter, because a resting drafter still reads along. The speedup that the reply shows is compared with
+    what the plain replies really took, summed over the runs; the worst single run is in parentheses."""
     from ds4chat.engine.events import Load
-    from ds4chat.engine.opening import open_session
 
-    load = Load(model, support, ctx=max(4096, conversation + 1024), threads=threads)
-    session, loaded = open_session(load, lambda event: None, forgiving=False)
-    plain, _ = open_session(dataclasses.replace(load, support=""), lambda event: None, forgiving=False)
-    kind = loaded.drafter.kind if loaded.drafter else "no drafter"
-    print(f"{Path(model).stem}, {kind}, {loaded.threads} threads on {os.cpu_count()} cores, {loaded.device}")
-    print(f"a pass at load: {loaded.plain_ms:.1f} ms, {1000 / loaded.plain_ms:.0f} tok/s")
-    print("\n| context | beside it | settings | passes, of the time | shown | rerun | difference |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for busy in (False, True):
-        beside = "a busy process" if busy else "nothing"
-        with _busy_process(busy):
-            _plain_line(plain, beside, conversation)
-            for days in (SHORT, LONG):
-                for depth in (1, 2, 4) if loaded.drafter else ():
-                    _baseline_line(session, plain, beside, days, depth, runs, tokens)
-    session.close()
-    plain.close()
+    load = Load(args.model, args.mtp, ctx=max(4096, args.conversation + 1024), threads=args.threads)
+    with opened(load) as (session, loaded), opened(dataclasses.replace(load, support="")) as (plain, _):
+        kind = loaded.drafter.kind if loaded.drafter else "no drafter"
+        machine = f"{loaded.threads} threads on {os.cpu_count()} cores, {loaded.device}"
+        print(f"{Path(args.model).stem}, {kind}, {machine}")
+        print(f"a pass at load: {loaded.plain_ms:.1f} ms, {1000 / loaded.plain_ms:.0f} tok/s")
+        print("\n| context | beside it | settings | passes, of the time | shown | rerun | difference |")
+        print("| --- " * 7 + "|")
+        for busy in (False, True):
+            beside = "a busy process" if busy else "nothing"
+            with _busy_process(busy):
+                _plain_line(plain, beside, args.conversation)
+                for days in (SHORT, LONG):
+                    for depth in (1, 2, 4) if loaded.drafter else ():
+                        _baseline_line(session, plain, beside, days, depth, args.runs, args.tokens)
 
 
 @contextlib.contextmanager
@@ -391,23 +382,18 @@ def _busy_process(wanted: bool):
 
 def _timed_reply(session, days: int, depth: int, tokens: int):
     """The stats of a reply at this depth, and the prompt's tokens."""
-    from ds4chat.engine.events import Ended, Generate, Tuning
-    from ds4chat.engine.session import Control
+    from ds4chat.commands.bench.running import reply_of
+    from ds4chat.engine.control import Control
+    from ds4chat.engine.events import Generate, Tuning
     from ds4chat.engine.stats import Stats
 
     prompt = "".join(TALK.format(day=day, wind=day * 7 % 12) for day in range(1, days + 1))
-    tuning, stats, ended = Tuning(depth=depth), Stats(), []
-
-    def collect(event: object) -> None:
-        stats.fold(event)
-        if isinstance(event, Ended):
-            ended.append(event)
-
+    tuning, stats = Tuning(depth=depth), Stats()
     request = Generate(
         1, prompt=prompt, tuning=tuning, max_tokens=tokens, ignore_eos=True, baseline=depth > 0
     )
-    session.generate(request, Control(tuning), collect)
-    return stats, ended[0].prompt_tokens
+    _, end = reply_of(session, request, Control(tuning), stats.fold)
+    return stats, end.prompt_tokens
 
 
 def _plain_line(session, beside: str, tokens: int) -> None:
@@ -442,24 +428,25 @@ def _baseline_line(session, plainly, beside: str, days: int, depth: int, runs: i
     )
 
 
-def idle(seconds: float) -> None:
+IDLE_S = 20
+
+
+def idle(args: argparse.Namespace) -> None:
+    """The share of a core that the chat and its engine use while nothing happens."""
     child = _chat()
     child.expect("ready")
     time.sleep(2)
-    pids = [child.pid, *_children(child.pid)]
+    engines = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    pids = [child.pid, *map(int, engines)]
     before = [_cpu_s(pid) for pid in pids]
-    end = time.monotonic() + seconds
+    end = time.monotonic() + IDLE_S
     while time.monotonic() < end:
         if _readable(child):
             child.read_nonblocking(1 << 20, timeout=0)
         time.sleep(0.1)
-    used = [(_cpu_s(pid) - b) / seconds for pid, b in zip(pids, before)]
+    used = [(_cpu_s(pid) - b) / IDLE_S for pid, b in zip(pids, before)]
     child.close(force=True)
-    print(f"idle CPU over {seconds:.0f} s: chat {used[0]:.2%} of a core, engine {sum(used[1:]):.2%}")
-
-
-def _children(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    print(f"idle CPU over {IDLE_S} s: chat {used[0]:.2%} of a core, engine {sum(used[1:]):.2%}")
 
 
 def _cpu_s(pid: int) -> float:
@@ -467,17 +454,25 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+MEASUREMENTS = {
+    "decode": decode,
+    "python": python_share,
+    "paused": paused,
+    "sampling": sampling,
+    "memory": memory,
+    "startup": startup,
+    "latency": latency,
+    "chat": chat,
+    "idle": idle,
+    "baseline": baseline,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what",
-        choices=[
-            *("decode", "python", "paused", "sampling", "memory"),
-            *("startup", "latency", "chat", "idle", "baseline"),
-        ],
-    )
+    parser.add_argument("what", choices=MEASUREMENTS)
     parser.add_argument("-m", "--model", default="")
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--runs", type=int, default=5)
@@ -490,22 +485,11 @@ def main() -> None:
         if args.threads != 1:
             parser.error("--cpu counts one thread: add -t 1")
         time.perf_counter = time.thread_time
-    sizes = {"startup": args.runs, "latency": 200, "chat": args.runs, "idle": 20, "sampling": args.runs}
-    modes = {"startup": startup, "latency": latency, "chat": chat, "idle": idle, "sampling": sampling}
-    if args.what in modes:
-        modes[args.what](sizes[args.what])
-        return
-    model = args.model or demo_path()
-    support = args.mtp or ("" if args.model else demo_support_path())
-    if args.what == "baseline":
-        baseline(model, support, args.threads, args.runs, args.tokens, args.conversation)
-    elif args.what == "decode":
-        decode(model, args.runs, args.threads)
-    elif args.what in ("python", "paused"):
-        mode = {"python": python_share, "paused": paused}[args.what]
-        mode(model, support, args.runs, args.threads, args.tokens)
-    else:
-        memory(model)
+    if not args.model:
+        from ds4chat.models.demo import demo_model, demo_support
+
+        args.model, args.mtp = str(demo_model()), args.mtp or str(demo_support())
+    MEASUREMENTS[args.what](args)
 
 
 if __name__ == "__main__":

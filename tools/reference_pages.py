@@ -49,15 +49,13 @@ async def chat_rows() -> list[Row]:
     """The keys of the app, the chat and every widget in it, by place, in the order of the help screen."""
     from ds4chat.settings.schema import Settings
     from ds4chat.tui.app import ChatApp
-    from ds4chat.tui.help.screen import bound_keys
+    from ds4chat.tui.help.screen import collect_keys
 
     app = ChatApp(Settings())
     async with app.run_test(size=(140, 45)) as pilot:
         await pilot.pause()
-        found = bound_keys(app)
-    return [
-        Row(group, _joined(keys), binding.description, binding.id or "") for group, keys, binding in found
-    ]
+        found = collect_keys(app)
+    return [Row(row.group, _joined(row.keys), row.binding.description, row.binding.id or "") for row in found]
 
 
 def screen_rows() -> list[Row]:
@@ -151,24 +149,25 @@ What `--json` prints on stdout: one object, or with `--prompts-file` one a line.
 [json.schema.json](json.schema.json) has the schema of each of these objects in its `$defs`.
 """
 
-DOCUMENTS = {
-    "AnswerDocument": "ds4chat -p TEXT --json",
-    "CheckDocument": "ds4chat check --json",
-    "BenchDocument": "ds4chat bench --json, and the file of --save",
-    "ServerBenchDocument": "ds4chat bench --server URL --json",
-}
-"""What each document is the output of."""
 
-
-def json_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON schema of every object that a command prints, by name."""
+def documents() -> dict[type, str]:
+    """Every object that a command prints, and the command."""
     from ds4chat.commands.bench.remote import ServerBenchDocument
     from ds4chat.commands.bench.result import BenchDocument
     from ds4chat.commands.check import CheckDocument
     from ds4chat.commands.oneshot import AnswerDocument
 
-    documents = (AnswerDocument, CheckDocument, BenchDocument, ServerBenchDocument)
-    _, schemas = msgspec.json.schema_components(documents)
+    return {
+        AnswerDocument: "ds4chat -p TEXT --json",
+        CheckDocument: "ds4chat check --json",
+        BenchDocument: "ds4chat bench --json, and the file of --save",
+        ServerBenchDocument: "ds4chat bench --server URL --json",
+    }
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON schema of every such object and its parts, by name."""
+    _, schemas = msgspec.json.schema_components(documents())
     for schema in schemas.values():
         schema["description"] = " ".join(schema["description"].split())
     return schemas
@@ -194,10 +193,11 @@ def _type(schema: dict[str, Any]) -> str:
 def json_page() -> str:
     """docs/json.md: the fields of every object that a command prints."""
     parts = [JSON_HEAD.strip()]
+    printed_by = {document.__name__: command for document, command in documents().items()}
     for name, schema in json_schemas().items():
         parts.append(f"## {name}\n\n{schema['description']}")
-        if name in DOCUMENTS:
-            parts[-1] += f" The output of `{DOCUMENTS[name]}`."
+        if name in printed_by:
+            parts[-1] += f" The output of `{printed_by[name]}`."
         rows = ["| field | type | meaning |", "| --- | --- | --- |"]
         for field, of_field in schema["properties"].items():
             rows.append(f"| `{field}` | {_type(of_field)} | {of_field.get('description', '')} |")
@@ -215,7 +215,7 @@ PAGES = {"keys.md": keys_page, "ds4.md": ds4_page, "json.md": json_page, "json.s
 
 
 def main() -> None:
-    """Write every page anew."""
+    """Write every page."""
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")
 

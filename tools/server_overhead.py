@@ -1,13 +1,13 @@
-"""What the cockpit costs over a server: time to the first token and tokens per second against a bare client.
+"""What ds4chat costs over a server: time to the first token and tokens per second against a bare client.
 
     python tools/server_overhead.py http://127.0.0.1:8080 [--rounds 10] [--tokens 128]
-    python tools/server_overhead.py --pace 2800      # a made-up stream of so many tokens a second
+    python tools/server_overhead.py --pace 2800      # a made-up stream of so many tokens per second
 
-Both send the same request to the same llama-server, in turn, and read the same stream. The bare client does
-nothing with it but look for chunks with text; the cockpit's session makes its events and codes them for the
-chat. Ratios above 1 mean that the cockpit was faster; both are bounded by what the server does, so their
-medians differ by the noise of the machine and by what is wasted here. The processor time of a token is what
-the client takes from a server on the same machine.
+Both send the same request to the same llama-server, in turn, and read the same stream. The bare client only
+looks for chunks with text; ds4chat's session makes its events and encodes them for the chat. Ratios above 1
+mean that ds4chat was faster. The server limits both, so their medians differ by the machine's noise and by
+what ds4chat wastes. The processor time of a token is what the client takes away from a server on the same
+machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ds4chat.engine.sessions import open_session
 from ds4chat.engine.wire import encode
 
 EVERY, DRAFTED = 3, 3
-"""Of the made-up stream: tokens and drafts of a step, whose drafts but one are accepted."""
+"""Tokens and drafts of a step of the made-up stream; all drafts but one are accepted."""
 PROMPT = "Explain in a few paragraphs how a bicycle stays upright."
 
 
 def bare(url: str, prompt: str, tokens: int) -> tuple[float, float, int]:
-    """Seconds to the first token, seconds from there to the end, and how many tokens came."""
+    """Seconds to the first token, seconds from there to the end, and the number of tokens."""
     body = {
         "prompt": prompt,
         "n_predict": tokens,
@@ -56,7 +56,7 @@ def bare(url: str, prompt: str, tokens: int) -> tuple[float, float, int]:
 
 
 class Replay(BaseHTTPRequestHandler):
-    """A llama-server whose stream nothing computes."""
+    """A llama-server that makes up its stream."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "llama.cpp", ""
@@ -111,7 +111,7 @@ class Replay(BaseHTTPRequestHandler):
 
 
 def replay(pace: float, address: Queue[str]) -> None:
-    """Serve made-up streams at a pace, in tokens a second, until the process is ended."""
+    """Serve made-up streams at a pace, in tokens per second, until the process is ended."""
     Replay.pace = pace
     server = ThreadingHTTPServer(("127.0.0.1", 0), Replay)
     address.put(f"http://127.0.0.1:{server.server_port}")
@@ -138,7 +138,7 @@ def main() -> None:
     )
     tuning = Tuning(temp=0.0)
 
-    def cockpit(prompt: str) -> tuple[float, float, int]:
+    def ds4chat(prompt: str) -> tuple[float, float, int]:
         steps: list[tuple[float, int]] = []
 
         def collect(event: Event) -> None:
@@ -152,12 +152,10 @@ def main() -> None:
         session.generate(request, Control(tuning), collect)
         return steps[0][0] - begun, time.perf_counter() - steps[0][0], sum(count for _, count in steps)
 
-    first: dict[str, list[float]] = {"bare": [], "cockpit": []}
-    speed: dict[str, list[float]] = {"bare": [], "cockpit": []}
-    cpu: dict[str, list[float]] = {"bare": [], "cockpit": []}
+    first, speed, cpu = ({"bare": [], "ds4chat": []} for _ in range(3))
+    clients = [("bare", lambda prompt: bare(given.url, prompt, given.tokens)), ("ds4chat", ds4chat)]
     for number in range(given.rounds + 1):
-        order = [("bare", lambda p: bare(given.url, p, given.tokens)), ("cockpit", cockpit)]
-        for name, ask in order if number % 2 else reversed(order):
+        for name, ask in clients if number % 2 else reversed(clients):
             # Another first word each time, so that no prompt is in the server's cache.
             used = time.process_time()
             to_first, rest, count = ask(f"{number}{name[0]}. {PROMPT}")
@@ -166,19 +164,17 @@ def main() -> None:
                 first[name].append(to_first * 1000)
                 speed[name].append(count / rest)
     for what, unit, found in (("first token", "ms", first), ("speed", "tokens/s", speed)):
-        a, b = statistics.median(found["bare"]), statistics.median(found["cockpit"])
-        better = a / b if unit == "ms" else b / a
-        pairs = [x / y if unit == "ms" else y / x for x, y in zip(found["bare"], found["cockpit"])]
+        above, below = ("bare", "ds4chat") if unit == "ms" else ("ds4chat", "bare")
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        pairs = statistics.median(x / y for x, y in zip(found[above], found[below]))
         print(
-            f"{what:<12} bare {a:8.1f} {unit}, cockpit {b:8.1f} {unit}, ratio {better:.3f} "
-            f"(median of pairs {statistics.median(pairs):.3f})"
+            f"{what:<12} bare {medians['bare']:8.1f} {unit}, ds4chat {medians['ds4chat']:8.1f} {unit}, "
+            f"ratio {medians[above] / medians[below]:.3f} (median of pairs {pairs:.3f})"
         )
-    a, b = (statistics.median(cpu[name]) for name in ("bare", "cockpit"))
-    print(f"processor    bare {a:8.1f} us/token, cockpit {b:8.1f} us/token")
-    print(
-        f"memory       {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most, "
-        f"{loaded.device}"
-    )
+    a, b = (statistics.median(cpu[name]) for name in ("bare", "ds4chat"))
+    print(f"processor    bare {a:8.1f} us/token, ds4chat {b:8.1f} us/token")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"memory       {peak:.0f} MiB at most, {loaded.device}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Renders every chat template of some folders as a chat does, in the situations that break them.
+"""Renders every chat template in some folders as a chat does, in situations that break templates.
 
     python tools/templates.py FOLDER...
 
-For each template and situation the table says whether it works, in which form of the conversation where it
-is not the plain one, or with which sentence it is refused. A prompt works when it holds every message's text
-once and in order, when no token comes of a special token's name inside those texts, and when it is the same
-prompt again. The vocabulary has a token for every character and one for every name in the template that
-looks like a special token's.
+For each template and situation the table says whether it works, for which form of the conversation if not the
+plain one, or why it is refused. A prompt works if it holds every message's text once and in order, if no
+special token's name inside those texts becomes that token, and if rendering it again gives the same prompt.
+The vocabulary has a token for every character, and one for every name in the template that looks like a
+special token's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TemplateVocabulary:
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """A token's text; a special one says nothing itself."""
+        """A token's text; a special token has none of its own."""
         return b"" if token >= FIRST_SPECIAL and not special else self.text([token]).encode()
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -92,7 +92,7 @@ def situations(names: Sequence[str]) -> dict[str, list[Message]]:
 
 
 def verdict(template: str, messages: Sequence[Message]) -> str:
-    """What comes of a conversation: "works", the form that it takes, or why not."""
+    """The result for a conversation: "works", the form that it needs, or why it is refused."""
     model = TemplateVocabulary(template)
     try:
         prompter = Prompter(model)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def verdict(template: str, messages: Sequence[Message]) -> str:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 where a template shows a fault of the program."""
+    """Print the table; the exit code is 1 if a template reveals a fault of ds4chat."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,11 @@
 """Probabilities for drafts that a record lacks: that a gate lets one pass, and that it is then accepted.
 
-Two kinds of places have no verdict. At one, the recorded gate refused a draft, and its verdict under a lower
-gate is not on record. At the other, no draft was made: after a step whose drafts were all accepted, and in
-plain steps.
+There is no verdict where the recorded gate refused a draft, and where no draft was made: after a step whose
+drafts were all accepted, and in plain steps.
 
-A chance depends much on what is known of the place. Behind three accepted drafts the text is easy, and the
-next draft is accepted as often as recorded ones at position 4, wherever a step of other settings would have
-begun; as often as those at position 1 would be far too seldom.
+The probabilities depend on the number of accepted drafts before. After three of them the text is easy, and
+the next draft is accepted as often as recorded ones at position 4, wherever a step with other settings would
+have begun; the rate at position 1 would be far too low.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ds4chat.analysis.rows import OUTCOME_CODE, Bools, Floats, Ints, JudgedRows
 from ds4chat.engine.events import MAX_DEPTH
 
 _ENOUGH = 20
-"""Drafts after a number of accepted ones from which their own rate is used."""
+"""The rate after a number of accepted drafts is used from this many drafts on."""
 
 
 class MissingDrafts:
-    """The chances of missing drafts, estimated from the judged ones of the same record.
+    """Probabilities of missing drafts, estimated from the judged ones of the same record.
 
-    ``verdicts``: for each row whether it is accepted; ``passes``: whether the gate asked about lets it pass.
-    It is no lower than a recorded one that refused a draft, so what was refused is refused again.
+    ``verdicts``: for each row, whether it is accepted; ``passes``: whether the new gate lets it pass. That
+    gate is not lower than a recorded one that refused a draft, so it refuses that draft again.
     """
 
     def __init__(self, rows: JudgedRows, verdicts: Bools, passes: Bools) -> None:
@@ -42,10 +41,10 @@ class MissingDrafts:
 
 
 def refused_steps(rows: JudgedRows) -> Bools:
-    """For each step, whether its gate refused a draft behind the judged ones, none of which was rejected:
+    """For each step, whether its gate refused a draft after the judged ones, none of which was rejected:
     shape (steps,).
 
-    A drafter without logits has no gaps, and stops where it has nothing to propose.
+    A drafter without logits has no gaps; it stops early if it has nothing to propose.
     """
     early = (rows.step_drafted < rows.step_depth) & (rows.step_gate > 0)
     whole = (rows.step_accepted == rows.step_judged) & (rows.step_judged == rows.step_drafted)
@@ -57,13 +56,13 @@ def refused_steps(rows: JudgedRows) -> Bools:
 
 
 def _count(behind: Ints, weights: Bools | Floats | None = None) -> Floats:
-    """How many there are for each number of accepted drafts before, (MAX_DEPTH,)."""
+    """Sums of the weights, 1 by default, by the number of accepted drafts before: shape (MAX_DEPTH,)."""
     counted = np.bincount(behind, weights=weights, minlength=MAX_DEPTH)
     return counted[:MAX_DEPTH].astype(np.float64)
 
 
 def _chances(hits: Floats, of: Floats, *, otherwise: float) -> list[float]:
-    """hits / of for each number of accepted drafts before; if too few are known, that of the nearest lower
+    """hits / of by the number of accepted drafts before; where there are too few, that of the nearest lower
     number, else that of all together, else ``otherwise``."""
     last = float(hits.sum() / of.sum()) if of.sum() else otherwise
     chances = []

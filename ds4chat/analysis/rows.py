@@ -1,4 +1,4 @@
-"""Judged drafts and their steps as numpy columns: what every analysis and export reads."""
+"""Judged drafts and their steps as numpy columns, which every analysis and export reads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 
 @dataclass(frozen=True, slots=True)
 class JudgedRows:
-    """Columns. The first block has one entry per judged draft, in order: shape (rows,). The second, whose
-    names begin with ``step_``, has one per step: shape (steps,). ``step`` maps the first to the second."""
+    """Columns. Those in the first block have one entry per judged draft, in order: shape (rows,). Those whose
+    names begin with ``step_`` have one per step: shape (steps,). ``step`` maps the first to the second."""
 
     step: Ints
     """Index into the ``step_`` columns."""
@@ -45,11 +45,11 @@ class JudgedRows:
     by: tuple[str, ...]
     """Why it was accepted, as in Judged."""
     token: Ints
-    """Index, in the reply, of the token that the row decided; -1 if it decided none."""
+    """Index in the reply of the token that the row decided; -1 if it decided none."""
     thinking: Bools
-    """That token belongs to the thinking."""
+    """Whether that token belongs to the thinking."""
     p_draft: Floats
-    """NaN, as the next two, if the whole distribution was not requested."""
+    """NaN, like the next two, if the full distribution was not requested."""
     p_target: Floats
     entropy: Floats
 
@@ -71,7 +71,7 @@ class JudgedRows:
     step_ms: Floats
     """(steps, 6): milliseconds, in the order of engine.stats.PHASES."""
     step_baseline: Bools
-    """The step is a plain pass that the baseline is computed from."""
+    """Whether the step is a plain pass that the baseline is computed from."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -93,11 +93,6 @@ class JudgedRows:
         return np.equal(self.draft, self.target)
 
     @property
-    def gate(self) -> Floats:
-        """For each row, the gate in force, in logits: shape (rows,)."""
-        return self.step_gate[self.step]
-
-    @property
     def outcome(self) -> Ints:
         """For each row, its step's outcome as an index into engine.stats.OUTCOMES: shape (rows,)."""
         return self.step_outcome[self.step]
@@ -112,11 +107,11 @@ def rows_from_steps(steps: Iterable[Step]) -> JudgedRows:
     emitted = [len(step.tokens) for step in steps]
     token: list[int] = []
     thinking: list[bool] = []
-    said: dict[int, int] = {}
+    so_far: dict[int, int] = {}
     """Tokens of each reply so far."""
     for step, n_tokens in zip(steps, emitted):
-        first = said.get(step.reply, 0)
-        said[step.reply] = first + n_tokens
+        first = so_far.get(step.reply, 0)
+        so_far[step.reply] = first + n_tokens
         # Token i of a step was decided by its row i.
         decided = min(len(step.judged), n_tokens)
         none = len(step.judged) - decided

@@ -1,4 +1,4 @@
-"""Times of recorded steps by number of drafts, which the what-if and the bench's prediction use."""
+"""Times of recorded steps by number of drafts, for the what-if and the bench's prediction."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ds4chat.analysis.rows import Bools, Floats, JudgedRows
-from ds4chat.engine.baseline import PlainTime, Together, plain_steps
+from ds4chat.engine.baseline import PlainTime, PlainTotal, plain_steps
 from ds4chat.engine.stats import PHASES
 
 _DRAFT, _VERIFY, _TOTAL = (PHASES.index(phase) for phase in ("draft", "verify", "total"))
 
 
 def plain_times(rows: JudgedRows) -> dict[int, PlainTime]:
-    """The time that plain decoding takes for the tokens of each reply, as the panels show it."""
+    """The time of plain decoding for the tokens of each reply, as the panels show it, by reply number."""
     found: dict[int, PlainTime] = {}
     for reply, drafted, emitted, judged, ms, is_pass in zip(
         rows.step_reply.tolist(),
@@ -40,8 +40,8 @@ class StepTimes:
     """Milliseconds of a step by the number of drafts that it verifies.
 
     A plain step takes the baseline's mean over the recorded tokens. A step with drafts takes the medians of
-    its parts (verification by rows, drafting by drafts, the rest), so that an interrupted step says nothing
-    of its depth; all of them are scaled so that the recorded steps with drafts come to the time they took.
+    its parts (verification by rows, drafting by drafts, the rest), so that an interrupted step does not count
+    for its depth; these are scaled so that the recorded steps with drafts add up to the time they took.
     """
 
     def __init__(self, rows: JudgedRows, plain: Iterable[PlainTime] | None = None) -> None:
@@ -50,7 +50,7 @@ class StepTimes:
         timed = np.isfinite(ms[:, _TOTAL])
         drafting = timed & (drafted > 0)
         rest = np.maximum(ms[:, _TOTAL] - ms[:, _VERIFY] - ms[:, _DRAFT], 0.0)
-        self.plain = Together.of(plain_times(rows).values() if plain is None else plain)
+        self.plain = PlainTotal.of(plain_times(rows).values() if plain is None else plain)
         self._plain_ms = self._plain(rows, timed)
         self._verify = _medians(drafted[timed] + 1, ms[timed, _VERIFY])
         self._draft = _medians(drafted[drafting], ms[drafting, _DRAFT])
@@ -74,7 +74,7 @@ class StepTimes:
         return drafts + 1 in self._verify
 
     def _plain(self, rows: JudgedRows, timed: Bools) -> float:
-        """Estimated from the plain steps if no pass is on record, as in another program's log."""
+        """Estimated from the plain steps if no pass is on record."""
         plain = timed & (rows.step_drafted == 0) & (rows.step_depth == 0)
         if self.plain.at_load and plain.any():
             return float(np.median(rows.step_ms[plain, _TOTAL]))
@@ -86,8 +86,8 @@ def _medians(sizes: np.ndarray, ms: Floats) -> dict[int, float]:
 
 
 def _at(points: Mapping[int, float], x: int) -> float:
-    """The value at x: measured, or interpolated linearly; extrapolated with the mean slope above the highest
-    point, constant below the lowest. NaN without a point."""
+    """The value at x: linear between the points, with their mean slope above the highest, constant below the
+    lowest. NaN without a point."""
     if not points:
         return math.nan
     xs = sorted(points)

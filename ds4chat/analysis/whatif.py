@@ -1,30 +1,32 @@
 """Acceptance and speed at another depth, margin or gate, from recorded rows, without running again.
 
-A run at another depth verifies the same text, but cuts it into other steps, and a draft's chance depends on
-where its step begins: counting only the recorded positions up to the new depth gives the wrong answer. (Where
-the model copies a passage, one step of depth 8 becomes five of depth 1, all of them easy; on real runs the
-first position of a deep run is accepted several points less often than the drafts of a run at depth 1.)
+A run at another depth verifies the same text but splits it into other steps, and a draft's chance depends on
+where its step begins, so counting only the recorded positions up to the new depth gives a wrong answer.
+(Where the model copies a passage, one step of depth 8 becomes five of depth 1, all of them easy; on real runs
+the first position of a deep run is accepted several points less often than the drafts of a run at depth 1.)
 
-So the recorded reply is walked again, token by token, under the new settings. For each token that a draft
-was judged against, the record says whether the drafter had it right. A walked step drafts along these
-verdicts until one fails, or the depth or the gate ends it; the token after that is the target's own, and the
-next step begins after it. Where no draft was judged (the target's token after a full draft, a draft that the
-recorded gate refused, plain steps), the verdict is a chance estimated from the record (analysis.missing); the
-walk then splits, and the figures are expectations.
+Instead, the recorded reply is walked again, token by token, under the new settings. For each token that a
+draft was judged against, the record has the verdict. A walked step drafts along these verdicts until one
+fails, or until the depth or the gate ends it; the next token is the target's own, and the next step begins
+after it. Where no draft was judged (the target's token after a fully accepted draft, a draft that the
+recorded gate refused, plain steps), the verdict is a probability estimated from the record
+(analysis.missing); the walk then splits, and the figures are expectations.
 
 The result is exact (``estimate`` is False) if every walked step begins where a recorded step began and uses
-only what was recorded for that step: the same settings; a lower depth that no step's accepted drafts exceed;
-a gate that drops only drafts that were rejected anyway; a margin that changes no verdict. It is an estimate
-if
+only what was recorded for that step: with the same settings; at a lower depth that no step's accepted drafts
+exceed; with a gate that drops only drafts that were rejected anyway; with a margin that changes no verdict.
+Otherwise it is an estimate, because
 
 - a step begins elsewhere: its drafts would be made again, from a fresher hidden state. Most come out the
-same: of the demo pair's accepted drafts at positions 2 to 4, 97 % were accepted again when a run at depth 1
-made them, and of the rejected ones 13 %. So the estimate for a lower depth is a little too low; - a verdict
-is missing: a depth above the recorded one; - a margin changes a verdict: the text itself would differ.
+  same: of the demo pair's accepted drafts at positions 2 to 4, 97 % were accepted again when a run at depth 1
+  made them, and of the rejected ones 13 %. So the estimate for a lower depth is slightly too low;
+- a verdict is missing, at a depth above the recorded one;
+- a margin changes a verdict: the text itself would differ.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -38,7 +40,7 @@ from ds4chat.engine.events import MAX_DEPTH
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Figures of a walk. Counts are expectations, so they may be fractions."""
+    """Figures under the new settings. Counts are expectations, so they may be fractions."""
 
     steps: float
     tokens: int
@@ -53,9 +55,9 @@ class WhatIf:
     """Time of the same tokens by plain decoding; NaN if unknown."""
     estimate: bool
     exact_share: float
-    """Share of the walked steps that are wholly determined by the record; 1 if ``estimate`` is False."""
+    """Share of the walked steps that the record determines; 1 if ``estimate`` is False."""
     changed: int
-    """Verdicts that the margin changes: places where the text would differ."""
+    """Verdicts that the margin changes, where the text would differ."""
 
     @property
     def acceptance(self) -> float | None:
@@ -64,7 +66,7 @@ class WhatIf:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens for each target pass; None without a step."""
+        """Tokens per step; None without a step."""
         return self.tokens / self.steps if self.steps else None
 
     @property
@@ -74,7 +76,7 @@ class WhatIf:
 
     @property
     def speedup(self) -> float | None:
-        """Speed over plain decoding's; None if the step times are unknown."""
+        """Speed over that of plain decoding; None if the step times are unknown."""
         return self.plain_ms / self.ms if self.ms > 0 and self.plain_ms > 0 else None
 
 
@@ -91,7 +93,7 @@ def what_if(
     Parameters that are None stay as recorded, step by step. ``times``: StepTimes(rows) if None. Raises
     ValueError for a depth outside 0..16, a margin outside 0..1 or a negative gate; for a margin or a gate if
     the rows come from a server, which does not report ratios and gaps; and for a gate below a recorded one
-    that refused drafts, whose verdicts are not on record.
+    that refused drafts, since their verdicts are not on record.
     """
     if depth is not None and not 0 <= depth <= MAX_DEPTH:
         raise ValueError(f"A depth of {depth} is out of range: it takes 0 to {MAX_DEPTH}.")
@@ -118,50 +120,46 @@ class _Walk:
     def __init__(
         self, rows: JudgedRows, verdicts: Bools, depth: int | None, gate: float | None, times: StepTimes
     ) -> None:
-        self.rows = rows
-        self.depth, self.gate, self.times = depth, gate, times
         self.verdict: list[bool] = verdicts.tolist()
-        recorded = rows.gate
-        wanted = recorded if gate is None else np.maximum(recorded, gate)
-        # A row below its own recorded gate cannot exist; NaN gaps pass every gate.
-        passes = ~(rows.draft_gap < wanted)
+        # NaN gaps pass every gate, and every row passed the recorded one.
+        passes = ~(rows.draft_gap < (0.0 if gate is None else gate))
         self.passes: list[bool] = passes.tolist()
         self.missing = MissingDrafts(rows, verdicts, passes)
         self.refused: list[bool] = refused_steps(rows).tolist()
-        self._lay_out()
+        self.recorded_depth: list[int] = rows.step_depth.tolist()
+        self.depth = self.recorded_depth if depth is None else [depth] * rows.steps
+        self.recorded_gate: list[float] = rows.step_gate.tolist()
+        self.gate = self.recorded_gate if gate is None else [gate] * rows.steps
+        self.recorded_drafts: list[int] = rows.step_drafted.tolist()
+        self.step_ms = functools.cache(times.step_ms)
+        self._number_tokens(rows)
         self.judged = [0.0] * MAX_DEPTH
         self.accepted = [0.0] * MAX_DEPTH
         self.drafted = self.ms = 0.0
-        self.known_times: dict[int, float] = {}
 
-    def _lay_out(self) -> None:
-        """Number the tokens, and note for each the recorded step it belongs to and where replies end."""
-        rows = self.rows
-        first, judged = rows.step_first.tolist(), rows.step_judged.tolist()
-        emitted, reply = rows.step_emitted.tolist(), rows.step_reply.tolist()
+    def _number_tokens(self, rows: JudgedRows) -> None:
         self.row_of: list[int] = []
-        """-1 if no draft was judged for the token."""
+        """Each token's row; -1 if no draft was judged for it."""
         self.step_of: list[int] = []
+        """Each token's recorded step."""
         self.begin_of: list[int] = []
-        self.end_of: list[int] = []
-        """One past the last token of the token's reply."""
-        for step, count in enumerate(judged):
-            if step and reply[step] != reply[step - 1]:
-                self._close_reply()
+        """Each step's first token."""
+        ends: dict[int, int] = {}
+        replies = rows.step_reply.tolist()
+        for step, (first, judged, emitted) in enumerate(
+            zip(rows.step_first.tolist(), rows.step_judged.tolist(), rows.step_emitted.tolist())
+        ):
             self.begin_of.append(len(self.row_of))
-            length = count + (emitted[step] > count)
-            self.row_of += [*range(first[step], first[step] + count), *([-1] * (length - count))]
-            self.step_of += [step] * length
-        self._close_reply()
-        self.asked: list[int] = rows.step_depth.tolist()
-        self.recorded: list[int] = rows.step_drafted.tolist()
-        self.recorded_gate: list[float] = rows.step_gate.tolist()
-
-    def _close_reply(self) -> None:
-        self.end_of += [len(self.row_of)] * (len(self.row_of) - len(self.end_of))
+            self.row_of += range(first, first + judged)
+            if emitted > judged:
+                self.row_of.append(-1)
+            self.step_of += [step] * (len(self.row_of) - len(self.step_of))
+            ends[replies[step]] = len(self.row_of)
+        self.end_of = [ends[replies[step]] for step in self.step_of]
+        """One past the last token of each token's reply."""
 
     def run(self, changed: int) -> WhatIf:
-        """Walk every reply; probabilities of a step beginning at a token are carried forward."""
+        """Walk every reply, carrying forward the probability that a step begins at a token."""
         count = len(self.row_of)
         begins = [0.0] * (count + 1)
         replies = {0, *self.end_of} - {count} if count else set()
@@ -185,7 +183,7 @@ class _Walk:
             accepted=sum(self.accepted),
             by_position=tuple(zip(self.judged[:used], self.accepted[:used])),
             ms=self.ms,
-            plain_ms=count * self.times.step_ms(0),
+            plain_ms=count * self.step_ms(0),
             estimate=bool(changed) or share < 1 - 1e-9,
             exact_share=min(share, 1.0),
             changed=changed,
@@ -196,9 +194,7 @@ class _Walk:
         step, end = self.step_of[begin], self.end_of[begin]
         aligned = self.begin_of[step] == begin
         exact = aligned
-        depth = self.asked[step] if self.depth is None else self.depth
-        stop = self._recorded_stop(step) if aligned else MAX_DEPTH
-        most = min(depth, stop)
+        most = min(self.depth[step], self._recorded_stop(step) if aligned else MAX_DEPTH)
         token, position = begin, 1
         while position <= most and token < end:
             row = self.row_of[token]
@@ -225,13 +221,9 @@ class _Walk:
 
     def _recorded_stop(self, step: int) -> int:
         """Drafts after which the recorded step stopped by itself (an end token, its gate, the room left)."""
-        drafted = self.recorded[step]
-        looser = self.gate is not None and self.gate < self.recorded_gate[step]
-        return MAX_DEPTH if drafted >= self.asked[step] or looser else drafted
-
-    def _gate_at(self, step: int) -> float:
-        """The gate in force at this recorded step."""
-        return self.recorded_gate[step] if self.gate is None else self.gate
+        drafts = self.recorded_drafts[step]
+        looser = self.gate[step] < self.recorded_gate[step]
+        return MAX_DEPTH if drafts >= self.recorded_depth[step] or looser else drafts
 
     def _chances(self, token: int, position: int) -> tuple[float, float]:
         """Probabilities that a draft for a token without a verdict passes the gate, and that it is then
@@ -240,18 +232,18 @@ class _Walk:
         before = token - self.begin_of[step]
         if self.refused[step]:
             return 0.0, 0.0
-        # After accepted drafts, recorded or walked, the text is easy: the more of them, the easier.
+        # The text is easier the more drafts before were accepted, recorded or walked.
         before = min(max(before, position - 1), MAX_DEPTH - 1)
-        present = self.missing.passes[before] if self._gate_at(step) > 0 else 1.0
+        present = self.missing.passes[before] if self.gate[step] > 0 else 1.0
         return present, self.missing.accepted[before]
 
     def _unjudged(self, behind: int, step: int, aligned: bool) -> float:
         """Drafts in the batch after a rejected one: verified in vain, and their gaps are not on record.
 
-        A step that begins where a recorded one did, under its gate, had as many; of others a gate is taken to
-        let as many pass as of the judged ones.
+        A step that begins where a recorded one did, with its gate, had that many; in others, the gate is
+        assumed to let the same share of drafts pass as of the judged ones.
         """
-        gate = self._gate_at(step)
+        gate = self.gate[step]
         if gate <= 0 or (aligned and gate == self.recorded_gate[step]):
             return float(behind)
         return sum(self.missing.pass_rate**i for i in range(1, behind + 1))
@@ -262,14 +254,9 @@ class _Walk:
             return
         self.drafted += weight * drafted
         low = math.floor(drafted)
-        ms = self._time(low)
+        ms = self.step_ms(low)
         if drafted > low:
-            ms += (drafted - low) * (self._time(low + 1) - ms)
+            ms += (drafted - low) * (self.step_ms(low + 1) - ms)
         self.ms += weight * ms
         if token + 1 < end:
             begins[token + 1] += weight
-
-    def _time(self, drafts: int) -> float:
-        if drafts not in self.known_times:
-            self.known_times[drafts] = self.times.step_ms(drafts)
-        return self.known_times[drafts]

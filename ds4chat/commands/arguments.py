@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import GROUPS, OPTIONS, Option
 from ds4chat.settings.validate import SettingError, check, listed, nearest, range_of
 from ds4chat.text import one_line
@@ -29,8 +30,8 @@ ELSEWHERE = {
 """Options of ds4 and llama.cpp that have another name here."""
 
 
-class UsageError(Exception):
-    """The command line cannot be carried out; the text is a sentence. Exit code 2."""
+class UsageError(UserFacingError):
+    """The command line, or a file that it names, is wrong. Exit code 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -216,9 +217,8 @@ def help_of(option: Option) -> str:
         facts.append(", ".join(option.choices))
     if option.kind in ("int", "float"):
         facts.append(range_of(option))
-    if option.default != "":
-        default = {True: "on", False: "off"}[option.default] if option.kind == "bool" else option.default
-        facts.append(f"default {default}")
+    if option.shown_default:
+        facts.append(f"default {option.shown_default}")
     if option.env:
         facts.append(option.env + (" wins" if option.env_wins else ""))
     text = option.help + (f" [{'; '.join(facts)}]" if facts else "")

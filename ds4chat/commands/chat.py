@@ -12,7 +12,7 @@ from ds4chat.commands.guard import supervised
 from ds4chat.commands.options import OneShotOptions
 from ds4chat.commands.running import need_model, report, settings_of
 from ds4chat.commands.version import show as show_version
-from ds4chat.settings.load import Loaded
+from ds4chat.settings.load import LoadedSettings
 from ds4chat.settings.schema import Option
 from ds4chat.text import supports_escapes
 
@@ -132,7 +132,7 @@ def _one_shot(given: argparse.Namespace) -> OneShotOptions | None:
     )
 
 
-def _chat(loaded: Loaded, *, go_on: bool) -> int:
+def _chat(loaded: LoadedSettings, *, go_on: bool) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         raise UsageError("The chat needs a terminal, and this is not one: give a prompt with -p TEXT.")
     if not supports_escapes(sys.stdout):
@@ -142,7 +142,7 @@ def _chat(loaded: Loaded, *, go_on: bool) -> int:
         )
     from ds4chat.tui.app import run
 
-    return run(loaded.settings, loaded, go_on=go_on)
+    return run(loaded, go_on=go_on)
 
 
 def _is_terminal(stream: Any) -> bool:

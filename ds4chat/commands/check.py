@@ -159,7 +159,11 @@ def run(settings: Settings, options: OneShotOptions) -> int:
     code = 0
     try:
         with closing(session), on_ctrl_c(control.cancel):
-            _need_drafter(loaded)
+            if loaded.drafter is None:
+                raise CheckError(
+                    f"There is nothing to check: MTP is off, because {loaded.off_reason}. Give a support "
+                    "model (--mtp FILE) or --lookup."
+                )
             for number, prompt in enumerate(_prompts(options)):
                 request = request_of(
                     settings,
@@ -259,15 +263,6 @@ def _sentence(replayed: Replayed, stats: Stats) -> str:
         if rate:
             sentences.append(f"With MTP it was {rate:.1f} tok/s.")
     return " ".join(sentences)
-
-
-def _need_drafter(loaded: Loaded) -> None:
-    """Raises CheckError if every reply would be plain decoding anyway."""
-    if loaded.drafter is None:
-        raise CheckError(
-            f"There is nothing to check: MTP is off, because {loaded.off_reason}. Give a support model "
-            "(--mtp FILE) or --lookup."
-        )
 
 
 def _prompts(options: OneShotOptions) -> list[str]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
 from ds4chat.commands.running import RUN_ERROR, report
-from ds4chat.settings.load import Loaded, Problem, load, merge, read_file
+from ds4chat.settings.load import LoadedSettings, Problem, load, merge, read_file
 from ds4chat.settings.paths import config_file, folder
 from ds4chat.settings.save import document, save
-from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.schema import OPTIONS
 from ds4chat.settings.validate import nearest
 from ds4chat.text import one_line
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
             report(loaded, given.config)
             return _show(loaded)
         case "defaults":
-            sys.stdout.write(document(Settings()))
+            sys.stdout.write(document())
             return 0
         case "check":
             return _check(Path(rest[0]) if rest else path)
@@ -87,7 +87,7 @@ def _path(name: str, path: Path | None) -> int:
     return 0
 
 
-def _show(loaded: Loaded) -> int:
+def _show(loaded: LoadedSettings) -> int:
     import tomli_w
 
     from ds4chat.commands.model_sampling import with_sampling_of_model
@@ -113,7 +113,7 @@ def _check(path: Path | None) -> int:
     read = read_file(file, must_exist=path is not None)
     problems = read.problems
     if "theme" in read.values and (said := _theme_problem(read.values["theme"])):
-        problems.append(Problem(said, key="theme", file=str(file)))
+        problems.append(Problem(said, file=str(file)))
     for sentence in (*problems, *read.warnings):
         print(one_line(sentence))
     if problems:

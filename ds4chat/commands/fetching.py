@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
+from ds4chat.commands.progress import ProgressLine
 from ds4chat.models.download import DownloadProgress, fetch, resolve
 from ds4chat.models.errors import shown_size
 from ds4chat.models.repository import HubModel, parse_reference
-from ds4chat.text import json_text, one_line, redraw_line, supports_escapes
-
-STOPPED = "Stopped. The part downloaded so far is kept: the same command resumes from there."
+from ds4chat.text import json_text, one_line
 
 
 def fetch_named(text: str) -> Path:
@@ -27,25 +25,20 @@ def fetch_shown(model: HubModel, *, json: bool = False) -> Path:
     try:
         return fetch(model, _json_progress) if json else _fetch_drawn(model)
     except KeyboardInterrupt:
-        print(f"ds4chat: {STOPPED}", file=sys.stderr)
+        print(
+            "ds4chat: Stopped. The part downloaded so far is kept: the same command resumes from there.",
+            file=sys.stderr,
+        )
         raise
 
 
 def _fetch_drawn(model: HubModel) -> Path:
     size = f" ({shown_size(model.size)})" if model.size is not None else ""
     print(f"Fetching {one_line(model.name)}{size} from {model.repo}", file=sys.stderr)
-    if not supports_escapes(sys.stderr):
-        return fetch(model)
-    try:
-        return fetch(model, _draw_progress)
-    finally:
-        redraw_line(sys.stderr)
+    with ProgressLine() as line:
+        return fetch(model, lambda progress: line.show(progress.words))
 
 
 def _json_progress(progress: DownloadProgress) -> None:
     row = {"done": progress.done, "total": progress.total, "speed": progress.speed, "left": progress.left}
     print(json_text(row), flush=True)
-
-
-def _draw_progress(progress: DownloadProgress) -> None:
-    redraw_line(sys.stderr, progress.words[: shutil.get_terminal_size().columns - 1])

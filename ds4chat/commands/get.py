@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +65,17 @@ def main(argv: Sequence[str]) -> int:
         if given.search is not None:
             _show_found(search(given.search.strip()), given.json)
             return 0
-        reference = parse_reference(words[0])
-        if given.list:
-            models = repository(reference.repo)
-            _show_models(reference.repo, models, given.json)
-            return 0
-        return _get(reference, given.with_support, given.json)
+        return _get(parse_reference(words[0]), given)
     except ModelFileError as error:
         if given.json:
             print(json_text({"error": str(error)}))
         raise
 
 
-def _get(reference: Reference, with_support: bool, json: bool) -> int:
+def _get(reference: Reference, given: Namespace) -> int:
+    json: bool = given.json
     models = repository(reference.repo)
-    if not reference.wanted and len(models) != 1:
+    if given.list or (not reference.wanted and len(models) != 1):
         _show_models(reference.repo, models, json)
         return 0
     chosen = choose(models, reference)
@@ -100,7 +98,7 @@ def _get(reference: Reference, with_support: bool, json: bool) -> int:
         return RUN_ERROR
     paths = [path]
     for model, kind in support[:1]:
-        if with_support or (not json and _agreed(model, kind)):
+        if given.with_support or (not json and _agreed(model, kind)):
             paths.append(fetch_shown(model, json=json))
             print(json_text({"path": str(paths[-1]), "drafts": kind}) if json else paths[-1])
         elif not json:
@@ -127,7 +125,7 @@ def _show_models(repo: str, models: list[HubModel], json: bool) -> None:
     if not models:
         raise no_models(repo)
     if json:
-        print(json_text({"models": [as_json(model) for model in models]}))
+        print(json_text({"models": [_as_json(model) for model in models]}))
         return
     width = max(len(one_line(model.name)) for model in models)
     for model in models:
@@ -139,7 +137,7 @@ def _show_models(repo: str, models: list[HubModel], json: bool) -> None:
     print(f"Fetch one with: ds4chat get {repo}:QUANT, or {repo}:FILE.gguf", file=sys.stderr)
 
 
-def as_json(model: HubModel) -> dict[str, Any]:
+def _as_json(model: HubModel) -> dict[str, Any]:
     """A model of a repository as JSON types."""
     return {
         "name": model.name,
@@ -153,17 +151,7 @@ def as_json(model: HubModel) -> dict[str, Any]:
 
 def _show_found(found: list[FoundRepository], json: bool) -> None:
     if json:
-        rows = [
-            {
-                "repo": one.repo,
-                "downloads": one.downloads,
-                "gated": one.gated,
-                "quantisations": list(one.quantisations),
-                "marks": list(one.marks),
-            }
-            for one in found
-        ]
-        print(json_text({"repositories": rows}))
+        print(json_text({"repositories": [asdict(one) for one in found]}))
         return
     if not found:
         print("No repository with GGUF files matches these words. Try fewer.", file=sys.stderr)
@@ -179,6 +167,6 @@ def _show_found(found: list[FoundRepository], json: bool) -> None:
 
 
 def _print_json(path: Path, description: str, problem: str, support: list[tuple[HubModel, str]]) -> None:
-    offered = [{**as_json(model), "drafts": kind} for model, kind in support]
+    offered = [{**_as_json(model), "drafts": kind} for model, kind in support]
     row = {"path": str(path), "description": description, "problem": problem, "support": offered}
     print(json_text(row))

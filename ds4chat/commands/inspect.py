@@ -130,6 +130,7 @@ def main(argv: list[str]) -> int:
 
 def _file(header: Header) -> FileReport:
     declared = header.own_integer("block_count") if header.architecture else None
+    pre = header.text("tokenizer.ggml.pre")
     return FileReport(
         path=one_line(header.path),
         kind=kind_of(header).name,
@@ -147,16 +148,11 @@ def _file(header: Header) -> FileReport:
         nextn_blocks=nextn_layers(header),
         width=header.own_integer("embedding_length"),
         vocabulary=tokenizer.vocabulary_size(header),
-        tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), _pre(header)))),
+        tokenizer=" ".join(filter(None, (header.text("tokenizer.ggml.model"), pre and f"({pre})"))),
         chat_template=bool(header.text("tokenizer.chat_template")),
         rollback=abilities(header.architecture).rollback,
         problem=_problem(header),
     )
-
-
-def _pre(header: Header) -> str:
-    pre = header.text("tokenizer.ggml.pre")
-    return f"({pre})" if pre else ""
 
 
 def _problem(header: Header) -> str:

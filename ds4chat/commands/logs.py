@@ -121,7 +121,7 @@ def _show(given: Any, rest: list[str]) -> int:
         return 0
     print(_line(facts))
     for message in path:
-        model = f" ({one_line(message.model.name or Path(message.model.path).stem)})" if message.model else ""
+        model = f" ({one_line(message.model.title)})" if message.model else ""
         ending = f" [{message.ending}]" if message.ending else ""
         print(f"\n{message.role}{model}{ending}, {_time(message.created_ms)}:")
         print(printable(message.text).strip())

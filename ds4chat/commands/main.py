@@ -67,8 +67,6 @@ def _run(arguments: list[str], *, own_process: bool) -> int:
             code = leave.code if isinstance(leave.code, int) else 0
         sys.stdout.flush()
         return code
-    except UsageError as error:
-        return _tell(str(error), USAGE_ERROR)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -77,7 +75,7 @@ def _run(arguments: list[str], *, own_process: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except UserFacingError as error:
-        return _tell(str(error), RUN_ERROR)
+        return _tell(str(error), USAGE_ERROR if isinstance(error, UsageError) else RUN_ERROR)
     except OSError as error:
         return _tell(_system_error(error), RUN_ERROR)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence, and the trace in a file

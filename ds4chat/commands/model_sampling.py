@@ -9,11 +9,11 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.naming import display_name
 from ds4chat.models.sampling import sampling_of
-from ds4chat.settings.load import Loaded
+from ds4chat.settings.load import LoadedSettings
 from ds4chat.settings.model_sampling import apply_model_sampling
 
 
-def with_sampling_of_model(loaded: Loaded) -> tuple[Loaded, str]:
+def with_sampling_of_model(loaded: LoadedSettings) -> tuple[LoadedSettings, str]:
     """The settings in force once the model is loaded, and its name; unchanged, and "", without a model or if
     its file cannot be read, which loading it reports."""
     try:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ds4chat.commands.options import OneShotOptions
+from ds4chat.commands.progress import ProgressLine
 from ds4chat.commands.running import INTERRUPTED, RUN_ERROR, json_line, on_ctrl_c, request_of, say
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import (
@@ -35,11 +36,12 @@ from ds4chat.engine.events import (
     Token,
 )
 from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_demo
+from ds4chat.engine.sessions import open_session
 from ds4chat.engine.speclog import conf_line, probe_line, spec_line, summary_lines, timing_line
 from ds4chat.engine.stats import NonNegative, Stats, StatsDocument
 from ds4chat.settings.logfile import log_to_file
 from ds4chat.settings.schema import Settings
-from ds4chat.text import redraw_line, supports_escapes, unguarded
+from ds4chat.text import unguarded
 
 ONLY_THOUGHT = (
     "The reply ended while the model was thinking, so there is no answer: allow more tokens (-n), or have "
@@ -135,14 +137,14 @@ class Printer:
         self._loaded: Loaded | None = None
         """What is known about the models; a server's reply may add to it."""
         self._hits = 0
-        self._progress = False
+        self.progress = ProgressLine()
         self._line_open = False
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
         self._stats.fold(event)
         if isinstance(event, Step):
-            self.clear_progress()
+            self.progress.clear()
             self._step(event)
         elif isinstance(event, Revised):
             # Replaces the tokens by what is known now; their text is written already.
@@ -160,13 +162,13 @@ class Printer:
             self._off_reason = event.reason
             self._say(f"MTP is off: {event.reason}.")
         elif isinstance(event, Loading):
-            self._show_progress(f"loading {event.stage} {event.fraction:.0%}")
+            self.progress.show(f"loading {event.stage} {event.fraction:.0%}")
         elif isinstance(event, Prefill):
             if event.done < event.total:
                 what = "decoding the conversation again" if event.again else "reading the prompt"
-                self._show_progress(f"{what}, {event.done} of {event.total} tokens")
+                self.progress.show(f"{what}, {event.done} of {event.total} tokens")
         elif isinstance(event, Ended):
-            self.clear_progress()
+            self.progress.clear()
             self._ended = event
             self._add_tail(event.thinking_tail, thinking=True)
             self._add_tail(event.tail, thinking=False)
@@ -264,7 +266,7 @@ class Printer:
 
     def _say(self, sentence: str) -> None:
         """Write a sentence to stderr, on a line of its own."""
-        self.clear_progress()
+        self.progress.clear()
         self._end_thinking()
         say(sentence)
 
@@ -273,16 +275,6 @@ class Printer:
         if self._line_open:
             print(file=sys.stderr, flush=True)
             self._line_open = False
-
-    def _show_progress(self, text: str) -> None:
-        if supports_escapes(sys.stderr):
-            redraw_line(sys.stderr, text)
-            self._progress = True
-
-    def clear_progress(self) -> None:
-        if self._progress:
-            redraw_line(sys.stderr)
-            self._progress = False
 
 
 def _token_document(token: Token, step: Step) -> TokenDocument:
@@ -314,8 +306,6 @@ def _request(settings: Settings, options: OneShotOptions, prompt: str) -> Genera
 def _run_in_turn(settings: Settings, options: OneShotOptions, load: Load) -> int:
     """Answer the prompt, or over a server a file of them one after the other; the exit code. Ctrl-C stops the
     reply and keeps what came; a second one ends the process as usual."""
-    from ds4chat.engine.sessions import open_session
-
     prompts = options.prompts or [options.prompt or ""]
     printers = [
         Printer(settings, options, number=n if options.prompts else 0) for n in range(1, len(prompts) + 1)
@@ -324,7 +314,7 @@ def _run_in_turn(settings: Settings, options: OneShotOptions, load: Load) -> int
     try:
         session, loaded = open_session(load, printers[0], forgiving=False)
     finally:
-        printers[0].clear_progress()
+        printers[0].progress.clear()
     code = 0
     with closing(session), on_ctrl_c(control.cancel):
         for prompt, printer in zip(prompts, printers):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ds4chat.commands.arguments import Parser, UsageError
-from ds4chat.settings.load import Loaded, load
+from ds4chat.settings.load import LoadedSettings, load
 from ds4chat.settings.schema import Settings
 from ds4chat.text import json_text, one_line
 
@@ -57,7 +57,7 @@ def on_ctrl_c(stop: Callable[[], object]) -> Iterator[None]:
 # ---------------------------------------------------------------------------------------- settings
 
 
-def read_options(parser: Parser, argv: list[str]) -> tuple[Namespace, Loaded]:
+def read_options(parser: Parser, argv: list[str]) -> tuple[Namespace, LoadedSettings]:
     """Options and settings of a command that runs a model and takes no further words. Raises UsageError."""
     given, words = parser.read(argv)
     if words:
@@ -71,7 +71,7 @@ def read_options(parser: Parser, argv: list[str]) -> tuple[Namespace, Loaded]:
     return given, loaded
 
 
-def settings_of(given: Namespace) -> Loaded:
+def settings_of(given: Namespace) -> LoadedSettings:
     """The settings merged from all sources; the model of -hf is fetched for them. Raises UsageError."""
     if getattr(given, "hf_repo", None) is not None:
         _name_fetched(given)
@@ -97,7 +97,7 @@ def _name_fetched(given: Namespace) -> None:
     given.settings["model"] = str(fetch_named(given.hf_repo))
 
 
-def report(loaded: Loaded, named: str | None) -> None:
+def report(loaded: LoadedSettings, named: str | None) -> None:
     """Report problems with the settings on stderr; in a file named on the command line they are a usage
     error."""
     if loaded.problems and named:
@@ -106,7 +106,7 @@ def report(loaded: Loaded, named: str | None) -> None:
         say(one_line(sentence))
 
 
-def need_model(loaded: Loaded) -> None:
+def need_model(loaded: LoadedSettings) -> None:
     """Raise UsageError if neither a model nor a server is named."""
     settings = loaded.settings
     if not (settings.model or settings.demo or settings.server):

@@ -255,7 +255,7 @@ class PlainTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class PlainTotal:
     """Plain decoding of several replies."""
 
     ms: float
@@ -267,13 +267,13 @@ class Together:
     """No pass was measured in any of them."""
 
     @classmethod
-    def of(cls, replies: Iterable[PlainTime]) -> Together:
+    def of(cls, replies: Iterable[PlainTime]) -> PlainTotal:
         """Those of the replies that tell what plain decoding takes."""
-        told = [(ms, reply) for reply in replies if (ms := reply.ms) is not None]
-        ms, total = sum(ms for ms, _ in told), sum(reply.total_ms for _, reply in told)
+        known = [(ms, reply) for reply in replies if (ms := reply.ms) is not None]
+        ms, total = sum(ms for ms, _ in known), sum(reply.total_ms for _, reply in known)
         return cls(
             ms=ms or math.nan,
-            tokens=sum(reply.tokens for _, reply in told),
+            tokens=sum(reply.tokens for _, reply in known),
             speedup=ms / total if ms and total else None,
-            at_load=all(reply.at_load for _, reply in told),
+            at_load=all(reply.at_load for _, reply in known),
         )

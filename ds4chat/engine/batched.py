@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ds4chat.engine.control import Control
 from ds4chat.engine.events import Event, Generate, Load, Notice, Phases, Step
 from ds4chat.engine.llama import BadRowError, CacheConfig, Context, Floats, LlamaError, Model
 from ds4chat.engine.machine import cores
-from ds4chat.engine.prompting import Prompter, PromptError, named_template, refusal
+from ds4chat.engine.prompting import Prompter, PromptError, named_template, without_prompt
 from ds4chat.engine.reply import Generation
 from ds4chat.models.pairing import check_target
 
@@ -42,7 +43,7 @@ class _Running:
     """Tokens decoded so far, those of the prompt included."""
     started: float = field(default_factory=time.perf_counter)
     decoding: float = 0.0
-    """When its prompt was decoded but for a last batch."""
+    """When the decode of its last prompt tokens began."""
 
 
 class BatchedSession:
@@ -88,13 +89,13 @@ class BatchedSession:
         try:
             prompt = self._prompter.of(request)
         except (PromptError, LlamaError) as error:
-            self._done[number] = [refusal(request, error)]
+            self._done[number] = [without_prompt(request, error)]
             return
         seq = self._slots.index(None)
         self._context.remove_from(0, seq)
-        reply = Generation(request, prompt, self._model, request.tuning)
-        notes: list[Event] = [Notice("info", note) for note in prompt.notes]
-        self._slots[seq] = _Running(number, seq, reply, notes, prompt.tokens)
+        events: list[Event] = [Notice("info", note) for note in prompt.notes]
+        reply = Generation(request, prompt, self._model, Control(request.tuning), events.append)
+        self._slots[seq] = _Running(number, seq, reply, events, prompt.tokens)
 
     def _step(self) -> None:
         """Decode one batch: the last token of every reply, and prompt tokens as far as there is room."""
@@ -133,7 +134,7 @@ class BatchedSession:
             tokens = reply.emit_own(row)
         except BadRowError as error:
             tokens, reply.finish, reply.detail = [], "error", str(error)
-        running.events.append(
+        reply.emit(
             Step(
                 reply=request.reply,
                 index=index,
@@ -152,7 +153,7 @@ class BatchedSession:
             reply.end_for_context(self._n_ctx)
         if reply.finish:
             prefill_ms = (running.decoding - running.started) * 1000
-            running.events.append(
+            reply.emit(
                 reply.ended(
                     reused_tokens=0,
                     prefill_ms=prefill_ms,

@@ -53,14 +53,14 @@ KEEP_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Job:
     """A Generate or a Replay that waits or runs, with its control."""
 
     command: Generate | Replay
     control: Control
 
 
-_Queued = Load | Quit | _Asked
+_Queued = Load | Quit | _Job
 
 
 class Engine:
@@ -70,10 +70,10 @@ class Engine:
         self._commands = commands
         self._events = events
         self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
-        self._asked: list[_Asked] = []
+        self._jobs: list[_Job] = []
         """Those that wait and the one that runs."""
         self._lock = threading.Lock()
-        """Guards ``_asked``."""
+        """Guards ``_jobs``."""
         self._loading = False
         self._keep_until: float | None = None
         """After a Quit: the time at which keeping the conversation's state is given up."""
@@ -111,20 +111,20 @@ class Engine:
                     self._answer(command, session)
                 finally:
                     with self._lock:
-                        self._asked.remove(command)
+                        self._jobs.remove(command)
 
-    def _answer(self, asked: _Asked, session: AnySession | None) -> None:
-        command = asked.command
+    def _answer(self, job: _Job, session: AnySession | None) -> None:
+        command = job.command
         if isinstance(command, Generate):
             if session is None:
                 why = "No model is loaded. Choose one with /model, then send it again."
                 self.emit(refused(command.reply, why))
             else:
-                session.generate(command, asked.control, self.emit)
+                session.generate(command, job.control, self.emit)
         elif session is None:
             self.emit(uncompared(command.reply, "No model is loaded, so there is nothing to check."))
         else:
-            session.replay(command.reply, asked.control, self.emit)
+            session.replay(command.reply, job.control, self.emit)
 
     def _next(self, session: AnySession | None) -> _Queued:
         """The next command. Until one comes, the costs of drafts are measured, and after a while the
@@ -159,15 +159,15 @@ class Engine:
                 command = decode_command(payload)
                 with self._lock:
                     if isinstance(command, Cancel):
-                        for asked in self._asked:
-                            if asked.command.reply == command.reply:
-                                asked.control.cancel()
+                        for job in self._jobs:
+                            if job.command.reply == command.reply:
+                                job.control.cancel()
                     elif isinstance(command, Retune):
-                        for asked in self._asked:
-                            asked.control.tuning = command.tuning
+                        for job in self._jobs:
+                            job.control.tuning = command.tuning
                     elif isinstance(command, Quit):
                         # A reply or a load that still runs leaves nothing to keep, and is not waited for.
-                        quitting = not self._asked and not self._loading
+                        quitting = not self._jobs and not self._loading
                         self._keep_until = time.monotonic() + KEEP_SHARE * command.seconds
                         patience = command.seconds
                         self._queue.put(command)
@@ -175,9 +175,9 @@ class Engine:
                         self._queue.put(command)
                     else:
                         tuning = command.tuning if isinstance(command, Generate) else Tuning()
-                        asked = _Asked(command, Control(tuning))
-                        self._asked.append(asked)
-                        self._queue.put(asked)
+                        job = _Job(command, Control(tuning))
+                        self._jobs.append(job)
+                        self._queue.put(job)
         except ProtocolError as error:
             log.error("the client sent %s", error)
         if quitting:

@@ -352,7 +352,7 @@ class Loading:
     """Progress of a load: ``fraction`` (0..1) of the stage that ``stage`` names."""
 
     stage: str
-    fraction: float
+    fraction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,16 +476,16 @@ class Ended:
 
     reply: int
     finish_reason: FinishReason
-    detail: str
+    detail: str = ""
     """A sentence where the reason needs one (context full, an error), else empty."""
-    prompt_tokens: int
-    reused_tokens: int
-    prefill_ms: float
-    decode_ms: float
-    first_token_ms: float
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    first_token_ms: float = 0.0
     """From the Generate to the first emitted token."""
-    context_used: int
-    seed: int
+    context_used: int = 0
+    seed: int = 0
     tail: str = ""
     """Text of the answer that was held back until the reply ended: it follows the last token's."""
     thinking_tail: str = ""
@@ -503,7 +503,7 @@ def limit_words(reason: FinishReason | None, *, any_text: bool) -> str:
 
 def refused(reply: int, detail: str, reason: FinishReason = "error") -> Ended:
     """The end of a reply that never began; ``detail`` is a sentence that says why."""
-    return Ended(reply, reason, detail, 0, 0, 0.0, 0.0, 0.0, 0, 0)
+    return Ended(reply, reason, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,17 +513,17 @@ class Replayed:
     reply: int
     equal: bool | None
     """None where nothing was compared, as ``detail`` says: the check was stopped, or not possible."""
-    compared: int
+    compared: int = 0
     """Tokens compared, including the one that ended the reply, which emits nothing."""
-    first_difference: int
+    first_difference: int = -1
     """Index of the first token that differs, the reply's length where its end does; -1 when equal."""
-    spec_token: int
-    plain_token: int
-    spec_text: str
-    plain_text: str
-    gap: float
+    spec_token: int = -1
+    plain_token: int = -1
+    spec_text: str = ""
+    plain_text: str = ""
+    gap: float = 0.0
     """Plain decoding's top-1 minus top-2 logit at the difference: near 0 it is a rounding tie."""
-    detail: str
+    detail: str = ""
     plain_ms: float = 0.0
     """Milliseconds that plain decoding of an equal reply's tokens took; 0 where it did not finish."""
 
@@ -538,7 +538,7 @@ class Replayed:
 
 def uncompared(reply: int, why: str) -> Replayed:
     """The end of a Replay that compared nothing; ``why`` is a sentence for the user."""
-    return Replayed(reply, None, 0, -1, -1, -1, "", "", 0.0, why)
+    return Replayed(reply, None, detail=why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class _Opening:
             self._max_depth = self._depth_of_copies(model)
         target = self._target(model, speculates=pair is not None or lookup)
         token = model.any_token
-        emit(Loading("measuring", 0.0))
+        emit(Loading("measuring"))
         if not load.threads:
             self._threads = measure.choose_threads(target, token)
         plain_ms = measure.decode_ms(target, token)
@@ -195,7 +195,7 @@ class _Opening:
             drafter.note = "as many as this load keeps copies of the recurrent state for"
         exact, strict_note = False, ""
         if load.strict:
-            emit(Loading("strict self-test", 0.0))
+            emit(Loading("strict self-test"))
             exact, strict_note = strict_batches_are_exact(target, token)
         session = Session(
             Caches(target, drafter, rollback=self._rollback, windowed=self._windowed),
@@ -223,7 +223,7 @@ class _Opening:
 
     def _add_rpc_servers(self) -> None:
         """Add the other machines' devices, after a check of each. Raises RpcError, LlamaError."""
-        self._emit(Loading("asking the RPC servers", 0.0))
+        self._emit(Loading("asking the RPC servers"))
         rpc.check(self._load.rpc)
         add_rpc_servers(self._load.rpc)
         if not all(server.startswith(("127.", "localhost:")) for server in self._load.rpc):
@@ -317,13 +317,12 @@ class _Opening:
         """The costs that were measured with the same files, threads and device before; none without a cache
         folder, and then each load measures them."""
         try:
-            path = paths.made_folder("cache") / "costs.json"
-            model = _file_identity(self._header)
+            folder, model = paths.made_folder("cache") / "costs", _file_identity(self._header)
         except (paths.FolderError, OSError, ModelFileError) as error:
             log.warning("%s", error)
             return costs.Tables()
         source = f"{drafter.kind} {drafter.path}" if drafter else ""
-        return costs.Tables(path, costs.key(model, source, self._threads, device(self._load.rpc)))
+        return costs.Tables(folder / cost_file(model, source, self._threads, device(self._load.rpc)))
 
     def _states(self, target: Context, drafter: Drafter | None, pair: Pair | None) -> SavedStates | None:
         """Where conversations of this load are kept; None without a cache folder, and where keeping them is
@@ -386,6 +385,11 @@ def depth_of_copies(asked: Depth, copy: int, available: int) -> tuple[int, str]:
         f"{depth * copy / 2**20:,.0f} MiB, {depth * copy / available:.0%} of the memory. Load it with a "
         "smaller --mtp-draft to keep fewer."
     )
+
+
+def cost_file(*parts: object) -> str:
+    """The name of the file that keeps the costs of a load. ``parts``: everything that they depend on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32] + ".json"
 
 
 def _progress(emit: Emit, stage: str) -> Callable[[float], bool]:

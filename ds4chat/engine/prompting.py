@@ -46,8 +46,8 @@ class Prompt:
     """Tokens to decode, strings that end the reply besides the end tokens, and how to read the reply."""
 
     tokens: list[int]
-    stop: tuple[str, ...]
     format: ReplyFormat
+    stop: tuple[str, ...] = ()
     thinking: str = ""
     """The mark that opens a thought at the prompt's end; empty where none does."""
     notes: tuple[str, ...] = ()
@@ -125,11 +125,10 @@ class Prompter:
             text = rendering.plain()
         return Prompt(
             self._with_first(tokenize(self._model, text, own, forbidden)),
-            (),
             self._format,
-            self._format.opened_by(text),
-            self._notes(forbidden.values(), rendering.left_out),
-            rendering.form,
+            thinking=self._format.opened_by(text),
+            notes=self._notes(forbidden.values(), rendering.left_out),
+            form=rendering.form,
         )
 
     def _variables(self, think: bool) -> dict[str, Any]:
@@ -142,27 +141,23 @@ class Prompter:
     def raw(self, text: str) -> Prompt:
         """The prompt of a text as it is, with special tokens recognised in it."""
         tokens = self._model.tokenize(text, add_special=False, parse_special=True)
-        return Prompt(self._with_first(tokens), (), self._raw_format, self._raw_format.opened_by(text))
+        return Prompt(self._with_first(tokens), self._raw_format, thinking=self._raw_format.opened_by(text))
 
     @cached_property
     def _raw_format(self) -> ReplyFormat:
-        return ReplyFormat(self._special_ids, self._hidden)
+        return self._reply_format()
 
     @cached_property
     def _format(self) -> ReplyFormat:
         """Needed after a conversation was rendered, so a template that never ends is not asked for
         examples."""
         declared = declared_by_template(self._example, self._source)
-        turns = turn_marks(self._example)
-        return ReplyFormat(self._special_ids, self._hidden, declared=declared, turns=turns)
+        return self._reply_format(declared=declared, turns=turn_marks(self._example))
 
-    @cached_property
-    def _special_ids(self) -> dict[str, int]:
-        return {special.text: special.id for special in self._model.special_tokens}
-
-    @property
-    def _hidden(self) -> set[int]:
-        return {token for token in self._special_ids.values() if not self._model.piece(token)}
+    def _reply_format(self, **declared: Any) -> ReplyFormat:
+        special = {special.text: special.id for special in self._model.special_tokens}
+        hidden = {token for token in special.values() if not self._model.piece(token)}
+        return ReplyFormat(special, hidden, **declared)
 
     @cached_property
     def _words(self) -> tuple[str, str]:
@@ -196,7 +191,8 @@ class Prompter:
         own = [(0, len(text))]
         forbidden = self._forbidden(text, own)
         tokens = self._with_first(tokenize(self._model, text, own, forbidden))
-        return Prompt(tokens, ("\nUser:",), self._raw_format, notes=self._notes(forbidden.values(), ""))
+        notes = self._notes(forbidden.values(), "")
+        return Prompt(tokens, self._raw_format, stop=("\nUser:",), notes=notes)
 
     def _with_first(self, tokens: list[int]) -> list[int]:
         """The tokens after the one that the vocabulary wants at the beginning, once. The one that it wants at
@@ -284,14 +280,14 @@ class _Rendering:
             missing = self._missing(rendered)
             roles = sorted({self._messages[i].role for i in missing})
             self.left_out = (
-                f"The chat template leaves out what stands in {' and '.join(roles)} turns before the last, "
-                f"so the model does not see that: take {_OTHER_TEMPLATE}."
+                f"The chat template leaves out {' and '.join(roles)} turns before the last, "
+                f"so the model does not see them: use {_OTHER_TEMPLATE}."
             )
             return self._finished(rendered)
         if failure is not None:
             raise _failed(failure)
         raise PromptError(
-            "The chat template leaves out what was written last, so the model would not see it: take "
+            "The chat template leaves out what was written last, so the model would not see it: use "
             f"{_OTHER_TEMPLATE}."
         )
 
@@ -325,8 +321,8 @@ class _Rendering:
 
 def _failed(error: TemplateError) -> PromptError:
     return PromptError(
-        f"The chat template failed on this conversation: {_short(error)}. Take back the last turn (/undo), "
-        f"or take {_OTHER_TEMPLATE}."
+        f"The chat template failed on this conversation: {_short(error)}. Undo the last turn (/undo), "
+        f"or use {_OTHER_TEMPLATE}."
     )
 
 
@@ -413,7 +409,7 @@ def named_template(name: str) -> Template | None:
         ) from None
 
 
-def refusal(request: Generate, error: Exception) -> Ended:
+def without_prompt(request: Generate, error: Exception) -> Ended:
     """The end of a reply whose prompt could not be made, by the error that ``Prompter.of`` raised."""
     return refused(request.reply, str(error), "context" if isinstance(error, TooLongError) else "error")
 

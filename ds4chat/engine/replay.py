@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine import judge
@@ -24,56 +23,47 @@ def compared(finished: Generation) -> Sequence[int]:
 
 
 def compare(
-    target: Context,
-    finished: Generation,
-    stop: Callable[[], bool],
-    progress: Callable[[int], object],
+    target: Context, finished: Generation, reply: Generation, progress: Callable[[int], object]
 ) -> Replayed | None:
     """Compare a reply with plain decoding, from a cache that holds its prompt except the last token.
 
-    The token that ended the reply is compared like those it emitted: a reply may differ by stopping short.
-    ``progress`` is called with the tokens compared so far. None when ``stop`` asked for it. The cache holds
-    more tokens afterwards.
+    The token that ended the reply is compared like those that it emitted: a reply may differ by stopping
+    short. ``reply``: the same one again, with nothing emitted. ``progress`` is called with the tokens
+    compared so far. None after a cancel. The cache holds more tokens afterwards.
     """
-    tuning = replace(finished.first_tuning, seed=finished.seed)
-    reply = Generation(finished.request, finished.prompt, target.model, tuning)
     last, pos = reply.last, reply.given - 1
     wanted = compared(finished)
     settled_at = 0.0
-    try:
-        for i, expected in enumerate(wanted):
-            if stop():
-                return None
-            if i == SETTLING:
-                settled_at = time.perf_counter()
-            target.decode([last], pos, outputs="all")
-            row = target.logits(1)[0]
-            best, own = reply.choices(row)
-            if own != expected:
-                gap = judge.top_gap(row, best)
-                return Replayed(
-                    reply=reply.request.reply,
-                    equal=False,
-                    compared=i + 1,
-                    first_difference=i,
-                    spec_token=expected,
-                    plain_token=own,
-                    spec_text=reply.piece(expected),
-                    plain_text=reply.piece(own),
-                    gap=gap,
-                    detail=_explain(finished, gap, i),
-                )
-            last, pos = own, pos + 1
-            progress(i + 1)
-    finally:
-        reply.close()
-    settled = len(wanted) - SETTLING
+    for i, expected in enumerate(wanted):
+        if reply.control.cancelled:
+            return None
+        if i == SETTLING:
+            settled_at = time.perf_counter()
+        target.decode([last], pos, outputs="all")
+        row = target.logits(1)[0]
+        best, own = reply.choices(row)
+        if own != expected:
+            gap = judge.top_gap(row, best)
+            return Replayed(
+                reply=reply.request.reply,
+                equal=False,
+                compared=i + 1,
+                first_difference=i,
+                spec_token=expected,
+                plain_token=own,
+                spec_text=reply.piece(expected),
+                plain_text=reply.piece(own),
+                gap=gap,
+                detail=_explain(finished, gap, i),
+            )
+        last, pos = own, pos + 1
+        progress(i + 1)
+    n, emitted = len(wanted), len(finished.ids)
+    settled = n - SETTLING
     pass_ms = (time.perf_counter() - settled_at) * 1000 / settled if settled > 0 else 0.0
-    n = len(finished.ids)
-    end = "and the end of the reply " if len(wanted) > n else ""
-    same = f"All {n} tokens {end}are those of plain decoding."
-    plain_ms = pass_ms * len(wanted)
-    return Replayed(reply.request.reply, True, len(wanted), -1, -1, -1, "", "", 0.0, same, plain_ms)
+    end = "and the end of the reply " if n > emitted else ""
+    same = f"All {emitted} tokens {end}are those of plain decoding."
+    return Replayed(reply.request.reply, True, n, detail=same, plain_ms=pass_ms * n)
 
 
 def _explain(finished: Generation, gap: float, index: int) -> str:

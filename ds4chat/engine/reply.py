@@ -8,9 +8,11 @@ import time
 from collections.abc import Sequence
 
 from ds4chat.engine import judge
+from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import Draft, Drafter
 from ds4chat.engine.events import (
     CONTEXT_LENGTH,
+    Emit,
     Ended,
     FinishReason,
     FullRow,
@@ -88,9 +90,12 @@ class TargetRows:
 class Generation:
     """State of one reply between its steps. ``last`` is the token that is sampled but not decoded."""
 
-    def __init__(self, request: Generate, prompt: Prompt, model: Model, tuning: Tuning) -> None:
+    def __init__(self, request: Generate, prompt: Prompt, model: Model, control: Control, emit: Emit) -> None:
+        tuning = control.tuning  # the request's may have been changed while it waited
         self.request = request
         self.prompt = prompt
+        self.control = control
+        self.emit = emit
         self.first_tuning = tuning
         """In force at the reply's start."""
         self.last = prompt.tokens[-1]
@@ -118,7 +123,8 @@ class Generation:
         self._loop = LoopDetector() if request.end_loops else None
         self._tuning = tuning
         self._sampler = self._make_sampler(tuning, self.seed, prompt.tokens)
-        self._last_end: float | None = None
+        self.step_ended = 0.0
+        """When the last step's own work ended."""
 
     # -- limits
 
@@ -169,16 +175,6 @@ class Generation:
         """Free the sampler chain."""
         if self._sampler:
             self._sampler.close()
-
-    # -- time
-
-    def between_ms(self, start: float) -> float:
-        """Milliseconds between the end of the step before and this one's start."""
-        return 0.0 if self._last_end is None else (start - self._last_end) * 1000
-
-    def step_ended(self, now: float) -> None:
-        """Note when a step's own work ended."""
-        self._last_end = now
 
     # -- acceptance
 

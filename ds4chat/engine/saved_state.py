@@ -145,14 +145,14 @@ class SavedStates:
         except (OSError, LlamaError, MemoryError) as error:
             log.warning("the conversation's state is not kept: %s", error)
             self._usable = False
-        self._settle()
+        self._drop_file()
         return written
 
     def _begin(self, conversation: int) -> None:
         """Have what the caches hold from now on saved in this conversation's file."""
         path = state_file(conversation)
         if path != self._file:
-            self._settle()
+            self._drop_file()
         if not self._usable or not conversation:
             return
         try:
@@ -162,8 +162,8 @@ class SavedStates:
         except (OSError, FolderError) as error:
             log.info("the conversation's state will not be kept: %s", error)
 
-    def _settle(self) -> None:
-        """Write nothing more for the last prompt."""
+    def _drop_file(self) -> None:
+        """Write nothing more for the last prompt; an empty file is deleted."""
         path, self._file = self._file, None
         with suppress(OSError):
             if path is not None and not path.stat().st_size:
@@ -349,15 +349,13 @@ def tidy(folder: Path, *, keep: bool = True) -> None:
 
 def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
     """The files that this module made in a folder."""
-    found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _OURS.search(entry.name) and entry.is_file(follow_symlinks=False):
-                    found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
-    except OSError:
-        pass
-    return found
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [
+            (Path(entry.path), entry.stat(follow_symlinks=False))
+            for entry in entries
+            if _OURS.search(entry.name) and entry.is_file(follow_symlinks=False)
+        ]
+    return []
 
 
 def _states(folder: Path) -> list[tuple[Path, os.stat_result]]:

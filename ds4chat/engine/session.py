@@ -30,7 +30,7 @@ from itertools import pairwise
 
 import ds4chat.engine.llama  # noqa: F401  first, so that llama.cpp is loaded before numpy
 from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import StepCost, Tables
+from ds4chat.engine.auto.costs import Tables
 from ds4chat.engine.auto.measure import ROOM, measure_costs
 from ds4chat.engine.baseline import PlainPasses
 from ds4chat.engine.caches import Caches, common_prefix
@@ -51,7 +51,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.llama import BadRowError, DecodeError, LlamaError
 from ds4chat.engine.measure import BUDGET_S
-from ds4chat.engine.prompting import Prompter, PromptError, refusal
+from ds4chat.engine.prompting import Prompter, PromptError, without_prompt
 from ds4chat.engine.replay import compare, compared
 from ds4chat.engine.reply import Generation, TargetRows
 from ds4chat.engine.saved_state import SavedStates
@@ -114,16 +114,15 @@ class Session:
         try:
             prompt = self.prompter.of(request)
         except (PromptError, LlamaError) as error:
-            emit(refusal(request, error))
+            emit(without_prompt(request, error))
             return
         for note in prompt.notes:
             emit(Notice("info", note))
-        # The request's tuning may have been changed while it waited.
-        reply = Generation(request, prompt, self.caches.target.model, control.tuning)
+        reply = Generation(request, prompt, self.caches.target.model, control, emit)
         self._plain.begin()
         prefill_ms = decode_ms = first_ms = 0.0
         try:
-            reused = self._prefill(prompt.tokens, request.reply, request.conversation, control, emit)
+            reused = self._prefill(reply)
             prefill_ms = _ms_since(started)
             self._auto.table = self._costs.at(len(prompt.tokens))
             self._auto.begin()
@@ -137,7 +136,7 @@ class Session:
                 elif reply.left == 0:
                     reply.finish = "length"
                 else:
-                    step = self._step(reply, control, index, emit)
+                    step = self._step(reply, index)
                     if step is None:
                         continue
                     emit(step)
@@ -186,15 +185,18 @@ class Session:
             if n % PREFILL_CHUNK == 0:
                 emit(Prefill(reply, len(prompt) + n, total, 0, _ms_since(started)))
 
+        control.tuning = replace(last.first_tuning, seed=last.seed)
+        again = Generation(last.request, last.prompt, self.caches.target.model, control, read)
         answer = None
         try:
             self.caches.clear()
-            self._read(prompt, reply, control, read)
+            self._read(again, prompt)
             if not control.cancelled:
-                answer = compare(self.caches.target, last, lambda: control.cancelled, progress)
+                answer = compare(self.caches.target, last, again, progress)
         except LlamaError as error:
             answer = uncompared(reply, f"The check failed: {error} Reload the model and try again.")
         finally:
+            again.close()
             self.caches.clear()
         emit(answer or uncompared(reply, "The check was stopped."))
 
@@ -239,59 +241,53 @@ class Session:
 
     # ---------------------------------------------------------------------------------- prefill
 
-    def _prefill(
-        self, prompt: Sequence[int], reply: int, conversation: int, control: Control, emit: Emit
-    ) -> int:
-        """Have the caches hold prompt[:-1]; returns how many of its tokens they held before.
+    def _prefill(self, reply: Generation) -> int:
+        """Have the caches hold the prompt except its last token; returns how many tokens they held before.
 
         The last token is decoded by the first step, so that the first row of a reply comes from a batch of
         the same shape with and without drafts.
         """
-        prompt = prompt[:-1]
-        if self._states and (found := self._states.restore(conversation, self.caches, prompt)):
-            emit(Notice("info", f"{found} tokens of the conversation were restored from disk."))
+        prompt = reply.prompt.tokens[:-1]
+        if self._states and (found := self._states.restore(reply.request.conversation, self.caches, prompt)):
+            reply.emit(Notice("info", f"{found} tokens of the conversation were restored from disk."))
         keep = self.caches.rewind(common_prefix(self.caches.tokens, prompt))
         started = time.perf_counter()
-        self._read(prompt, reply, control, emit)
+        self._read(reply, prompt)
         if self._states:
             self._states.prefilled(len(self.caches.tokens) - keep, time.perf_counter() - started)
         return keep
 
-    def _read(
-        self, tokens: Sequence[int], reply: int, control: Control, emit: Emit, *, again: bool = False
-    ) -> None:
+    def _read(self, reply: Generation, tokens: Sequence[int], *, again: bool = False) -> None:
         """Decode what the caches lack of ``tokens``, which begin with those that they hold, until a
         cancel."""
-        caches = self.caches
+        caches, number = self.caches, reply.request.reply
         held, total = len(caches.tokens), len(tokens)
         started = time.perf_counter()
-        emit(Prefill(reply, held, total, held, 0.0, again))
+        reply.emit(Prefill(number, held, total, held, 0.0, again))
         for at in range(held, total, PREFILL_CHUNK):
-            if control.cancelled:
+            if reply.control.cancelled:
                 break
             caches.commit(tokens[at : at + PREFILL_CHUNK])
-            emit(Prefill(reply, len(caches.tokens), total, held, _ms_since(started), again))
+            reply.emit(Prefill(number, len(caches.tokens), total, held, _ms_since(started), again))
 
     # ---------------------------------------------------------------------------------- one step
 
-    def _step(self, reply: Generation, control: Control, index: int, emit: Emit) -> Step | None:
+    def _step(self, reply: Generation, index: int) -> Step | None:
         """Run the cycle once. None when a cancel came before anything was verified."""
         t0 = time.perf_counter()
-        tokens = self.caches.tokens
+        tokens, control = self.caches.tokens, reply.control
         tuning = control.tuning
         reply.retune(tuning, tokens)
         auto = self._auto if tuning.depth == "auto" and not tuning.probe else None
         depth, recorded_depth = self._choose_depth(reply, tuning)
         draft, failed = Draft(), False
         if depth > 0:
-            draft, failed = self._draft(reply, depth, tuning, auto, control, emit)
+            draft, failed = self._draft(reply, depth, tuning, auto)
         t1 = time.perf_counter()
         if control.cancelled:
             return None
         used = [] if tuning.probe else draft.tokens
-        rows = self._verify(
-            reply, used, control, emit, one_by_one=tuning.strict and not self.batches_are_exact
-        )
+        rows = self._verify(reply, used, one_by_one=tuning.strict and not self.batches_are_exact)
         if rows is None:
             return None
         if len(rows.tokens) <= len(used):
@@ -300,22 +296,23 @@ class Session:
         dropped = control.cancelled and not reply.request.keep_accepted and bool(used)
         emitted, judged = ([], []) if dropped else reply.accept(rows, draft, used, tuning)
         t3 = time.perf_counter()
-        rolled_back = self._roll_back(rows, reply, control, emit)
+        rolled_back = self._roll_back(reply, rows)
         if rows.failure:
-            self._unverified(rows.failure, reply, control, emit)
+            self._unverified(reply, rows.failure)
             failed = True
         t4 = time.perf_counter()
         accepted = 0
         if not tuning.probe:
             accepted = sum(row.accepted for row in judged)
-            self._watch(draft.source, len(judged), accepted, emit)
-        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, reply.between_ms(t0), drafted=depth > 0)
+            self._watch(reply, draft.source, len(judged), accepted)
+        between_ms = (t0 - reply.step_ended) * 1000 if index else 0.0
+        ms = _phases((t0, t1, t2, t3, t4), rows.late_s, between_ms, drafted=depth > 0)
         if auto:
             self._auto_ran = True
-            auto.observe(StepCost(depth, len(used), len(judged), accepted, ms.draft, ms.total, len(emitted)))
+            auto.observe(len(used), len(judged), accepted, ms.draft, ms.total, len(emitted))
         wrong = failed or not rolled_back
         baseline = self._plain.add(0 if wrong else len(used) + 1, len(emitted), ms.total, ms.total - ms.draft)
-        reply.step_ended(time.perf_counter())
+        reply.step_ended = time.perf_counter()
         return Step(
             reply=reply.request.reply,
             index=index,
@@ -352,13 +349,7 @@ class Session:
         return depth, depth
 
     def _draft(
-        self,
-        reply: Generation,
-        depth: int,
-        tuning: Tuning,
-        auto: AutoDepth | None,
-        control: Control,
-        emit: Emit,
+        self, reply: Generation, depth: int, tuning: Tuning, auto: AutoDepth | None
     ) -> tuple[Draft, bool]:
         """The step's draft, and whether drafting failed."""
         caches = self.caches
@@ -368,7 +359,7 @@ class Session:
             gate=tuning.gate,
             ends=lambda token: model.is_control(token) or model.is_eog(token),
             keep_drafting=lambda position, prob: (
-                not control.cancelled and (auto is None or auto.keep_drafting(position, prob))
+                not reply.control.cancelled and (auto is None or auto.keep_drafting(position, prob))
             ),
             given=reply.given,
         )
@@ -377,10 +368,10 @@ class Session:
         except LlamaError as error:
             self._failures += 1
             if self._failures >= DRAFT_FAILURES:
-                self._give_up_drafter(f"the drafter failed {self._failures} times in a row ({error})", emit)
+                self._give_up_drafter(reply, f"the drafter failed {self._failures} times in a row ({error})")
                 return Draft(), True
-            emit(Notice("warning", f"The drafter failed: {error} This step goes on without a draft."))
-            self._decode_again(reply, control, emit)
+            reply.emit(Notice("warning", f"The drafter failed: {error} This step goes on without a draft."))
+            self._decode_again(reply)
             return Draft(), True
         self._failures = 0
         # An id outside the target's vocabulary would make the whole batch invalid.
@@ -390,16 +381,14 @@ class Session:
                 break
         return draft, False
 
-    def _decode_again(self, reply: Generation, control: Control, emit: Emit) -> None:
+    def _decode_again(self, reply: Generation) -> None:
         """Clear both caches and decode the committed tokens again. After a cancel only their beginning is
         committed."""
         tokens = list(self.caches.tokens)
         self.caches.clear()
-        self._read(tokens, reply.request.reply, control, emit, again=True)
+        self._read(reply, tokens, again=True)
 
-    def _verify(
-        self, reply: Generation, drafts: Sequence[int], control: Control, emit: Emit, *, one_by_one: bool
-    ) -> TargetRows | None:
+    def _verify(self, reply: Generation, drafts: Sequence[int], *, one_by_one: bool) -> TargetRows | None:
         """Decode ``last`` and the drafts, or ``last`` alone where that fails; one by one, each row only when
         it is asked for. None where the context is full, or a cancel came after a failure."""
         caches = self.caches
@@ -409,15 +398,15 @@ class Session:
             rows.decode_first()
         except DecodeError as error:
             if drafts:
-                self._unverified(error, reply, control, emit)
-                return None if control.cancelled else self._verify(reply, (), control, emit, one_by_one=False)
+                self._unverified(reply, error)
+                return None if reply.control.cancelled else self._verify(reply, (), one_by_one=False)
             if error.code != 1:
                 raise
             reply.end_for_context(self.n_ctx)
             return None
         return rows
 
-    def _roll_back(self, rows: TargetRows, reply: Generation, control: Control, emit: Emit) -> bool:
+    def _roll_back(self, reply: Generation, rows: TargetRows) -> bool:
         """Commit a step's accepted tokens and drop the others from both caches; False when the target had to
         decode everything again."""
         caches = self.caches
@@ -427,23 +416,24 @@ class Session:
             caches.drafter.observe(rows.tokens, pos, rows.committed)
         if rows.decoded > rows.committed and not caches.target.remove_from(len(caches.tokens)):
             why = "The target's cache refused to drop rejected drafts; the conversation is decoded again."
-            emit(Notice("warning", why))
-            self._decode_again(reply, control, emit)
+            reply.emit(Notice("warning", why))
+            self._decode_again(reply)
             return False
         return True
 
-    def _unverified(self, error: DecodeError, reply: Generation, control: Control, emit: Emit) -> None:
+    def _unverified(self, reply: Generation, error: DecodeError) -> None:
         """After a failed decode of drafts: have the cache hold exactly the committed tokens again."""
-        emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
+        reply.emit(Notice("warning", f"A draft could not be verified: {error} This step goes on without it."))
         target, n = self.caches.target, len(self.caches.tokens)
         if target.used == n and (error.unchanged or self.caches.rollback == "kv"):
             return
         if self.caches.rollback == "kv" and target.used > n and target.remove_from(n):
             return
-        emit(Notice("warning", "The target's cache was left unclear; the conversation is decoded again."))
-        self._decode_again(reply, control, emit)
+        why = "The target's cache was left unclear; the conversation is decoded again."
+        reply.emit(Notice("warning", why))
+        self._decode_again(reply)
 
-    def _watch(self, source: str, judged: int, accepted: int, emit: Emit) -> None:
+    def _watch(self, reply: Generation, source: str, judged: int, accepted: int) -> None:
         """Give up a support model none of whose drafts is accepted."""
         if source in ("", "lookup"):
             return
@@ -451,14 +441,14 @@ class Session:
         self._accepted += accepted
         if self._judged >= HOPELESS and not self._accepted:
             self._give_up_drafter(
+                reply,
                 f"none of the first {self._judged} drafts was accepted: this support file was most likely "
                 "made for another model, or its head is quantised too far",
-                emit,
             )
 
-    def _give_up_drafter(self, why: str, emit: Emit) -> None:
+    def _give_up_drafter(self, reply: Generation, why: str) -> None:
         """Go on without the drafter."""
-        emit(SpeculationOff(f"{why}; it stays off until the model is loaded again"))
+        reply.emit(SpeculationOff(f"{why}; it stays off until the model is loaded again"))
         if self.caches.drafter:
             self.caches.drafter.close()
             self.caches.drafter = None

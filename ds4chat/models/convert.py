@@ -107,7 +107,7 @@ def _check(target: Header, source: Header) -> int:
     if kind.drafts == "nextn-support":
         raise ModelFileError(f"{name} is in llama.cpp's layout already. Give it with --mtp as it is.")
     if not kind.converts:
-        raise ModelFileError(f"{name} is {describe(source)}, no MTP support file of ds4. Give that one.")
+        raise ModelFileError(f"{name} is {describe(source)}, not an MTP support file of ds4. Give that file.")
     if target.architecture != ARCHITECTURE:
         theirs = shortened(target.architecture)
         misfit(source, target, f"the model's architecture is {theirs}, not {ARCHITECTURE}")
@@ -162,8 +162,8 @@ def _check_tensors(target: Header, source: Header, block: int) -> None:
         if stem == _RESHAPED and trunk:
             fits = tensor.n_elements == trunk.n_elements
         if not fits:
-            shapes_said = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
-            misfit(source, target, f"its tensor {_PREFIX}{stem} is {shapes_said}")
+            sizes = f"{times(tensor.dims)}, the model asks for {times(expected or ())}"
+            misfit(source, target, f"its tensor {_PREFIX}{stem} is {sizes}")
     unknown = source.tensors.keys() - {_PREFIX + stem for stem in known}
     if unknown:
         raise ModelFileError(

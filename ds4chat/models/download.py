@@ -149,7 +149,7 @@ def _found(info: Any) -> FoundRepository:
             keys = read_leading_keys(_read_range(info.id, models[0].names[0], 0, _HEAD))
             known = marks_of_keys(keys)
         except ModelFileError:
-            known = []  # gated, or no GGUF after all: whoever asks for the repository is told
+            known = []  # gated, or not a GGUF after all: listing the repository says which
     quantisations = dict.fromkeys(model.quantisation for model in models if model.quantisation)
     return FoundRepository(info.id, info.downloads or 0, bool(info.gated), tuple(quantisations), tuple(known))
 
@@ -338,18 +338,20 @@ def fetch(model: HubModel, report: Report = lambda _: None) -> Path:
 
 def _remote(repo: str, name: str) -> _Remote:
     with _sentences(repo) as hub:
-        told = hub.get_hf_file_metadata(hub.hf_hub_url(repo, name))
+        metadata = hub.get_hf_file_metadata(hub.hf_hub_url(repo, name))
         storage = _storage(hub, repo)
-        if told.size is None or told.commit_hash is None or not told.etag:
+        if metadata.size is None or metadata.commit_hash is None or not metadata.etag:
             raise HubError(
                 f"The hub at {hub.constants.ENDPOINT} does not say what {one_line(name)} is: it gave "
                 "no size, commit or tag. Check HF_ENDPOINT, and any proxy in between."
             )
-        if not re.fullmatch(r"[\w-]{1,128}", told.etag, re.ASCII):
-            raise HubError(f"The hub gave {shortened(told.etag)} as the tag of a file. Check HF_ENDPOINT.")
-        cached = hub.try_to_load_from_cache(repo, name, revision=told.commit_hash)
+        if not re.fullmatch(r"[\w-]{1,128}", metadata.etag, re.ASCII):
+            raise HubError(
+                f"The hub gave {shortened(metadata.etag)} as the tag of a file. Check HF_ENDPOINT."
+            )
+        cached = hub.try_to_load_from_cache(repo, name, revision=metadata.commit_hash)
     path = Path(cached) if isinstance(cached, str) else None
-    return _Remote(repo, name, told.size, path, storage / "blobs" / told.etag)
+    return _Remote(repo, name, metadata.size, path, storage / "blobs" / metadata.etag)
 
 
 def _storage(hub: Any, repo: str) -> Path:
@@ -436,14 +438,10 @@ def _bar(meter: Meter) -> type[Any]:
             """``n`` bytes came."""
             meter.add(n)
 
-        def update_transfer(self, n: int) -> None:
-            """``n`` compressed bytes arrived, which are counted when they are decompressed."""
+        def ignore(self, *_: object, **__: object) -> None:
+            """Nothing is drawn, and compressed bytes count when they are decompressed."""
 
-        def set_postfix_str(self, *_: object, **__: object) -> None:
-            """Nothing is drawn."""
-
-        set_transfer_postfix_str = set_postfix_str
-        close = set_postfix_str
+        close = set_postfix_str = set_transfer_postfix_str = update_transfer = ignore
 
         def __enter__(self) -> Bar:
             return self

@@ -25,7 +25,7 @@ def check(target: Header, support: Header) -> Fit:
     reason = _reason(target, support)
     if reason:
         fit.misfit(support, target, reason)
-    return Fit(notes=fit.low_bit_notes(support))
+    return Fit()
 
 
 def _reason(target: Header, support: Header) -> str:

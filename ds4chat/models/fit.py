@@ -7,11 +7,7 @@ from typing import NamedTuple, NoReturn
 from ds4chat.models import tokenizer
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import Header
-from ds4chat.models.summary import trunk_layers
 from ds4chat.text import one_line, shortened
-
-LOW_BITS = 4.0
-"""A head with fewer bits per weight loses most of its acceptance."""
 
 
 class Fit(NamedTuple):
@@ -45,10 +41,12 @@ def check_vocabulary(target: Header, support: Header) -> None:
 
 
 def check_texts(target: Header, support: Header, start: int) -> None:
-    difference = tokenizer.first_difference(target, support, start)
-    if difference:
-        token, ours, theirs = difference
-        misfit(support, target, f'token {token} of its vocabulary is "{theirs}", the target\'s is "{ours}"')
+    """Check that the tokens from ``start`` on have the same texts, as far as both vocabularies go."""
+    ours, theirs = ((h.array(tokenizer.TOKENS) or [])[start:] for h in (target, support))
+    for token, (a, b) in enumerate(zip(ours, theirs), start):
+        if a != b:
+            a, b = shortened(a, 24), shortened(b, 24)
+            misfit(support, target, f'token {token} of its vocabulary is "{b}", the target\'s is "{a}"')
 
 
 def check_checkpoint(target: Header, support: Header) -> None:
@@ -61,21 +59,3 @@ def check_checkpoint(target: Header, support: Header) -> None:
         if isinstance(ours, str | int) and isinstance(theirs, str | int) and ours != theirs:
             made = f"it was made from the {word} {shortened(theirs)}, the target from {shortened(ours)}"
             misfit(support, target, made)
-
-
-def low_bit_notes(header: Header) -> tuple[str, ...]:
-    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts, of which each
-    token uses a few, are not affected."""
-    first = f"blk.{trunk_layers(header)}."
-    low = [
-        t
-        for t in header.tensors.values()
-        if t.name.startswith(first) and len(t.dims) == 2 and t.type.bits < LOW_BITS
-    ]
-    if not low:
-        return ()
-    worst = min(low, key=lambda t: t.type.bits)
-    return (
-        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
-        f"({worst.type.bits:.1f} bits a weight); below {LOW_BITS:g} bits most drafts tend to be rejected.",
-    )

@@ -56,7 +56,7 @@ def _reason(target: Header, support: Header) -> str:
         source = kept[-2] if layer.window else kept[-1]
         kind = "window layers" if layer.window else "full layers"
         if source.window != layer.window:
-            return f"it has {kind}, and the target none in the place where llama.cpp looks for them"
+            return f"it has {kind}, and the target has none where llama.cpp looks for them"
         if source != layer:
             return f"its {kind} read {layer.words}, the target's keep {source.words}"
     return ""

@@ -425,7 +425,7 @@ def _read_tensors(scan: Scan, n_tensors: int, alignment: int) -> dict[str, Tenso
     for i in range(n_tensors):
         name = scan.string(MAX_NAME - 1, f"the name of tensor {i}").decode("utf-8", "backslashreplace")
         if name in tensors:
-            scan.corrupt(f"its tensor {shortened(name)} is there twice")
+            scan.corrupt(f"it has two tensors named {shortened(name)}")
         n_dims = scan.number(U32)
         if n_dims > MAX_DIMS:
             scan.corrupt(f"its tensor {shortened(name)} has {n_dims:,} dimensions")
@@ -441,7 +441,7 @@ def _read_tensors(scan: Scan, n_tensors: int, alignment: int) -> dict[str, Tenso
             scan.corrupt(f"its tensor {shortened(name)} has an impossible shape")
         if (dims[0] if dims else 1) % kind.block:
             scan.corrupt(
-                f"the rows of its tensor {shortened(name)} are no whole number of {kind.name} blocks"
+                f"the rows of its tensor {shortened(name)} are not a whole number of {kind.name} blocks"
             )
         if offset != expected:
             scan.corrupt(f"its tensor {shortened(name)} does not lie where the one before it ends")

@@ -84,7 +84,7 @@ def write_gguf(
         raise ModelFileError(f"{name} is {what}. Give the name of the file to write.") from None
     except OSError as error:
         raise ModelFileError(
-            f"{name} could not be written: {error.strerror}. Nothing was left behind; change that, or write "
+            f"{name} could not be written: {error.strerror}. Nothing was left behind. Fix that, or write "
             "it elsewhere."
         ) from None
     except ValueError:  # a NUL in it

@@ -85,7 +85,7 @@ def _is_whole(header: Header) -> bool:
     return "token_embd.weight" in header.tensors and any(n.startswith("blk.0.") for n in header.tensors)
 
 
-OTHER = Kind("other", "no chat model", _outputs_other)
+OTHER = Kind("other", "not a chat model", _outputs_other)
 
 _TABLE = (
     Kind(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from ds4chat.models import tokenizer
 from ds4chat.models.architectures import abilities
 from ds4chat.models.errors import ModelFileError
-from ds4chat.models.fit import Fit, check_checkpoint, check_vocabulary, low_bit_notes, misfit, times
+from ds4chat.models.fit import Fit, check_checkpoint, check_vocabulary, misfit, times
 from ds4chat.models.gguf_file import Header
 from ds4chat.models.requirements import check_nextn
 from ds4chat.models.summary import nextn_layers, trunk_layers
 from ds4chat.text import one_line, shortened
+
+_LOW_BITS = 4.0
+"""A head with fewer bits per weight loses most of its acceptance."""
 
 
 def check_inside(target: Header) -> Fit:
@@ -19,15 +22,15 @@ def check_inside(target: Header) -> Fit:
             f"{one_line(target.path)} has no NextN block inside, so --mtp needs a file: give its support "
             "model with --mtp FILE, or use --lookup."
         )
-    return Fit(_check_blocks(target), low_bit_notes(target))
+    return _check_blocks(target)
 
 
-def _check_blocks(header: Header) -> int:
-    """Number of NextN blocks of a file that llama.cpp can run. Raises ModelFileError."""
+def _check_blocks(header: Header) -> Fit:
+    """How the NextN blocks of a file draft. Raises ModelFileError if llama.cpp cannot run them."""
     name, architecture = one_line(header.path), header.architecture
     if not abilities(architecture).nextn:
         raise ModelFileError(
-            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so that of "
+            f"llama.cpp cannot run NextN blocks of the architecture {shortened(architecture)}, so the one of "
             f"{name} cannot be used. Give a draft model with --mtp FILE, or use --lookup."
         )
     declared, held = header.own_integer("nextn_predict_layers") or 0, nextn_layers(header)
@@ -51,15 +54,15 @@ def _check_blocks(header: Header) -> int:
             )
     if architecture == "deepseek4":
         _check_deepseek4(header, first)
-    return declared
+    return Fit(declared, _low_bit_notes(header))
 
 
 def _check_deepseek4(header: Header, block: int) -> None:
     ratios = header.integers(header.own("attention.compress_ratios")) or []
     if len(ratios) <= block or ratios[block] != 0:
         raise ModelFileError(
-            f"{one_line(header.path)} gives its NextN block, number {block}, no compression ratio of 0, "
-            "which llama.cpp asks for. Convert it again with a current converter."
+            f"{one_line(header.path)} has no compression ratio of 0 for its NextN block, number {block}, as "
+            "llama.cpp requires. Convert it again with a current converter."
         )
     if (header.own_integer("hash_layer_count") or 0) > block:
         header.corrupt("its NextN block would route by hashes")
@@ -78,7 +81,7 @@ def check_support(target: Header, support: Header) -> Fit:
     ours, theirs = (h.own_integer("embedding_length") or 0 for h in (target, support))
     if ours != theirs:
         misfit(support, target, f"its hidden rows are {theirs} wide, the target's {ours}")
-    n_heads = _check_blocks(support)
+    fit = _check_blocks(support)
     if "token_embd.weight" not in support.tensors or tokenizer.vocabulary_size(support) is None:
         raise ModelFileError(
             f"{one_line(support.path)} is incomplete: llama.cpp wants the embeddings and the tokenizer in "
@@ -86,4 +89,22 @@ def check_support(target: Header, support: Header) -> Fit:
         )
     check_checkpoint(target, support)
     check_vocabulary(target, support)
-    return Fit(n_heads, low_bit_notes(support))
+    return fit
+
+
+def _low_bit_notes(header: Header) -> tuple[str, ...]:
+    """A warning if the NextN block's own matrices are stored in too few bits. Routed experts do not count:
+    each token uses few of them."""
+    first = f"blk.{trunk_layers(header)}."
+    low = [
+        t
+        for t in header.tensors.values()
+        if t.name.startswith(first) and len(t.dims) == 2 and t.type.bits < _LOW_BITS
+    ]
+    if not low:
+        return ()
+    worst = min(low, key=lambda t: t.type.bits)
+    return (
+        f"The drafting head of {one_line(header.path)} is stored in {worst.type.name} "
+        f"({worst.type.bits:.1f} bits a weight); below {_LOW_BITS:g} bits most drafts tend to be rejected.",
+    )

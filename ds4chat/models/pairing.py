@@ -84,7 +84,7 @@ def _off_reason(target: Header) -> str:
         return ""
     return (
         f"{target.architecture} models keep a recurrent state that llama.cpp cannot roll back: each rejected "
-        "draft would cost a second pass over the target, which is more than drafts bring"
+        "draft would cost a second pass over the target, which costs more than drafts save"
     )
 
 

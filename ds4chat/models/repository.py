@@ -112,27 +112,27 @@ def choose(models: Iterable[HubModel], reference: Reference, *, default: bool = 
     if not models:
         raise no_models(reference.repo)
     if reference.wanted:
-        meant = _named(models, reference.wanted.lower())
+        matching = _named(models, reference.wanted.lower())
     elif len(models) == 1 or not default:
-        meant = models
+        matching = models
     else:
         whole = [model for model in models if not model.may_draft] or models
         order = {quantisation: at for at, quantisation in enumerate(PREFERRED)}
-        meant = [min(whole, key=lambda model: order.get(model.quantisation, len(order)))]
-    if len(meant) > 1:
-        meant = [model for model in meant if not model.may_draft] or meant
-    if len(meant) != 1:
-        said = "names several of them" if meant else "names none of them"
-        asked = f"{shortened(reference.wanted)} {said}" if reference.wanted else "Say which"
+        matching = [min(whole, key=lambda model: order.get(model.quantisation, len(order)))]
+    if len(matching) > 1:
+        matching = [model for model in matching if not model.may_draft] or matching
+    if len(matching) != 1:
+        how_many = "several of them" if matching else "none of them"
+        asked = f"{shortened(reference.wanted)} names {how_many}" if reference.wanted else "Say which"
         raise HubError(
-            f"{reference.repo} holds {_listed(meant or models)}. {asked}: give {reference.repo}:FILE.gguf."
+            f"{reference.repo} holds {_listed(matching or models)}. {asked}: give {reference.repo}:FILE.gguf."
         )
-    if meant[0].missing:
+    if matching[0].missing:
         raise HubError(
-            f"{one_line(meant[0].name)} is split, and {meant[0].missing} of its parts are not in "
+            f"{one_line(matching[0].name)} is split, and {matching[0].missing} of its parts are not in "
             f"{reference.repo}. Choose another quantisation."
         )
-    return meant[0]
+    return matching[0]
 
 
 def no_models(repo: str) -> HubError:
@@ -163,7 +163,7 @@ def marks_of_keys(keys: Mapping[str, object]) -> list[str]:
 def _named(models: list[HubModel], wanted: str) -> list[HubModel]:
     by_name = [m for m in models if wanted in (m.name.lower(), *(name.lower() for name in m.names))]
     exact = by_name or [m for m in models if m.quantisation.lower() == wanted]
-    # llama.cpp takes Q4_K_XL for UD-Q4_K_XL.
+    # For llama.cpp, too, Q4_K_XL means UD-Q4_K_XL.
     return exact or [m for m in models if m.quantisation.lower().removeprefix("ud-") == wanted]
 
 

@@ -58,12 +58,12 @@ _RECURRENT = "ssm_out.weight"
 
 _NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 _LATENT = ("ffn_latent_down.weight", "ffn_latent_up.weight")
-_DENSE_OR_EXPERTS = (
+_ANY_BLOCK = (
     Needs(("step35", "hy_v3"), _FFN, without=_ROUTER),
     Needs(("step35",), (*_EXPERTS, *_SHARED_EXPERT), given=(_ROUTER,)),
     Needs(("hy_v3",), (*_MERGED_EXPERTS, *_SHARED_EXPERT), given=(_ROUTER,)),
+    Needs(_NEMOTRON, _LATENT, given=(_ROUTER,), key="moe_latent_size"),
 )
-_ANY_BLOCK = (*_DENSE_OR_EXPERTS, Needs(_NEMOTRON, _LATENT, given=(_ROUTER,), key="moe_latent_size"))
 
 TRUNK = (
     *_ANY_BLOCK,
@@ -98,7 +98,7 @@ EXPERTS_BY_BLOCK = _NEMOTRON
 """Each block may use another number of experts; all other graphs use that of block 0."""
 
 _LONG_GLM = 1 << 20
-"""Context length from which llama.cpp takes a glm-dsa for GLM 5.2, whose layers share indexers."""
+"""Context length from which llama.cpp treats a glm-dsa as GLM 5.2, whose layers share indexers."""
 
 
 def check_trunk(header: Header) -> None:
@@ -240,8 +240,8 @@ _WINDOW = "_swa"
 
 
 def size_of(header: Header, key: str, suffix: str = "") -> int | None:
-    """An integer with llama.cpp's default for what a file leaves out; None where there is none, or one for
-    each block. The key with ``suffix`` takes precedence."""
+    """An integer, or llama.cpp's default for a missing one; None if that has no default, or the file has a
+    value for each block. The key with ``suffix`` takes precedence."""
     if suffix and header.own(key + suffix) in header.metadata:
         return header.own_integer(key + suffix)
     value = header.metadata.get(header.own(key))
@@ -347,7 +347,7 @@ RELATIONS = (
 )
 
 _BY_INTERVAL = (*_DELTA_NETS, "minimax-01")
-"""Hybrids of which every full_attention_interval-th block attends, by default every fourth."""
+"""Hybrids in which one block in full_attention_interval attends, by default one in four."""
 _BY_HEADS = _names(
     """bailingmoe3 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe nemotron_h nemotron_h_moe
     plamo2"""
@@ -467,12 +467,14 @@ def _check_windows(header: Header) -> None:
     if header.architecture not in WINDOWED or pattern is None:
         return
     windows = header.own_each(_PATTERN, _blocks(header), 0)
-    listed = isinstance(pattern, ArrayInfo)
-    if isinstance(pattern, ArrayInfo) and pattern.length < trunk_layers(header):
-        header.corrupt(f"its {_PATTERN} lists {pattern.length} layers, and it has {trunk_layers(header)}")
-    if not any(windows) if listed else windows[0] == 1:
+    unused = pattern == 1
+    if isinstance(pattern, ArrayInfo):
+        unused = not any(windows)
+        if pattern.length < trunk_layers(header):
+            header.corrupt(f"its {_PATTERN} lists {pattern.length} layers, and it has {trunk_layers(header)}")
+    if unused:
         header.corrupt("it has a sliding window, and no layer that sees it")
-    if header.architecture == "dots3note" and all(windows):
+    if header.architecture == "dots3note" and windows and all(windows):
         header.corrupt("none of its layers sees beyond the sliding window")
 
 

@@ -15,7 +15,7 @@ KEYS = {
 
 
 def sampling_of(header: Header) -> dict[str, float]:
-    """Option -> number, for those that the file names; anything but a number is passed over."""
+    """Option -> number, for those that the file names; anything but a number is skipped."""
     found = {option: header.metadata.get(key) for option, key in KEYS.items()}
     return {
         option: round(value, 6) if isinstance(value, float) else value  # stored in single precision

@@ -70,7 +70,7 @@ def check_tables(header: Header) -> None:
             for chunk in header.tensor_chunks(tensor):
                 ids = np.frombuffer(chunk, "<i4")
                 if not 0 <= ids.min() <= ids.max() < experts:
-                    header.corrupt(f"its table {tensor.name} names experts that are not there")
+                    header.corrupt(f"its table {tensor.name} names experts that do not exist")
 
 
 def _check_sections(header: Header) -> None:
@@ -117,7 +117,7 @@ def _check_experts(header: Header) -> None:
     if not 0 <= most_used <= experts or (experts and not most_used):
         header.corrupt(f"it uses {most_used:,} of {experts:,} experts")
     if experts and not used[0] and header.architecture not in EXPERTS_BY_BLOCK:
-        header.corrupt("it uses 0 experts in its first block, and llama.cpp as many in all others")
+        header.corrupt("it uses 0 experts in its first block, and llama.cpp would use as many in all others")
     groups = header.own_integer("expert_group_count") or 0
     used_groups = header.own_integer("expert_group_used_count") or 0
     if groups and not 0 <= groups < experts:

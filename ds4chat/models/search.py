@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from ds4chat.files import read_regular, user_path
@@ -95,30 +94,29 @@ def search_folders(
 def ollama_models(environ: Mapping[str, str], home: Path) -> dict[Path, str]:
     """The models in Ollama's stores: path of the file -> the name that Ollama gives it, "llama3:8b".
 
-    Its manifests (``manifests/HOST/USER/NAME/TAG``, JSON) name blobs by their digests. What cannot be read of
-    them is passed over.
+    Its manifests (``manifests/HOST/USER/NAME/TAG``, JSON) name blobs by their digests. Unreadable ones are
+    skipped.
     """
     stores = [user_path(environ["OLLAMA_MODELS"])] if environ.get("OLLAMA_MODELS") else []
     stores += [home / ".ollama/models", OLLAMA_SERVICE]
     found: dict[Path, str] = {}
     for store in stores:
-        for manifest in islice(_manifests(store / "manifests"), MAX_FILES):
-            host, *names, tag = manifest.relative_to(store / "manifests").parts
-            usual = host == "registry.ollama.ai"
-            names = [host, *names] if not usual else names[1:] if names[0] == "library" else names
+        for manifest in _manifests(store / "manifests"):
+            path = manifest.relative_to(store / "manifests").as_posix()
+            name, _, tag = path.removeprefix("registry.ollama.ai/").removeprefix("library/").rpartition("/")
             for digest in _model_digests(manifest):
                 blob = store / "blobs" / f"sha256-{digest}"
                 if blob.is_file():
-                    found.setdefault(blob, f"{'/'.join(names)}:{tag}")
+                    found.setdefault(blob, f"{name}:{tag}")
     return found
 
 
-def _manifests(folder: Path) -> Iterator[Path]:
+def _manifests(folder: Path) -> list[Path]:
     """The files HOST/USER/NAME/TAG below a folder, sorted."""
     try:
-        yield from sorted(path for path in folder.glob("*/*/*/*") if path.is_file())
+        return sorted(path for path in folder.glob("*/*/*/*") if path.is_file())[:MAX_FILES]
     except OSError:
-        return
+        return []
 
 
 def _model_digests(manifest: Path) -> Iterator[str]:
@@ -134,8 +132,7 @@ def _model_digests(manifest: Path) -> Iterator[str]:
 
 
 def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
-    """Each file's name in a list: files that share a name are told apart by their folders: "a.gguf ·
-    user/repo"."""
+    """Each file's name in a list; files that share a name get their folders too: "a.gguf · user/repo"."""
     counts = Counter(model.label for model in models)
     names: dict[Path, str] = {}
     for name in counts:
@@ -145,10 +142,10 @@ def distinct_names(models: Sequence[FoundModel]) -> dict[Path, str]:
             continue
         places = {path: _places(path) for path in alike}
         for depth in range(1, max(map(len, places.values())) + 1):
-            said = {path: "/".join(reversed(parts[:depth])) for path, parts in places.items()}
-            if len(set(said.values())) == len(alike):
+            labels = {path: "/".join(reversed(parts[:depth])) for path, parts in places.items()}
+            if len(set(labels.values())) == len(alike):
                 break
-        names |= {path: f"{name} · {said[path]}" for path in alike}
+        names |= {path: f"{name} · {labels[path]}" for path in alike}
     return names
 
 

@@ -1,9 +1,8 @@
-"""The vocabulary in a GGUF's metadata: its size, its begin and end tokens, and how two of them differ."""
+"""The vocabulary in a GGUF's metadata: its size, and its begin and end tokens."""
 
 from __future__ import annotations
 
 from ds4chat.models.gguf_file import ArrayInfo, Header
-from ds4chat.text import shortened
 
 TOKENS = "tokenizer.ggml.tokens"
 
@@ -88,12 +87,3 @@ def _valid(header: Header, key: str, fallback: int | None) -> int | None:
     if stated is not None and 0 <= stated < size:
         return stated
     return fallback if fallback is not None and fallback < size else None
-
-
-def first_difference(one: Header, other: Header, start: int = 0) -> tuple[int, str, str] | None:
-    """The first token id from ``start`` on whose texts differ, and both texts fit for a sentence."""
-    ours, theirs = one.array(TOKENS) or [], other.array(TOKENS) or []
-    for i, (a, b) in enumerate(zip(ours[start:], theirs[start:], strict=False), start=start):
-        if a != b:
-            return i, shortened(a, 24), shortened(b, 24)
-    return None

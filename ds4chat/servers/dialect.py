@@ -1,4 +1,4 @@
-"""What every dialect consists of: how a server is asked, and what its answers say in common terms.
+"""What every dialect consists of: how it makes requests, and what the answers say in common terms.
 
 A dialect is a table of facts (what it tells, which settings it takes) and a function that turns a Generate
 into a path, a JSON body, and the reader of the answer. A reader turns the payloads of the answer into
@@ -166,7 +166,7 @@ class Dialect(Protocol):
     """Fields of a Tuning that each request can set, and the server's names for them."""
     fixed: Mapping[str, str]
     """Fields of a Tuning that no request can change, and where to change them."""
-    goes_on: bool
+    goes_on: bool = False
     """Its interface can leave the assistant's turn open."""
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
@@ -178,6 +178,7 @@ class Dialect(Protocol):
 
     def stopped(self, endpoint: Endpoint) -> bool | None:
         """After a cancel: whether the server has stopped; None where it does not tell. Raises ServerError."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +192,20 @@ class Query:
     """Fields of the Tuning that the user set; the server's own defaults hold for the others."""
     stop: Callable[[], bool]
 
-    def sampling(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """The sampling settings that the user chose; ``names``: as in Dialect.sampling."""
-        tuning = self.generate.tuning
-        return {
-            theirs: getattr(tuning, ours)
-            for ours, theirs in names.items()
-            if ours in self.chosen and not (ours == "seed" and tuning.seed < 0)
+    def settings(self, sampling: Mapping[str, str], max_tokens: str) -> dict[str, Any]:
+        """The sampling settings that the user chose, the limit and the stop strings, by the server's names;
+        ``sampling``: as in Dialect, ``max_tokens``: its name for the limit."""
+        generate = self.generate
+        found: dict[str, Any] = {
+            theirs: getattr(generate.tuning, ours)
+            for ours, theirs in sampling.items()
+            if ours in self.chosen and not (ours == "seed" and generate.tuning.seed < 0)
         }
+        if generate.max_tokens >= 0:
+            found[max_tokens] = generate.max_tokens
+        if generate.stop:
+            found["stop"] = list(generate.stop)
+        return found
 
     def messages(self) -> list[dict[str, str]]:
         """The conversation as OpenAI's interface takes it."""
@@ -216,6 +223,11 @@ class Query:
     def think(self) -> bool:
         """Whether the model is to think first: not once its answer has begun."""
         return self.generate.think and not self.begun
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """The field of a chat request that tells the template whether to think, as most servers name it."""
+        return {"chat_template_kwargs": {"enable_thinking": self.think}}
 
     def check_open(self, prompt: str, instead: str) -> None:
         """Make sure that the server's prompt for the conversation ends within the unfinished answer. Raises

@@ -26,6 +26,7 @@ from ds4chat.servers.dialect import (
     SAMPLING,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     PromptProgress,
@@ -52,7 +53,7 @@ only chat separates such thinking."""
 _RANDOM_SEED = 4294967295
 
 
-class LlamaServer:
+class LlamaServer(Dialect):
     """llama-server: the native completion, or chat if its template cannot be used."""
 
     kind = "llama-server"
@@ -99,23 +100,20 @@ class LlamaServer:
 
     def request(self, query: Query) -> Request:
         generate = query.generate
+        chat = generate.prompt is None and not query.about.template
         body: dict[str, Any] = {
             "stream": True,
             "timings_per_token": True,
             "return_progress": True,
             **_model(query),
-            **query.sampling(self.sampling),
+            **query.settings(self.sampling, "max_tokens" if chat else "n_predict"),
         }
-        if generate.stop:
-            body["stop"] = list(generate.stop)
         if generate.ignore_eos:
             body["ignore_eos"] = True
-        if generate.prompt is None and not query.about.template:
+        if chat:
             if query.begun:
                 self._rendered(query)  # raises if the prompt closes the turn
             body |= _conversation(query) | {"stream_options": {"include_usage": True}}
-            if generate.max_tokens >= 0:
-                body["max_tokens"] = generate.max_tokens
             return Request("/v1/chat/completions", body, LlamaReader())
         prompt = self._rendered(query) if generate.prompt is None else generate.prompt
         body |= {"prompt": prompt, "n_predict": generate.max_tokens, "return_tokens": True}
@@ -147,7 +145,7 @@ def _conversation(query: Query) -> dict[str, Any]:
     """The fields of a request that hold the conversation."""
     return {
         "messages": query.messages(),
-        "chat_template_kwargs": {"enable_thinking": query.think},
+        **query.template_options,
         **(OPEN_TURN if query.begun else {}),
     }
 

@@ -11,6 +11,7 @@ from ds4chat.servers.dialect import (
     SAMPLING,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     Query,
@@ -24,10 +25,10 @@ from ds4chat.servers.dialect import (
     text_of,
 )
 from ds4chat.servers.http import ANSWER_S, Endpoint
-from ds4chat.servers.openai import ASK_IN_WORDS, REASONS
+from ds4chat.servers.openai import ASK_IN_A_PROMPT, REASONS
 
 
-class Ollama:
+class Ollama(Dialect):
     """Ollama's server."""
 
     kind = "Ollama"
@@ -53,12 +54,11 @@ class Ollama:
 
     def request(self, query: Query) -> Request:
         generate = query.generate
-        options: dict[str, Any] = query.sampling(self.sampling)
-        if generate.max_tokens >= 0:
-            options["num_predict"] = generate.max_tokens
-        if generate.stop:
-            options["stop"] = list(generate.stop)
-        body: dict[str, Any] = {"model": query.about.model, "stream": True, "options": options}
+        body: dict[str, Any] = {
+            "model": query.about.model,
+            "stream": True,
+            "options": query.settings(self.sampling, "num_predict"),
+        }
         if not query.think:
             body["think"] = False
         if generate.prompt is not None:
@@ -77,10 +77,7 @@ class Ollama:
         if answer.status != 200:
             raise query.endpoint.refusal(answer)
         prompt = object_of(object_of(answer.json()).get("_debug_info")).get("rendered_template")
-        query.check_open(text_of(prompt), ASK_IN_WORDS)
-
-    def stopped(self, endpoint: Endpoint) -> bool | None:
-        return None
+        query.check_open(text_of(prompt), ASK_IN_A_PROMPT)
 
 
 class OllamaReader:

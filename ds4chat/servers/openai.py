@@ -10,6 +10,7 @@ from ds4chat.servers.dialect import (
     OPEN_TURN,
     About,
     Block,
+    Dialect,
     End,
     Piece,
     Query,
@@ -27,10 +28,10 @@ from ds4chat.servers.http import Endpoint
 
 REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 """Reasons to end a reply, by the names that servers have for them; any other means that the model stopped."""
-ASK_IN_WORDS = "Ask for the rest in a prompt."
+ASK_IN_A_PROMPT = "Ask for the rest in a prompt."
 
 
-class OpenAI:
+class OpenAI(Dialect):
     """The interface that most servers have; the dialects of those that tell more build on it."""
 
     kind = "OpenAI-compatible server"
@@ -40,7 +41,6 @@ class OpenAI:
     fixed: Mapping[str, str] = dict.fromkeys(
         ("depth", "margin", "gate", "strict"), "look at how the server is started"
     )
-    goes_on = False
 
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/v1/models")
@@ -69,22 +69,15 @@ class OpenAI:
             "model": query.about.model,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **query.sampling(self.sampling),
+            **query.settings(self.sampling, "max_tokens"),
         }
-        if generate.max_tokens >= 0:
-            body["max_tokens"] = generate.max_tokens
-        if generate.stop:
-            body["stop"] = list(generate.stop)
         if generate.prompt is not None:
             return Request("/v1/completions", body | {"prompt": generate.prompt}, OpenAIReader())
         if query.begun:
             if not self.goes_on:
-                raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_WORDS)
+                raise cannot_continue(f"{self.kind} at {query.endpoint.url}", ASK_IN_A_PROMPT)
             body |= OPEN_TURN
         return Request("/v1/chat/completions", body | {"messages": query.messages()}, OpenAIReader())
-
-    def stopped(self, endpoint: Endpoint) -> bool | None:
-        return None
 
 
 class OpenAIReader:

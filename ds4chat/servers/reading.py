@@ -1,4 +1,4 @@
-"""From the bytes of an answer to what it says: framing, JSON, and the dialect's reader. Pure."""
+"""What an answer says, from its bytes: framing, JSON, and the dialect's reader. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reading:
 
     @property
     def comments(self) -> int:
-        """Signs of life so far that said nothing else."""
+        """Comments so far, which servers send as signs of life."""
         return self._events.comments
 
     def feed(self, part: bytes) -> Iterator[Piece]:

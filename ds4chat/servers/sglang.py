@@ -78,13 +78,8 @@ class SGLang(OpenAI):
         generate = query.generate
         if generate.prompt is None:
             request = super().request(query)
-            thinking = {"chat_template_kwargs": {"enable_thinking": query.think}}
-            return Request(request.path, request.body | thinking, ChatReader())
-        sampling: dict[str, Any] = query.sampling(self.sampling)
-        if generate.max_tokens >= 0:
-            sampling["max_new_tokens"] = generate.max_tokens
-        if generate.stop:
-            sampling["stop"] = list(generate.stop)
+            return Request(request.path, request.body | query.template_options, ChatReader())
+        sampling = query.settings(self.sampling, "max_new_tokens")
         if generate.ignore_eos:
             sampling["ignore_eos"] = True
         body = {"text": generate.prompt, "sampling_params": sampling, "stream": True}

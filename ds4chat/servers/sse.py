@@ -31,7 +31,7 @@ class EventStream:
         """Lines that are not server-sent events."""
         self._size = 0
         self.comments = 0
-        """Comment lines so far: a server sends them as signs of life."""
+        """Comment lines so far, which servers send as signs of life."""
 
     def feed(self, part: bytes) -> list[bytes]:
         """The payloads that these bytes complete. Raises TooLongError."""

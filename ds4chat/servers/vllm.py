@@ -8,6 +8,7 @@ that had drafts. The other steps are not in these lists, so a token stays unknow
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,7 +73,7 @@ class Vllm(OpenAI):
             body["ignore_eos"] = True
         if query.generate.prompt is None:
             # A chunk has the text of each token only beside its log probability.
-            body |= {"logprobs": True, "chat_template_kwargs": {"enable_thinking": query.think}}
+            body |= {"logprobs": True, **query.template_options}
         else:
             body["logprobs"] = 0
         return Request(request.path, body, VllmReader(speculates=query.about.speculates))
@@ -156,47 +157,38 @@ def _by_chunks(
     chunks: Sequence[tuple[Token, ...]], accepted: Sequence[int], drafted: Sequence[int]
 ) -> list[Block] | None:
     """Steps of one chunk each; None if the lists do not fit that."""
-    if len(chunks[0]) != 1 or len(drafted) > len(chunks) - 1:
+    if len(chunks[0]) != 1:
         return None
     blocks = [verified_block(chunks[0], 0, 0)]
-    rest = list(chunks[1:])
-    at = 0  # the next step with drafts
-    ones: list[tuple[Token, ...]] = []
-
-    def settle(misses: Sequence[int]) -> bool:
-        """Add the steps of one token since the last longer one; ``misses``: the drafts of those that had
-        any."""
-        nonlocal ones
-        if len(misses) > len(ones):
-            return False
-        if len(misses) == len(ones):
-            blocks.extend(verified_block(one, k, 0) for one, k in zip(ones, misses))
-        elif not misses:
-            blocks.extend(verified_block(one, 0, 0) for one in ones)
-        else:
-            blocks.extend(Block(one) for one in ones)
-        ones = []
-        return True
-
-    for index, chunk in enumerate(rest):
-        last = index == len(rest) - 1
+    left = deque(zip(accepted, drafted))
+    singles: list[tuple[Token, ...]] = []
+    for index, chunk in enumerate(chunks[1:], start=2):
         # A limit may cut the last step, whose accepted drafts are counted nevertheless.
-        cut = last and at < len(accepted) and accepted[-1] >= len(chunk) and accepted[-1] > 0
+        cut = index == len(chunks) and bool(left) and left[-1][0] >= len(chunk)
         if len(chunk) == 1 and not cut:
-            ones.append(chunk)
+            singles.append(chunk)
             continue
-        begin = at
-        while at < len(accepted) and accepted[at] == 0:
-            at += 1
-        if at >= len(accepted) or not (accepted[at] == len(chunk) - 1 or (cut and at == len(accepted) - 1)):
+        misses = []
+        while left and left[0][0] == 0:
+            misses.append(left.popleft()[1])
+        if not left or len(misses) > len(singles):
             return None
-        if not settle(drafted[begin:at]):
+        right, count = left.popleft()
+        if right != len(chunk) - 1 and not (cut and not left):
             return None
-        blocks.append(verified_block(chunk, drafted[at], accepted[at]))
-        at += 1
-    if any(accepted[at:]) or not settle(drafted[at:]):
+        blocks += [*_single(singles, misses), verified_block(chunk, count, right)]
+        singles = []
+    if any(right for right, _ in left) or len(left) > len(singles):
         return None
-    return blocks
+    return blocks + _single(singles, [count for _, count in left])
+
+
+def _single(chunks: Sequence[tuple[Token, ...]], misses: Sequence[int]) -> list[Block]:
+    """Steps of one token; ``misses``: the drafts of those of them that had any."""
+    if misses and len(misses) < len(chunks):
+        return [Block(chunk) for chunk in chunks]
+    drafted = misses or [0] * len(chunks)
+    return [verified_block(chunk, count, 0) for chunk, count in zip(chunks, drafted)]
 
 
 def _in_a_row(

@@ -28,7 +28,7 @@ from ds4chat.settings.validate import (
     unknown_key,
 )
 
-Origin = Literal["default", "model", "file", "environment", "command line"]
+SettingSource = Literal["default", "model", "file", "environment", "command line"]
 """Where a setting's value comes from; "model": the file of the model that is loaded asks for it."""
 
 DEMO_DEPTH = 2
@@ -37,7 +37,7 @@ DEMO_DEPTH = 2
 MAX_BYTES = 1 << 20
 """A settings file has a few kilobytes; a file larger than this is not read."""
 
-_RANK: dict[Origin, int] = {"default": 0, "model": 1, "file": 2, "environment": 3, "command line": 4}
+_RANK: dict[SettingSource, int] = {"default": 0, "model": 1, "file": 2, "environment": 3, "command line": 4}
 _AT_LINE = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 _AT_END = re.compile(r"\s*\(at end of document\)")
 
@@ -50,8 +50,6 @@ class Problem:
     """A sentence."""
     line: int | None = None
     """From 1; None where the problem has no line."""
-    key: str = ""
-    """The key at fault, dotted inside tables; empty if there is none."""
     file: str = ""
     """Path of the file."""
 
@@ -75,7 +73,7 @@ class FileRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """The merged settings, their sources, and what to report about them."""
 
     settings: Settings
@@ -84,7 +82,7 @@ class Loaded:
     """Mistakes in the config file."""
     config_path: Path
     """The file that was read, or the one that a save creates if it does not exist."""
-    sources: dict[str, Origin] = field(default_factory=dict)
+    sources: dict[str, SettingSource] = field(default_factory=dict)
     """Where each key's value comes from."""
 
 
@@ -92,7 +90,7 @@ def load(
     cli: Mapping[str, object],
     config_path: Path | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """The settings merged from the file, the environment and ``cli`` (values by key, text or typed).
 
     ``config_path`` None is the user's own file, which need not exist; a named file must. Raises SettingError
@@ -102,17 +100,17 @@ def load(
     path = config_path if config_path is not None else paths.config_file(environ)
     read = read_file(path, must_exist=config_path is not None)
     settings, sources, warnings = merge(read.values, environ, cli)
-    return Loaded(settings, read.warnings + warnings, read.problems, path, sources)
+    return LoadedSettings(settings, read.warnings + warnings, read.problems, path, sources)
 
 
 def merge(
     file: Mapping[str, Any], environ: Mapping[str, str], cli: Mapping[str, object]
-) -> tuple[Settings, dict[str, Origin], list[str]]:
+) -> tuple[Settings, dict[str, SettingSource], list[str]]:
     """The settings from a file's checked values, the environment and the command line; the source of each
     key's value; and warnings for the user. Raises SettingError for a bad value in ``cli``."""
     warnings: list[str] = []
     values: dict[str, Any] = {}
-    sources: dict[str, Origin] = {}
+    sources: dict[str, SettingSource] = {}
     for option in OPTIONS:
         chosen = _choose(option, file, environ, cli, warnings)
         if chosen is not None:
@@ -178,7 +176,7 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
     lines = Lines(text)
 
     def wrong(message: str, *path: str) -> None:
-        read.problems.append(Problem(message, lines.of(path), ".".join(path)))
+        read.problems.append(Problem(message, lines.of(path)))
 
     for key, raw in document.items():
         option = BY_KEY.get(key)
@@ -195,9 +193,12 @@ def _check_document(document: dict[str, Any], text: str, folder: Path) -> FileRe
                 _check_entry(key, name, entry, entries, wrong)
         else:
             try:
-                read.values[key] = _anchored(option, check(option, raw, "file"), folder)
+                value = check(option, raw, "file")
             except SettingError as error:
                 wrong(str(error), key)
+                continue
+            # Relative to the file, wherever ds4chat is started.
+            read.values[key] = str(folder.absolute() / value) if option.names_file(value) else value
     for server in read.values.get("servers", {}).values():
         for key in ("key-file", "ca-file"):
             if server.get(key):
@@ -225,13 +226,6 @@ def _check_entry(table: str, name: str, entry: object, entries: dict[str, Any], 
         wrong(str(error), table, name)
 
 
-def _anchored(option: Option, value: Any, folder: Path) -> Any:
-    """Resolve a relative path against the settings file's folder, wherever ds4chat is started."""
-    if not option.names_file(value):
-        return value
-    return str(folder.absolute() / value)
-
-
 def _syntax_error(message: str, text: str) -> FileRead:
     what = _AT_END.sub("", _AT_LINE.sub("", message))
     hint = "text goes between quotes" if what == "Invalid value" else "fix it there"
@@ -248,7 +242,7 @@ def _choose(
     environ: Mapping[str, str],
     cli: Mapping[str, object],
     warnings: list[str],
-) -> tuple[Any, Origin] | None:
+) -> tuple[Any, SettingSource] | None:
     """The option's value and its source; None if no source sets it."""
     from_env = _from_env(option, environ, warnings)
     if option.key in cli:
@@ -267,7 +261,9 @@ def _choose(
     return None
 
 
-def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -> tuple[Any, Origin] | None:
+def _from_env(
+    option: Option, environ: Mapping[str, str], warnings: list[str]
+) -> tuple[Any, SettingSource] | None:
     raw = environ.get(option.env, "").strip() if option.env else ""
     if not raw:
         return None
@@ -282,7 +278,7 @@ def _from_env(option: Option, environ: Mapping[str, str], warnings: list[str]) -
         return None
 
 
-def _settle_server(values: dict[str, Any], sources: dict[str, Origin]) -> None:
+def _settle_server(values: dict[str, Any], sources: dict[str, SettingSource]) -> None:
     """A local model from a stronger source overrides the server of a weaker one."""
     if values.get("server") and any(
         values.get(key) and _RANK[sources[key]] > _RANK[sources["server"]] for key in ("model", "demo")
@@ -290,7 +286,7 @@ def _settle_server(values: dict[str, Any], sources: dict[str, Origin]) -> None:
         del values["server"], sources["server"]
 
 
-def _settle_demo(values: dict[str, Any], sources: dict[str, Origin]) -> None:
+def _settle_demo(values: dict[str, Any], sources: dict[str, SettingSource]) -> None:
     """``demo`` and ``model`` both name the model: the stronger source wins. The demo comes with its own
     support model, unless the same source or a stronger one names another, and with a depth if none is set.
     """

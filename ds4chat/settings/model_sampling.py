@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ds4chat.settings.load import Origin
+from ds4chat.settings.load import SettingSource
 from ds4chat.settings.schema import TUNING, Settings
 from ds4chat.settings.validate import SettingError, check
 
@@ -16,8 +16,8 @@ SAMPLING = tuple(option for option in TUNING if option.group == "sampling" and o
 
 
 def apply_model_sampling(
-    settings: Settings, given: Settings, sources: Mapping[str, Origin], asked: Mapping[str, float]
-) -> tuple[Settings, Settings, dict[str, Origin]]:
+    settings: Settings, given: Settings, sources: Mapping[str, SettingSource], asked: Mapping[str, float]
+) -> tuple[Settings, Settings, dict[str, SettingSource]]:
     """The settings, those that the sources gave, and the sources, all with what a model asks for, by key.
 
     Values set by a file, the environment or the command line are kept, as are those set in the chat, where

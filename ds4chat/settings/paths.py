@@ -73,7 +73,7 @@ def made(path: Path) -> Path:
         there = next(p for p in (path, *path.parents) if os.path.exists(p))
         if not there.is_dir():
             raise FolderError(
-                f"{there} is no folder, and ds4chat keeps its files in {path}. Move it away, or set "
+                f"{there} is not a folder, and ds4chat keeps its files in {path}. Move it away, or set "
                 f"{HOME_VARIABLE} to a folder that can be written."
             ) from None
         reason = error.strerror or str(error)

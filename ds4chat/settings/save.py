@@ -1,4 +1,4 @@
-"""Settings as a documented TOML file: generated if there is none, else edited in place."""
+"""Settings as a documented TOML file, in which a change touches only its own lines."""
 
 from __future__ import annotations
 
@@ -43,32 +43,25 @@ class SaveError(UserFacingError):
     """The settings were not saved, and the file is as it was."""
 
 
-def document(settings: Settings, extra: dict[str, Any] | None = None) -> str:
-    """The TOML file for ``settings``: every key with its help, range and default, a key at its default as a
-    comment. ``extra`` holds further tables, written at the end."""
+def document() -> str:
+    """The TOML file of the defaults: every key as a comment, with its help, range and default."""
     parts = [_commented(_HEAD)]
-    tables = [option for option in OPTIONS if option.kind == "table"]
     for group, title in GROUPS.items():
         parts.append(f"# {'-' * 4} {title}")
-        for option in OPTIONS:
-            if option.group == group and option not in tables:
-                parts.append(_entry(option, getattr(settings, option.attribute)))
+        parts += [_entry(o) for o in OPTIONS if o.group == group and o.kind != "table"]
     # TOML puts every key after a header into its table, so the tables come last.
-    for option in tables:
-        value = getattr(settings, option.attribute)
-        body = tomli_w.dumps({option.key: value}).strip() if value else _commented(_EXAMPLES[option.key])
-        parts.append(f"{_wrapped(option.help)}\n{body}")
-    if extra:
-        parts.append(tomli_w.dumps(extra).strip())
+    for option in OPTIONS:
+        if option.kind == "table":
+            parts.append(f"{_wrapped(option.help)}\n{_commented(_EXAMPLES[option.key])}")
     return "\n\n".join(parts) + "\n"
 
 
 def save(settings: Settings, path: Path, *, force: bool = False) -> None:
     """Write ``settings`` to ``path`` atomically.
 
-    In an existing file only what differs is changed: comments, order and unknown tables stay. A file with
-    problems is refused, because a key that could not be read would be lost; ``force`` rewrites it with what
-    could be read. Raises SaveError.
+    Only what differs from the file, or from the document of the defaults if there is none, is changed:
+    comments, order and unknown tables stay. A file with problems is refused, because a key that could not be
+    read would be lost; ``force`` rewrites it with what could be read. Raises SaveError.
     """
     # A symbolic link, as dotfile managers make them, stays one: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
@@ -84,7 +77,8 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
     settings = _absolute(settings)
     try:
         if before.problems or not target.exists():
-            text = document(settings, before.extra)
+            text = edited(document(), settings, {})
+            text += f"\n{tomli_w.dumps(before.extra)}" if before.extra else ""
         else:
             text = edited(target.read_text(encoding="utf-8-sig"), settings, before.values)
         target.parent.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
@@ -144,8 +138,9 @@ def _commented_out(text: str, option: Option) -> str:
     """``text`` with the option's key commented out, at its default, in the same place."""
     lines = text.split("\n")
     found = next(s for s in statements(text) if s.path == (option.key,) and not s.header)
-    mine = tomlkit.parse(text)[option.key].trivia.comment
-    entry = f"# {tomli_w.dumps({option.key: option.default}).strip()}"
+    # Indexing would give a bool without its comment.
+    mine = tomlkit.parse(text).item(option.key).trivia.comment  # type: ignore[union-attr]
+    entry = f"# {_line(option)}"
     lines[found.first - 1 : found.last] = [f"{entry}  {mine}" if mine else entry]
     return "\n".join(lines)
 
@@ -185,11 +180,12 @@ def _absolute(settings: Settings) -> Settings:
     return replace(settings, **changes)
 
 
-def _entry(option: Option, value: Any) -> str:
-    line = tomli_w.dumps({option.key: value}).strip()
-    if value == option.default:
-        line = _commented(line)
-    return f"{_wrapped(' '.join(_facts(option)))}\n{line}"
+def _entry(option: Option) -> str:
+    return f"{_wrapped(' '.join(_facts(option)))}\n# {_line(option)}"
+
+
+def _line(option: Option) -> str:
+    return tomli_w.dumps({option.key: option.default}).strip()
 
 
 def _facts(option: Option) -> list[str]:
@@ -197,17 +193,10 @@ def _facts(option: Option) -> list[str]:
     facts = [option.help]
     if option.kind not in ("str", "path", "bool", "names"):
         facts.append(f"Takes {f'{range_of(option)} {option.unit}'.strip()}.")
-    facts.append(f"Default: {_shown_default(option)}.")
+    facts.append(f"Default: {option.shown_default or 'none'}.")
     if option.env:
         facts.append(f"Variable: {option.env}.")
     return facts
-
-
-def _shown_default(option: Option) -> str:
-    """The default in words."""
-    if option.kind == "bool":
-        return "on" if option.default else "off"
-    return "none" if option.default == "" else str(option.default)
 
 
 def _wrapped(text: str) -> str:

@@ -19,6 +19,12 @@ from typing import Any, Literal
 Kind = Literal["int", "float", "bool", "str", "path", "choice", "names", "depth", "table"]
 """names: words out of ``choices``, in any order, none twice. table: a TOML table, not on the command line."""
 
+_KINDS: dict[type, Kind] = {int: "int", float: "float", bool: "bool", str: "str", dict: "table"}
+"""The kind of an option by its default's type, unless it has choices or names another."""
+
+_METAVARS: dict[Kind, str] = {"int": "N", "depth": "N", "float": "F", "path": "FILE"}
+"""What stands for a value in the help, if the option does not say."""
+
 GROUPS = {
     "models": "Models",
     "servers": "Servers",
@@ -99,6 +105,11 @@ class Option:
         """Name of the Settings field."""
         return self.key.replace("-", "_")
 
+    @property
+    def shown_default(self) -> str:
+        """The default in words; empty for an empty text."""
+        return ("on" if self.default else "off") if self.kind == "bool" else str(self.default)
+
     def names_file(self, value: str) -> bool:
         """``value`` is the path of a file, not a word with a meaning of its own."""
         if self.kind != "path" or value in ("", self.optional_value):
@@ -106,9 +117,13 @@ class Option:
         return not self.names or re.search(r"[\\/]|\.[A-Za-z]\w*$", value) is not None
 
 
-def option(default: Any, kind: Kind, group: str, help: str, **more: Any) -> Any:
-    """A dataclass field that carries its Option; the key is derived from the field's name."""
+def option(default: Any, group: str, help: str, *, kind: Kind | None = None, **more: Any) -> Any:
+    """A dataclass field that carries its Option. The key is derived from the field's name, the kind from the
+    default unless it is named."""
     more.setdefault("live", "tuning" in more)
+    if kind is None:
+        kind = "choice" if "choices" in more else _KINDS[type(default)]
+    more.setdefault("metavar", _METAVARS.get(kind, ""))
     metadata = {"option": {"kind": kind, "default": default, "help": help, "group": group, **more}}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -121,73 +136,63 @@ class Settings:
 
     # -- models
     model: str = option(
-        "", "path", "models", "Target GGUF: the model whose text you get.", flags=("-m",), metavar="FILE"
+        "", "models", "Target GGUF: the model whose text you get.", flags=("-m",), kind="path"
     )
     mtp: str = option(
         "",
-        "path",
         "models",
         'Support GGUF that drafts. "embedded", or --mtp without a file, uses the NextN block inside the '
         "target; none is none.",
         flags=("--mtp-model",),
-        metavar="FILE",
         optional_value="embedded",
+        kind="path",
     )
     lookup: bool = option(
         False,
-        "bool",
         "models",
         "Draft by looking up the last tokens in the conversation; needs no file and can run before a "
         "support model.",
     )
     demo: bool = option(
         False,
-        "bool",
         "models",
         "Use the demo model that the extra 'demo' installs, with its own support model unless mtp names "
         "another; no download.",
     )
     mtp_convert: bool = option(
         False,
-        "bool",
         "models",
         "Convert a support file in ds4's layout into the cache folder instead of refusing it.",
     )
     # -- servers
     server: str = option(
         "",
-        "str",
         "servers",
         "A server that answers instead of a local model: its address, or a name from [servers]. No model "
-        "file is "
-        "needed. Its key is taken from a file or the environment, never from the command line.",
+        "file is needed. Its key is taken from a file or the environment, never from the command line.",
         metavar="URL",
     )
     server_model: str = option(
         "",
-        "str",
         "servers",
         "The model to ask for if the server has several; empty: the server's choice.",
         metavar="NAME",
     )
     server_key_file: str = option(
         "",
-        "path",
         "servers",
         f"A file with the server's API key that nobody else can read; empty: the variable {SERVER_KEY}.",
-        metavar="FILE",
+        kind="path",
     )
     server_ca: str = option(
         "",
-        "path",
         "servers",
         "PEM file of certificates to trust instead of the system's, for a server with its own certificate.",
-        metavar="FILE",
+        kind="path",
     )
     # -- speculation
     mtp_draft: int | Literal["auto"] = option(
         "auto",
-        "depth",
         "speculation",
         "Most drafts per step, 1 to 16, or auto: the depth that this machine's measured costs and "
         "the running acceptance say is fastest, 0 included. The demo, whose drafts seldom pay on a CPU, "
@@ -195,14 +200,13 @@ class Settings:
         "draft.",
         low=1,
         high=16,
-        metavar="N",
         tuning="depth",
         label="depth",
         slider=Slider(1, 0, 16, lambda n: "drafts a step at most" if n else "plain decoding", places=0),
+        kind="depth",
     )
     mtp_margin: float = option(
         1.0,
-        "float",
         "speculation",
         "A draft is accepted when it is the target's own choice or its probability is at least this share "
         "of the likeliest token's. 1 is exact; below 1 the text is approximate. ds4's own margin is a logit "
@@ -211,7 +215,6 @@ class Settings:
         high=1.0,
         env="DS4_MTP_MIN_MARGIN",
         env_wins=True,
-        metavar="F",
         tuning="margin",
         slider=Slider(
             0.05, 0, 1, lambda f: "only the target's choice" if f >= 1 else f"also ratios of ≥{f:.2f}"
@@ -219,19 +222,16 @@ class Settings:
     )
     mtp_gate: float = option(
         0.0,
-        "float",
         "speculation",
         "Stop drafting when the drafter's best logit leads its second by less than this; 0 is off.",
         low=0.0,
         high=1000.0,
-        metavar="F",
         tuning="gate",
         slider=Slider(0.5, 0, 10, lambda f: "off: drafts up to depth" if f <= 0 else "stop below this d.gap"),
         unit="logits",
     )
     mtp_strict: bool = option(
         False,
-        "bool",
         "speculation",
         "The token stream of one-token greedy decoding, proven by a self-test at load; where batches are "
         "not bit-equal, verify one token at a time. The margin is ignored.",
@@ -240,7 +240,6 @@ class Settings:
     )
     mtp_probe: bool = option(
         False,
-        "bool",
         "speculation",
         "Draft and compare, but never use a draft: the text and its speed path are plain. Prints hits/total.",
         env="DS4_MTP_PROBE",
@@ -248,7 +247,6 @@ class Settings:
     )
     mtp_full_logits: bool = option(
         False,
-        "bool",
         "speculation",
         "Compute each judged row's full distribution: probabilities, entropy, five likeliest tokens.",
         env="DS4_MTP_FULL_LOGITS",
@@ -256,7 +254,6 @@ class Settings:
     )
     mtp_keep_accepted: bool = option(
         True,
-        "bool",
         "speculation",
         "Keep the accepted tokens when a reply is stopped, or meets its limit, inside a verified block; off "
         "drops that block.",
@@ -265,29 +262,24 @@ class Settings:
     # -- sampling
     predict: int = option(
         -1,
-        "int",
         "sampling",
         "Most tokens of a reply; -1: until the model stops or the context is full.",
         flags=("-n", "--n-predict"),
         low=-1,
-        metavar="N",
         unit="tokens",
     )
     temp: float = option(
         0.0,
-        "float",
         "sampling",
         "Temperature; 0 always picks the likeliest token. If a model's file asks for sampling, the chat "
         "and the one shot use that instead of the defaults here.",
         low=0.0,
         high=10.0,
-        metavar="F",
         tuning="temp",
         slider=Slider(0.1, 0, 2, lambda f: "always the likeliest" if f <= 0 else "samples the target"),
     )
     top_k: int = option(
         40,
-        "int",
         "sampling",
         "Sample among the K likeliest tokens; 0: all.",
         low=0,
@@ -299,47 +291,39 @@ class Settings:
     )
     top_p: float = option(
         0.95,
-        "float",
         "sampling",
         "Sample among the likeliest tokens that hold this much probability; 1: all.",
         low=0.0,
         high=1.0,
-        metavar="F",
         tuning="top_p",
         slider=Slider(0.05, 0, 1, lambda f: "off" if f >= 1 else f"likeliest {f:.0%} of mass"),
     )
     min_p: float = option(
         0.05,
-        "float",
         "sampling",
         "Leave out tokens below this share of the likeliest token's probability; 0: none.",
         low=0.0,
         high=1.0,
-        metavar="F",
         tuning="min_p",
         slider=Slider(0.01, 0, 0.25, lambda f: "off" if f <= 0 else f"drops under {f:.0%} of top"),
     )
     repeat_penalty: float = option(
         1.0,
-        "float",
         "sampling",
         "Divide the logits of the last 64 tokens by this; 1 is off.",
         low=0.1,
         high=10.0,
-        metavar="F",
         tuning="repeat_penalty",
         label="repeat",
         slider=Slider(0.05, 1, 2, lambda f: "off" if f == 1 else "divides repeated logits"),
     )
     seed: int = option(
         -1,
-        "int",
         "sampling",
         "Seed of the sampling; -1: a fresh one for every reply.",
         flags=("-s",),
         low=-1,
         high=2**32 - 2,
-        metavar="N",
         tuning="seed",
         slider=Slider(
             1, -1, 99, lambda n: "a new one each reply" if n < 0 else "repeats the sampling", places=0
@@ -348,36 +332,29 @@ class Settings:
     # -- context and hardware
     ctx_size: int = option(
         0,
-        "int",
         "context",
         "Context length; 0: the model's own, at most 8192.",
         flags=("-c",),
         low=0,
-        metavar="N",
         unit="tokens",
     )
     threads: int = option(
         0,
-        "int",
         "context",
         "CPU threads of the engine; 0: chosen by the engine.",
         flags=("-t",),
         low=0,
         high=512,
-        metavar="N",
     )
     gpu_layers: int = option(
         -1,
-        "int",
         "context",
         "Layers to offload to a GPU; -1: all, where this build of llama.cpp has a GPU backend.",
         flags=("-ngl", "--n-gpu-layers"),
         low=-1,
-        metavar="N",
     )
     split_mode: str = option(
         "layer",
-        "choice",
         "context",
         "How several devices share the model. row and tensor switch MTP off.",
         flags=("-sm",),
@@ -385,16 +362,13 @@ class Settings:
     )
     rpc: str = option(
         "",
-        "str",
         "context",
         "RPC servers of llama.cpp on other machines that hold a part of the model, as host:port with commas "
-        "between; "
-        "ds4chat rpc-server starts one. Without encryption: only on a network of your own.",
+        "between; ds4chat rpc-server starts one. Without encryption: only on a network of your own.",
         metavar="HOST:PORT,...",
     )
     cache_type_k: str = option(
         "f16",
-        "choice",
         "context",
         "Type of the K cache.",
         flags=("-ctk",),
@@ -402,36 +376,33 @@ class Settings:
     )
     cache_type_v: str = option(
         "f16",
-        "choice",
         "context",
         "Type of the V cache; a quantised one needs flash attention.",
         flags=("-ctv",),
         choices=("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"),
     )
     flash_attn: str = option(
-        "auto", "choice", "context", "Flash attention.", flags=("-fa",), choices=("auto", "on", "off")
+        "auto", "context", "Flash attention.", flags=("-fa",), choices=("auto", "on", "off")
     )
     system_prompt: str = option(
-        "", "str", "context", "System prompt of new conversations.", flags=("-sys",), metavar="TEXT"
+        "", "context", "System prompt of new conversations.", flags=("-sys",), metavar="TEXT"
     )
     chat_template: str = option(
         "",
-        "path",
         "context",
         "Chat template instead of the model's own: a file with a Jinja template, or the name of one that "
         "llama.cpp knows, such as chatml.",
         metavar="FILE|NAME",
         names=True,
+        kind="path",
     )
     template: bool = option(
         True,
-        "bool",
         "context",
         "Format conversations with a chat template; off writes plain 'User:' and 'Assistant:' lines.",
     )
     think: bool = option(
         True,
-        "bool",
         "context",
         "Let the model think first, if its template supports that.",
         live=True,
@@ -439,7 +410,6 @@ class Settings:
     )
     end_loops: str = option(
         "demo",
-        "choice",
         "context",
         "End a reply that repeats itself: always, never, or only with the demo's small model.",
         choices=("demo", "on", "off"),
@@ -447,7 +417,6 @@ class Settings:
     )
     keep_states: bool = option(
         True,
-        "bool",
         "context",
         "Keep the KV state of the chat's last long conversations in the cache folder, for a week at most, "
         "if reading them again would take longer. The files hold what was said; off deletes them.",
@@ -455,29 +424,22 @@ class Settings:
     # -- logs
     mtp_timing: bool = option(
         False,
-        "bool",
         "logs",
         "Counters and phase times per step and per reply, on stderr.",
         env="DS4_MTP_TIMING",
     )
-    mtp_spec_log: bool = option(
-        False, "bool", "logs", "What each step did, on stderr.", env="DS4_MTP_SPEC_LOG"
-    )
-    mtp_conf_log: bool = option(
-        False, "bool", "logs", "Every judged draft, on stderr.", env="DS4_MTP_CONF_LOG"
-    )
+    mtp_spec_log: bool = option(False, "logs", "What each step did, on stderr.", env="DS4_MTP_SPEC_LOG")
+    mtp_conf_log: bool = option(False, "logs", "Every judged draft, on stderr.", env="DS4_MTP_CONF_LOG")
     log_file: str = option(
         "",
-        "path",
         "logs",
         "Where ds4chat and llama.cpp log; empty: a file in the log folder.",
-        metavar="FILE",
+        kind="path",
     )
     # -- interface
-    theme: str = option("ds4-dark", "str", "interface", "Colour theme.", metavar="NAME")
+    theme: str = option("ds4-dark", "interface", "Colour theme.", metavar="NAME")
     view: str = option(
         "tokens",
-        "choice",
         "interface",
         "How a finished reply is shown.",
         choices=("tokens", "markdown"),
@@ -485,50 +447,41 @@ class Settings:
     )
     panels: str = option(
         " ".join(PANELS),
-        "names",
         "interface",
         f"Panels that are open, in order: {', '.join(PANELS)}; empty: none.",
         choices=PANELS,
         metavar="NAMES",
         live=True,
+        kind="names",
     )
     model_folders: str = option(
         "",
-        "str",
         "interface",
         "Folders in which the model picker looks for GGUF files, separated by the system's path separator.",
         metavar="FOLDERS",
     )
     keys: dict[str, str] = option(
         {},
-        "table",
         "interface",
         'Key bindings: "action" = "key, key". F1 in the chat lists the actions, which are quoted here; '
         "an action that is not named keeps its default keys.",
     )
     servers: dict[str, dict[str, str]] = option(
         {},
-        "table",
         "servers",
         "Named servers for --server NAME: each table holds url and, where needed, model, key-file, key-env "
-        "(the "
-        "name of a variable) and ca-file.",
+        "(the name of a variable) and ca-file.",
     )
     presets: dict[str, dict[str, Any]] = option(
         {},
-        "table",
         "interface",
         "Named tunings: each table holds options of speculation and sampling that are set together.",
     )
 
 
-def _read_options() -> tuple[Option, ...]:
-    return tuple(
-        Option(key=f.name.replace("_", "-"), **f.metadata["option"]) for f in dataclasses.fields(Settings)
-    )
-
-
-OPTIONS: tuple[Option, ...] = _read_options()
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(key=f.name.replace("_", "-"), **f.metadata["option"]) for f in dataclasses.fields(Settings)
+)
 """Every option in the order of the table."""
 
 BY_KEY: dict[str, Option] = {o.key: o for o in OPTIONS}

@@ -86,8 +86,8 @@ class Lines:
 
 
 def _path_of(found: dict[str, Any], header: bool) -> Path:
-    """The path that one statement sets. A header ends in an empty table; a key may hold a table as value, and
-    then its path stops where the value begins, which is only known to be no deeper."""
+    """The path that one statement sets. If a key's value is a table of one entry, the path continues into
+    it."""
     path: list[str] = []
     here: Any = found
     while isinstance(here, dict) and len(here) == 1:

@@ -1,4 +1,4 @@
-"""Conversations and their messages, as a tree of which one path is shown.
+"""Conversations and their messages, as a tree, one path of which is shown.
 
 Every message has a parent. Answering a prompt again or editing it creates a sibling; the conversation's
 ``active_leaf`` says which path is shown, and the others are kept.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from ds4chat.store.database import Database
@@ -54,7 +53,7 @@ class Conversations:
             return self._conversations(connection, rows)
 
     def latest(self) -> int | None:
-        """The most recently written conversation; None if there is none that is not deleted."""
+        """The most recently written conversation that is not deleted; None without one."""
         with self._database.read() as connection:
             row = connection.execute(
                 "SELECT id FROM conversations WHERE deleted_ms IS NULL "
@@ -327,7 +326,7 @@ class Conversations:
             f"WHERE m.conversation IN ({marks}) GROUP BY m.conversation, o.id ORDER BY min(m.id)"
         ):
             conversation, name, path = typed(found, tuple[int, str, str])
-            shown = name or Path(path).stem
+            shown = ModelIdentity(path, name).title
             if shown not in models.setdefault(conversation, []):
                 models[conversation].append(shown)
         return [

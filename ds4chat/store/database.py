@@ -126,7 +126,7 @@ def in_memory(wall: Callable[[], float] = time.time) -> Database:
     return database
 
 
-def connect(path: Path, *, read_only: bool = False) -> Database:
+def connect(path: Path, *, read_only: bool = False, wall: Callable[[], float] = time.time) -> Database:
     """The database in the file ``path``, which is created, or migrated to the current version.
 
     ``read_only`` opens an existing file and changes nothing, for a folder that cannot be written. Raises
@@ -141,7 +141,7 @@ def connect(path: Path, *, read_only: bool = False) -> Database:
             connection = _open(path, read_only)
             on_error.callback(connection.close)
             version = _check(connection, path)
-            database = Database(connection, path)
+            database = Database(connection, path, wall)
             if not read_only:
                 _write_ahead(connection)
                 _settle(connection)

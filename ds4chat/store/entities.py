@@ -43,6 +43,11 @@ class ModelIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mtime_ns: Large = 0
     """When the file was last changed, in nanoseconds since 1970; 0 if unknown."""
 
+    @property
+    def title(self) -> str:
+        """What the model is called."""
+        return self.name or Path(self.path).stem
+
     @classmethod
     def of(cls, info: ModelInfo) -> ModelIdentity:
         """The identity of a loaded target."""

@@ -71,15 +71,6 @@ def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) ->
     return StoreError(f"{place} cannot be used: {error}. Check the disk, then start ds4chat again.")
 
 
-def damaged_value() -> StoreError:
-    """The sentence for a value of a type that was never written."""
-    return StoreError(
-        "The database is damaged: it has a value that ds4chat never wrote there. It was not changed: restore "
-        'a backup. The program sqlite3 can save what is readable with its command ".recover".',
-        "corrupt",
-    )
-
-
 def no_conversation(number: int) -> StoreError:
     """The error for a number that no conversation has."""
     return StoreError(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
-from ds4chat.engine.events import Token
 from ds4chat.files import write_whole
 from ds4chat.store.document import FORMAT, SHARED_FIELDS, VERSION, MessageDocument
 from ds4chat.store.entities import Message, ModelIdentity
 from ds4chat.store.errors import StoreError, from_system
+from ds4chat.store.steps import texts_of
 from ds4chat.store.store import Store
 from ds4chat.text import json_printable, json_text, one_line
 
@@ -94,28 +94,24 @@ def markdown(store: Store, conversation: int) -> Iterator[str]:
 
 def _markdown_message(store: Store, message: Message) -> Iterator[str]:
     names = {"system": "System", "user": "User", "assistant": "Assistant"}
-    model = message.model.name or Path(message.model.path).stem if message.model else ""
+    model = message.model.title if message.model else ""
     heading = f"{names[message.role]} ({' '.join(model.split())})" if model else names[message.role]
     steps = store.steps(message.id) if message.steps else []
     # Lossy text is labelled wherever it shows.
     lossy = ", approximate" if any(step.tuning.mode == "approximate" for step in steps) else ""
     yield f"\n## {heading}{lossy}\n\n"
-    thinking, answer = _thinking(message, [token for step in steps for token in step.tokens])
+    text, thinking = message.text, message.thinking
+    if not thinking:
+        # Earlier versions stored the thinking as part of the text.
+        answer, thinking = texts_of(steps)
+        text = answer + message.tail if thinking else text
     if thinking.strip():
         yield f"<details><summary>Thinking</summary>\n\n{thinking.strip()}\n\n</details>\n\n"
-    if answer.strip():
-        yield f"{answer.strip()}\n"
+    if text.strip():
+        yield f"{text.strip()}\n"
     if message.ending:
         why = f": {message.detail}" if message.detail else ""
         yield f"\n*({message.ending}{why})*\n"
-
-
-def _thinking(message: Message, tokens: Sequence[Token]) -> tuple[str, str]:
-    """A message's thinking and its text."""
-    if message.thinking or not any(token.thinking for token in tokens):
-        return message.thinking, message.text
-    thinking = "".join(token.text for token in tokens if token.thinking)
-    return thinking, "".join(token.text for token in tokens if not token.thinking) + message.tail
 
 
 # ---------------------------------------------------------------------------------------- JSON
@@ -154,9 +150,7 @@ def _message_document(store: Store, message: Message, number: dict[ModelIdentity
     if message.state == "streaming":
         shared["state"] = "stopped"
         # The text may have grown since the message was read.
-        tokens = [token for step in steps for token in step.tokens]
-        for name, thinking in (("text", False), ("thinking", True)):
-            shared[name] = "".join(token.text for token in tokens if token.thinking is thinking)
+        shared["text"], shared["thinking"] = texts_of(steps)
     return MessageDocument(
         id=message.id,
         parent=message.parent,

@@ -25,7 +25,7 @@ from ds4chat.store.document import (
 )
 from ds4chat.store.errors import StoreError, from_system
 from ds4chat.store.rows import insert, update
-from ds4chat.store.steps import insert_steps
+from ds4chat.store.steps import insert_steps, texts_of
 from ds4chat.store.store import Store
 from ds4chat.text import one_line, shortened
 
@@ -159,17 +159,14 @@ def _check_steps(message: MessageDocument, steps: list[Step]) -> None:
         raise _Refused(f"message {message.id} has {what} but is not a reply")
     if not steps:
         return
-    text = _said(steps, thinking=False if message.thinking else None) + message.tail
-    if text != message.text:
+    text, thinking = texts_of(steps)
+    if not message.thinking:
+        # In the first version the thinking is part of the text.
+        text, thinking = "".join(token.text for step in steps for token in step.tokens), ""
+    if text + message.tail != message.text:
         raise _Refused(f"the tokens of message {message.id} do not make up its text")
-    if message.thinking and not message.thinking.startswith(_said(steps, thinking=True)):
+    if not message.thinking.startswith(thinking):
         raise _Refused(f"the tokens of message {message.id} do not make up its thinking")
     for before, step in pairwise(steps):
         if step.index <= before.index:
             raise _Refused(f"step {step.index} of message {message.id} comes after step {before.index}")
-
-
-def _said(steps: list[Step], *, thinking: bool | None) -> str:
-    """The text of the tokens inside or outside the thinking; None: of all."""
-    tokens = (token for step in steps for token in step.tokens)
-    return "".join(token.text for token in tokens if thinking is None or token.thinking is thinking)

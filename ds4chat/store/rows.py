@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ds4chat.store.errors import damaged_value
+from ds4chat.store.errors import StoreError
 from ds4chat.text import encodable
 
 T = TypeVar("T")
@@ -37,4 +37,8 @@ def typed(value: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes,))
     except msgspec.ValidationError:
-        raise damaged_value() from None
+        raise StoreError(
+            "The database is damaged: it has a value that ds4chat never wrote there. It was not changed: "
+            'restore a backup. The program sqlite3 can save what is readable with its command ".recover".',
+            "corrupt",
+        ) from None

@@ -105,13 +105,13 @@ class Store:
         self.database.close()
 
 
-def open_store(path: Path, *, read_only: bool = False) -> Store:
+def open_store(path: Path, *, read_only: bool = False, wall: Callable[[], float] = time.time) -> Store:
     """The store in the file ``path``, created if it is new. Replies that a dead process left behind are
     settled, and conversations deleted long ago are removed.
 
     ``read_only`` changes nothing, for a file in a folder that cannot be written. Raises StoreError.
     """
-    store = Store(databases.connect(path, read_only=read_only))
+    store = Store(databases.connect(path, read_only=read_only, wall=wall))
     if read_only:
         return store
     try:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,30 +20,27 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Input
 
+from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Load, ModelInfo, Tuning
-from ds4chat.engine.from_settings import chosen_sampling, ends_loops, load_of, tuning_of, with_tuning
+from ds4chat.engine.from_settings import chosen_sampling, load_of, tuning_of, with_tuning
 from ds4chat.models.errors import ModelFileError
 from ds4chat.settings import paths
-from ds4chat.settings.load import DEMO_DEPTH, Origin
+from ds4chat.settings.load import DEMO_DEPTH, SettingSource
 from ds4chat.settings.logfile import log_path, usable_log
-from ds4chat.settings.model_sampling import apply_model_sampling, for_file
-from ds4chat.settings.schema import OPTIONS, Settings
+from ds4chat.settings.schema import Settings
+from ds4chat.store import FILE_NAME, Store, StoreError, open_or_in_memory
 from ds4chat.text import printable
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
-from ds4chat.tui.controller import Chat, Engine, last_request
-from ds4chat.tui.conversation import Recorder
+from ds4chat.tui.controller import Chat
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.garbage import spare_replies
 from ds4chat.tui.kit.keyboard import use_own_parser
-from ds4chat.tui.kit.output import drain_after_the_terminal, give_terminal_back
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
-    CommandChosen,
     CommandRequested,
-    ConversationRead,
     DemoChosen,
     ModelChosen,
     SettingsChanged,
@@ -56,23 +49,23 @@ from ds4chat.tui.messages import (
     TuningChanged,
 )
 from ds4chat.tui.panels.tuning import TuningPanel
-from ds4chat.tui.recorder import NullRecorder, StoreRecorder
+from ds4chat.tui.process_exit import ProcessExit
+from ds4chat.tui.recorder import Recorder
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import DEFAULT_THEME, ThemeFolder, unknown_theme, variable_defaults
 
 if TYPE_CHECKING:
-    from ds4chat.settings.load import Loaded as LoadedSettings
+    from ds4chat.settings.load import LoadedSettings
     from ds4chat.tui.history.changes import Chosen
 
 MODEL_SETTINGS = ("model", "mtp", "lookup", "demo", "ctx_size", "server")
 """Fields of Settings that a load from the chat may change."""
 MOST_PROBLEMS = 5
 """Most problems shown at the start; more would cover the screen."""
-LEAVE_SECONDS = 3.0
-"""Seconds that leaving may take after a signal."""
 
 
 class ChatApp(App[int]):
-    """The chat. ``engine`` is an EngineClient or anything with its interface; None creates one."""
+    """The chat. Without an engine it creates one, and without a recorder it stores nothing on disk."""
 
     TITLE = "ds4chat"
     ENABLE_COMMAND_PALETTE = True
@@ -90,12 +83,12 @@ class ChatApp(App[int]):
     def __init__(
         self,
         settings: Settings,
-        engine: Engine | None = None,
-        store: Recorder | None = None,
+        engine: EngineClient | None = None,
+        recorder: Recorder | None = None,
         *,
         config_path: Path | None = None,
         problems: Sequence[str] = (),
-        sources: Mapping[str, Origin] | None = None,
+        sources: Mapping[str, SettingSource] | None = None,
     ) -> None:
         """``problems`` are sentences about the settings to be shown once; ``sources`` says where values came
         from, for the settings screen."""
@@ -108,39 +101,29 @@ class ChatApp(App[int]):
         self._settings = settings
         self._asked_with: dict[Load, Settings] = {}
         """The settings of each requested load."""
-        self.config_path = config_path or paths.config_file()
+        self.settings_file = SettingsFile(config_path or paths.config_file(), settings, sources or {})
         self.log_path = log_path(settings)
         self.first_conversation: int | None = None
         """The store's number of the conversation to open; None: a new one."""
         self.parting = ""
         """Printed after the screen is closed: a sentence about what could not be stored."""
-        self._owns_process = False
-        self._by_force: threading.Timer | None = None
-        self._left = False
-        """The conversation is stored and the screen closed."""
+        self._process_exit: ProcessExit | None = None
+        """None while another program runs this app."""
         self._problems = list(problems)
-        self._sources = dict(sources or {})
-        self._from_sources = settings
         self._themes = ThemeFolder(self, paths.folder("config") / "themes", self._show_problems)
         if engine is None:
-            from ds4chat.engine.client import EngineClient
-
             log, problem = usable_log(self.log_path)
             self._problems += [problem] if problem else []
             engine = EngineClient(log)
         self.chat = Chat(
             engine,
-            store or NullRecorder(),
+            recorder or Recorder(Store.in_memory()),
             tuning_of(settings),
-            system=settings.system_prompt,
-            think=settings.think,
-            max_tokens=settings.predict,
-            keep_accepted=settings.mtp_keep_accepted,
-            end_loops=lambda: ends_loops(self.settings),
+            lambda: self._settings,
+            model_loaded=self._use_model_sampling,
         )
-        self.chat.took_model = self._take_sampling
         self.chat_screen = ChatScreen(self.chat, settings, self)
-        self._commands = ChatCommands(self.chat_screen, self.load, lambda: self.settings)
+        self._commands = ChatCommands(self.chat_screen, self)
 
     def on_key(self, event: events.Key) -> None:
         """Send a letter typed right after the key that opened a field to the field. It was sent to the widget
@@ -184,69 +167,24 @@ class ChatApp(App[int]):
         self._themes.follow()
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
-        if self._owns_process:
-            self._catch_signals()
-            drain_after_the_terminal(self._driver)
+        if self._process_exit is not None:
+            self._process_exit.watch()
         if self.first_conversation is not None:
             self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo or self.settings.server:
             # After the first picture: starting the engine's process takes a while.
             self.call_after_refresh(self.load)
 
-    def _catch_signals(self) -> None:
-        """Shut down regularly when the terminal closes or the process gets a signal.
-
-        The handlers are Python's own, not the event loop's: the loop may be waiting for a terminal that is
-        gone, and then only a handler of this kind still runs.
-        """
-        loop = asyncio.get_running_loop()
-
-        def leave(number: int, _frame: object) -> None:
-            code = 128 + number
-            loop.call_soon_threadsafe(self.exit, code)
-            self._leave_in_time(code)
-
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            try:
-                signal.signal(number, leave)
-            except ValueError:  # not in the main thread: another program runs this app
-                return
-
     def run(self, *args: Any, **options: Any) -> int | None:
         """Run the chat as this process's only work: no thread that hangs keeps it from leaving."""
-        self._owns_process = True
+        self._process_exit = ProcessExit(self, self._store_rest)
         code = super().run(*args, **options)
-        if self._by_force is not None:
-            self._by_force.cancel()
+        self._process_exit.cancel()
         return code
 
-    def _leave_in_time(self, code: int) -> None:
-        """End the process by force after LEAVE_SECONDS."""
-        if self._by_force is None and self._owns_process:
-            self._by_force = threading.Timer(LEAVE_SECONDS, self._leave_by_force, (code,))
-            self._by_force.daemon = True
-            self._by_force.start()
-
-    def _leave_by_force(self, code: int) -> None:
-        """Leaving hangs, as it can when the terminal went away under a write, a disk does not answer or
-        the machine is very busy: keep the reply and go. The engine leaves by itself when this process is
-        gone."""
-        if self._left:
-            # Everything is stored and the terminal restored: only a thread that nobody needs hangs.
-            with suppress(OSError):
-                os.write(sys.stderr.fileno(), f"{self.parting}\n".encode() if self.parting else b"")
-            os._exit(code)
-        parting = ""
-        try:
-            self.chat.abandon()
-            parting = self.chat.recorder.close()
-        finally:
-            give_terminal_back(self._driver, parting)
-            os._exit(code)
-
     def _key_problems(self) -> list[str]:
-        """A sentence for each action in ``[keys]`` that is none; those of screens not yet open are taken as
-        they are."""
+        """A sentence for each name in ``[keys]`` that is no action. Those of screens that were not opened yet
+        are not checked."""
         nodes = [self, self.chat_screen, *self.chat_screen.query("*")]
         known = {b.id for node in nodes for _, b in node._bindings if b.id}
         rooms = {name.split(".")[0] for name in known}
@@ -255,7 +193,7 @@ class ChatApp(App[int]):
             if name not in known and (name.split(".")[0] in rooms or "." not in name):
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"Did you mean {near[0]}?" if near else "F1 lists them."
-                problems.append(f"[keys] names the action {name}, and there is none of that name. {hint}")
+                problems.append(f"[keys] names an unknown action, {name}. {hint}")
         return problems
 
     def _show_problems(self, problems: list[str]) -> None:
@@ -263,7 +201,7 @@ class ChatApp(App[int]):
         if more := len(problems) - len(shown):
             shown.append(f"And {more:,} more like these: ds4chat config check lists those of the settings.")
         for problem in shown:
-            self.notify(problem, severity="warning", timeout=12, markup=False)
+            self.notify(problem, severity="warning", timeout=12)
 
     # -- settings
 
@@ -272,15 +210,18 @@ class ChatApp(App[int]):
         """All settings as they are now; the live ones are those of the chat."""
         return with_tuning(self._settings, self.chat_screen.dock_view.tuning.unpaused(self.chat.tuning))
 
+    def change(self, **changes: Any) -> None:
+        """Change these fields of the settings, until the user saves them."""
+        self._settings = replace(self._settings, **changes)
+
     def on_settings_changed(self, event: SettingsChanged) -> None:
-        """Keep a change; it is written when the user saves."""
-        self._settings = replace(self._settings, **event.changes)
+        self.change(**event.changes)
 
     def load(self, **changes: Any) -> None:
         """Load models with these fields of the settings changed."""
         settings = replace(self.settings, **changes)
         try:
-            command = load_of(settings, chosen_sampling(self._sources))
+            command = load_of(settings, chosen_sampling(self.settings_file.sources))
         except ModelFileError as error:
             self.chat_screen.say_error(str(error))
             return
@@ -297,16 +238,14 @@ class ChatApp(App[int]):
 
     def action_load_demo(self) -> None:
         """Load the demo, with its own depth if none is set."""
-        unset = self._sources.get("mtp-draft", "default") == "default"
+        unset = self.settings_file.sources.get("mtp-draft", "default") == "default"
         if unset and self.settings.mtp_draft == Settings().mtp_draft:
             self.chat_screen.retune(replace(self.chat.tuning, depth=DEMO_DEPTH))
         self.load(demo=True, model="", mtp="", server="")
 
-    def _take_sampling(self, model: ModelInfo) -> None:
+    def _use_model_sampling(self, model: ModelInfo) -> None:
         """Use the model's own sampling where nothing else is set."""
-        self._settings, self._from_sources, self._sources = apply_model_sampling(
-            self.settings, self._from_sources, self._sources, dict(model.sampling)
-        )
+        self._settings = self.settings_file.use_model_sampling(self.settings, dict(model.sampling))
         self.chat_screen.retune(replace(tuning_of(self._settings), depth=self.chat.tuning.depth))
 
     def action_save(self) -> None:
@@ -314,66 +253,46 @@ class ChatApp(App[int]):
         self.call_later(self._save)
 
     def _save(self) -> None:
-        from ds4chat.settings.save import SaveError, save
+        self._write(self.settings_file.save(self.settings), f"Saved to {self.settings_file.path}.")
+
+    @work
+    async def _write(self, saving: Awaitable[None], saved: str) -> None:
+        """Wait for the settings file to be written, and report how it went."""
+        from ds4chat.settings.save import SaveError
 
         try:
-            save(for_file(self.settings, self._from_sources, self._sources), self.config_path)
-        except (SaveError, paths.FolderError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._now_in_file()
-        self.notify(f"Saved to {self.config_path}.", markup=False)
-
-    def _now_in_file(self) -> None:
-        """The settings were written: what was set in the chat comes from the file now, except where a source
-        above the file will win over it at the next start."""
-        for option in OPTIONS:
-            value = getattr(self.settings, option.attribute)
-            if value != getattr(self._from_sources, option.attribute) and self._sources.get(
-                option.key, "default"
-            ) in ("default", "model", "file"):
-                self._sources[option.key] = "file" if value != option.default else "default"
-                changed: dict[str, Any] = {option.attribute: value}
-                self._from_sources = replace(self._from_sources, **changed)
+            await saving
+        except SaveError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.notify(saved)
 
     def on_ready(self) -> None:
-        if self._owns_process:
+        if self._process_exit is not None:
             spare_replies()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: apply what may change while the chat runs."""
         self._settings = event.settings
-        self.chat.think = event.settings.think
-        self.chat.max_tokens = event.settings.predict
-        self.chat.keep_accepted = event.settings.mtp_keep_accepted
         self.chat_screen.retune(tuning_of(event.settings))
         self.set_keymap(event.settings.keys)
         if self.get_theme(event.settings.theme) is not None:
             self.theme = event.settings.theme
-        self._now_in_file()
-        self.notify(f"Saved to {event.path}.", markup=False)
+        self.notify(f"Saved to {self.settings_file.path}.")
 
     def on_tuning_panel_preset_saved(self, event: TuningPanel.PresetSaved) -> None:
         """Save a named preset at once, and no other settings."""
-        from ds4chat.settings.save import SaveError, save_preset
-
         presets = {**self._settings.presets, event.name: event.values}
         self._settings = replace(self._settings, presets=presets)
-        try:
-            save_preset(event.name, event.values, self.config_path)
-        except (SaveError, paths.FolderError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._from_sources = replace(self._from_sources, presets=presets)
-        self._sources["presets"] = "file"
-        self.notify(f"Saved the preset {event.name} to {self.config_path}.", markup=False)
+        self._write(
+            self.settings_file.save_preset(event.name, event.values),
+            f"Saved the preset {event.name} to {self.settings_file.path}.",
+        )
 
     def on_model_chosen(self, event: ModelChosen) -> None:
-        """The picker's choice: load it."""
         self.load(model=event.model, mtp=event.support, lookup=event.lookup, demo=False, server="")
 
     def on_demo_chosen(self, event: DemoChosen) -> None:
-        """The picker's choice of the demo."""
         self.action_load_demo()
 
     # -- slash commands
@@ -382,13 +301,9 @@ class ChatApp(App[int]):
         """Run a slash command; False if it failed, which was then reported."""
         return self._commands.run(text)
 
-    def on_command_chosen(self, event: CommandChosen) -> None:
-        """The palette's choice."""
-        self._commands.choose(event.name)
-
     def on_command_requested(self, event: CommandRequested) -> None:
-        """A click, or a key of a panel."""
-        self.chat_screen.run_command(event.text)
+        """A click, a key of a panel, or the palette's choice."""
+        self._commands.request(event.text)
 
     # -- screens
 
@@ -405,20 +320,17 @@ class ChatApp(App[int]):
 
         command = self.chat.load_command
         current = command.model if command else self.settings.model
-        recent = self.chat.recorder.recent_models()
+        recent = self.chat.recorder.recent_models
         self.push_screen(ModelPicker(self.settings.model_folders, current, recent, get=get))
 
     def action_history(self) -> None:
-        """Stored conversations."""
         from ds4chat.tui.history.screen import HistoryScreen
 
-        recorder = self.chat.recorder
-        if not isinstance(recorder, StoreRecorder):
-            self.notify("This chat keeps no conversations.")
-        elif not isinstance(self.screen, HistoryScreen):
+        if not isinstance(self.screen, HistoryScreen):
             current = self.chat.conversation.key
             writing = (current or 0) if self.chat.reply else None
-            self.push_screen(HistoryScreen(recorder.store, current, writing), self._history_closed)
+            screen = HistoryScreen(self.chat.recorder.store, current, writing)
+            self.push_screen(screen, self._history_closed)
 
     def _history_closed(self, chosen: Chosen | None) -> None:
         if chosen is None:
@@ -426,40 +338,30 @@ class ChatApp(App[int]):
         else:
             self._read_conversation(chosen.conversation, chosen.message, chosen.at)
 
-    @work(thread=True, exclusive=True, group="conversation", exit_on_error=False)
-    def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
-        """Read a conversation, or with None the current one after changes in the history."""
-        from ds4chat.store import StoreError
-
-        recorder = self.chat.recorder
-        if not isinstance(recorder, StoreRecorder):
-            return
-        found = None
-        try:
-            if self.chat.reply is None:
-                found = recorder.after_history(self.chat.conversation, key, self.chat.next_number)
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-        else:
-            self.post_message(ConversationRead(found, message, at))
-
-    def on_conversation_read(self, event: ConversationRead) -> None:
-        """Continue a stored conversation, unless a reply was started in the meantime."""
-        if event.conversation is not None and self.chat.resume(event.conversation):
+    @work(exclusive=True, group="conversation", exit_on_error=False)
+    async def _read_conversation(self, key: int | None, message: int | None = None, at: int = 0) -> None:
+        """Continue a stored conversation, or the current one after changes in the history, unless a reply is
+        running. Show this message of it, at this character."""
+        chat, found = self.chat, None
+        if chat.reply is None:
+            try:
+                found = await asyncio.to_thread(
+                    chat.recorder.after_history, chat.conversation, key, chat.next_number
+                )
+            except StoreError as error:
+                self.notify(str(error), severity="error")
+                return
+        if found is not None and chat.resume(found):
             self.chat_screen.show_conversation()
-        if event.message is not None:
+        if message is not None:
             # Rows have positions only after the layout.
-            self.call_after_refresh(self.chat_screen.show_message, event.message, event.at)
+            self.call_after_refresh(self.chat_screen.show_message, message, at)
 
     def action_settings(self, wanted: str = "") -> None:
         """All settings, or those that mention something."""
         from ds4chat.tui.settings.screen import SettingsScreen
 
-        self.push_screen(
-            SettingsScreen(
-                self.settings, self.config_path, self._sources, wanted, from_sources=self._from_sources
-            )
-        )
+        self.push_screen(SettingsScreen(self.settings, self.settings_file, wanted))
 
     @property
     def theme_names(self) -> list[str]:
@@ -477,22 +379,20 @@ class ChatApp(App[int]):
         else:
             self.theme = name
             self._settings = replace(self._settings, theme=name)
-            self.notify(f"The theme is {name}. /save keeps it.", markup=False)
+            self.notify(f"The theme is {name}. /save keeps it.")
 
     def action_log(self) -> None:
-        """The engine's log."""
         from ds4chat.tui.log.screen import LogScreen
 
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.log_path))
 
     def action_compare(self, argument: str = "") -> None:
-        """Answer the last prompt by turns under two settings."""
         from ds4chat.tui.compare.comparison import Comparison
         from ds4chat.tui.compare.screen import CompareScreen
         from ds4chat.tui.compare.sides import sides_of
 
-        request, loaded = last_request(self.chat), self.chat.loaded
+        request, loaded = self.chat.last_request(), self.chat.loaded
         if request is None or loaded is None or self.chat.state != "ready":
             raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
         sides = sides_of(argument, self.chat.tuning, self.settings.presets, loaded)
@@ -513,18 +413,21 @@ class ChatApp(App[int]):
             self.push_screen(ExplorerScreen(opener(self.chat, source), lambda: self.chat.tuning))
 
     def on_token_picked(self, event: TokenPicked) -> None:
-        """Show the token picked in the explorer, which is on top of the chat."""
+        """Show the token that was picked in the explorer."""
         self.chat_screen.token_picked(event)
 
     def on_tuning_changed(self, event: TuningChanged) -> None:
-        """The explorer applies its what-if."""
+        """Apply the explorer's what-if."""
         self.chat_screen.retune(event.tuning)
 
     def action_about(self) -> None:
-        """Versions, the machine, the model, places, licences."""
         from ds4chat.tui.help.about import AboutScreen
 
-        places = (("Settings", self.config_path), ("Data", paths.folder("data")), ("Log", self.log_path))
+        places = (
+            ("Settings", self.settings_file.path),
+            ("Data", paths.folder("data")),
+            ("Log", self.log_path),
+        )
         self.push_screen(AboutScreen(places, self.chat.loaded))
 
     # -- leaving
@@ -541,43 +444,37 @@ class ChatApp(App[int]):
     def on_unmount(self) -> None:
         self._themes.leave()
         self.chat.recorder.keep_draft(self.chat_screen.prompt.text)
+        self.parting = self._store_rest()
+
+    def _store_rest(self) -> str:
+        """Store what is left, in any thread; a sentence about what could not be stored, or empty."""
         self.chat.abandon()
-        self.parting = self.chat.recorder.close()
+        return self.chat.recorder.close()
 
     async def _shutdown(self) -> None:
         await super()._shutdown()
-        self._left = True
-        self._leave_in_time(self.return_code or 0)
+        if self._process_exit is not None:
+            self._process_exit.begin(self.return_code or 0, self.parting)
 
 
-def run(
-    settings: Settings,
-    loaded: LoadedSettings | None = None,
-    store: Recorder | None = None,
-    *,
-    go_on: bool = False,
-) -> int:
-    """Open the chat; the exit code. ``loaded``: the settings with their problems. ``go_on``: open the most
-    recent conversation."""
-    from ds4chat.store import FILE_NAME, StoreError, open_or_in_memory
-    from ds4chat.tui.recorder import StoreRecorder
-
-    problems: list[str] = []
-    config_path: Path | None = None
-    sources: Mapping[str, Origin] = {}
-    if loaded is not None:
-        problems = [*map(str, loaded.problems), *loaded.warnings]
-        config_path, sources = loaded.config_path, loaded.sources
-    if store is None:
-        store = StoreRecorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+def run(loaded: LoadedSettings, *, go_on: bool = False) -> int:
+    """Open the chat; the exit code. ``go_on``: open the most recent conversation."""
+    recorder = Recorder(open_or_in_memory(paths.folder("data") / FILE_NAME))
+    problems = [*map(str, loaded.problems), *loaded.warnings]
     latest: int | None = None
-    if go_on and isinstance(store, StoreRecorder):
+    if go_on:
         try:
-            latest = store.store.conversations.latest()
+            latest = recorder.store.conversations.latest()
             problems += [] if latest else ["There is no conversation to continue, so this is a new one."]
         except StoreError as error:
             problems.append(str(error))
-    app = ChatApp(settings, store=store, config_path=config_path, problems=problems, sources=sources)
+    app = ChatApp(
+        loaded.settings,
+        recorder=recorder,
+        config_path=loaded.config_path,
+        problems=problems,
+        sources=loaded.sources,
+    )
     app.first_conversation = latest
     try:
         code = app.run()

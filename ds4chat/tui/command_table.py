@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-Completes = Literal["", "file", "model", "switch", "depth", "format", "option", "mtp", "theme"]
+Completes = Literal["", "file", "model", "depth", "format", "option", "mtp", "theme"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Command:
     """The kind of its argument, for completion."""
     action: str = ""
     """Name of the key binding that does the same; empty without one."""
+    sets: str = ""
+    """Key of the live setting that its argument is a value of; empty without one."""
 
     @property
     def usage(self) -> str:
@@ -40,14 +42,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("history", "Stored conversations: find, read, export, continue", action="app.history"),
     Command("retry", "Answer the last prompt again", aliases=("regenerate",), action="chat.retry"),
     Command("continue", "Continue a reply that was cut or stopped", action="chat.go_on"),
-    Command(
-        "edit",
-        "Edit a prompt in its place: the last one, or the N-th from the last",
-        "[N]",
-    ),
+    Command("edit", "Edit a prompt in its place: the last one, or the N-th from the last", "[N]"),
     Command(
         "branch",
-        "Show the version before of a reply or a prompt, or the one after",
+        "Show the previous or the next version of a reply or a prompt",
         "[back|forward]",
         action="chat.other_version",
     ),
@@ -59,7 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("model", "Choose the model; load a file, or the demo", "[FILE|demo]", completes="model"),
     Command("get", "Download a model from the Hugging Face hub", "[USER/REPO|WORDS]"),
-    Command("reload", "Load the model again, for drafts as deep as is set now"),
+    Command("reload", "Load the model again, for drafts of the depth set now"),
     Command(
         "mtp",
         "Speculation on, off (paused); or load another drafter: FILE, embedded, lookup, none",
@@ -73,10 +71,18 @@ COMMANDS: tuple[Command, ...] = (
         "[N|auto]",
         aliases=("depth",),
         completes="depth",
+        sets="mtp-draft",
     ),
-    Command("margin", "Accept drafts from this probability ratio on; 1 is exact", "[0..1]"),
-    Command("gate", "Stop drafting below this lead of the drafter's best logit; 0 is off", "[F]"),
-    Command("temp", "Temperature; 0 picks the likeliest token", "[F]"),
+    Command(
+        "margin", "Accept drafts from this probability ratio on; 1 is exact", "[0..1]", sets="mtp-margin"
+    ),
+    Command(
+        "gate",
+        "Stop drafting below this lead of the drafter's best logit; 0 is off",
+        "[F]",
+        sets="mtp-gate",
+    ),
+    Command("temp", "Temperature; 0 picks the likeliest token", "[F]", sets="temp"),
     Command("preset", "Apply a preset; without a name, list them", "[NAME]"),
     Command("set", "Any setting that may change while a reply runs", "KEY VALUE", completes="option"),
     Command("try", "Send one of three prompts that show what the demo's drafts do", "[1|2|3]"),
@@ -94,8 +100,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("check", "Decode the last reply again without speculation and compare", aliases=("lossless",)),
     Command(
         "compare",
-        "The last prompt under two settings by turns: plain, now, a depth, a preset, margin=0.8; one against "
-        "plain",
+        "Answer the last prompt under two settings in turn: plain, now, a depth, a preset, margin=0.8; only "
+        "one is compared with plain",
         "[A] [B]",
     ),
     Command(
@@ -176,7 +182,7 @@ def parse(text: str) -> Parsed:
         raise CommandError(f"/{command.name} needs {command.argument} after it: {does}.")
     if argument and not command.argument:
         raise CommandError(
-            f"/{command.name} takes nothing after it: send /{command.name} alone. To send the line as text, "
+            f"/{command.name} takes no argument: send /{command.name} alone. To send the line as text, "
             "begin with a blank."
         )
     return Parsed(command, argument)

@@ -1,26 +1,20 @@
 """The conversation as the chat holds it: prompts and replies, the replies with their tokens and steps.
 
-Nothing here draws or stores. What is kept on disk is the Recorder's business: it is told what happens, in
-the order in which it happens.
+Nothing here draws or stores.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ds4chat.engine.events import (
     Ended,
     EngineDied,
     FinishReason,
     Judged,
-    Load,
-    Loaded,
     Message,
-    Notice,
     Prefill,
     Revised,
     Step,
@@ -29,8 +23,8 @@ from ds4chat.engine.events import (
 from ds4chat.engine.stats import Stats
 
 ReplyState = Literal["waiting", "streaming", "complete", "limited", "stopped", "failed", "crashed"]
-"""waiting: no token yet. complete: the model ended it. limited: it met its token or context limit. stopped:
-by the user. failed: the engine could not go on. crashed: the engine died."""
+"""waiting: no token yet. complete: the model ended it. limited: it reached its token or context limit.
+stopped: by the user. failed: the engine could not go on. crashed: the engine died."""
 
 RUNNING: frozenset[ReplyState] = frozenset({"waiting", "streaming"})
 
@@ -43,18 +37,18 @@ class UserTurn:
     key: int | None = None
     """The recorder's number for it."""
     versions: tuple[int, ...] = ()
-    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
+    """The recorder's numbers of it and its siblings in the tree, oldest first; empty without siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A token's place in its reply's steps, and what decided it."""
+    """A token's place in its reply's steps, and the row that decided it."""
 
     step: Step
     index: int
     """Index among the step's tokens."""
     judged: Judged | None
-    """The row that decided it; None for a token that no draft was held against."""
+    """None for a token that was compared with no draft."""
 
 
 @dataclass(slots=True)
@@ -73,18 +67,18 @@ class Reply:
     thinking_tail: str = ""
     """The thinking's."""
     prefill: Prefill | None = None
-    """How far its prompt was read; None before that begins, and for a reply from the store."""
+    """How far its prompt was read; None before that begins, and for a stored reply."""
     ended: Ended | None = None
     trouble: str = ""
     """A sentence that says why it is not complete."""
     stats: Stats = field(default_factory=Stats)
     lossy: bool = False
-    """A token was accepted only by its ratio, or would have been: the mode was approximate."""
+    """The mode was approximate: tokens may have been accepted only by their ratio."""
     thinking_tokens: int = 0
     key: int | None = None
     """The recorder's number for it."""
     versions: tuple[int, ...] = ()
-    """The recorder's numbers of the turns in its place of the tree, its own included, oldest first."""
+    """The recorder's numbers of it and its siblings in the tree, oldest first; empty without siblings."""
     before: Reply | None = None
     """The cut or stopped reply that this one continues."""
     _first: list[int] = field(default_factory=list)
@@ -159,7 +153,7 @@ class Reply:
         self.trouble = died.message
 
     def own_end(self, reason: FinishReason, detail: str = "") -> Ended:
-        """The end of this reply as far as the chat knows it, if the engine did not send one."""
+        """The end of this reply as far as the chat knows it, for one that the engine did not end."""
         stats = self.stats
         return Ended(
             reply=self.number,
@@ -186,8 +180,8 @@ class Reply:
         return Place(step, index, step.judged[index] if index < len(step.judged) else None)
 
     def token_at(self, character: int) -> int | None:
-        """Index of the token that holds a character of this reply, its thinking counted first; None where
-        none does."""
+        """Index of the token that holds a character of this reply, its thinking counted first; None if none
+        does."""
         for thinking in (True, False):
             tokens = [(index, t) for index, t in enumerate(self.tokens) if t.thinking is thinking]
             for index, token in tokens:
@@ -289,69 +283,3 @@ class Conversation:
     def cut_before(self, turn: Turn) -> None:
         """Remove this turn and all after it, if it is here."""
         del self.turns[next((i for i, t in enumerate(self.turns) if t is turn), len(self.turns)) :]
-
-
-class Recorder(Protocol):
-    """Stores conversations while they happen. Only ``versions``, ``switched`` and ``export`` raise, and only
-    these and ``close`` wait for a disk: ``news`` reports a failing store."""
-
-    def started(self, conversation: Conversation, reply: Reply) -> None:
-        """A reply is requested; the turn before it may be new. The engine gets the request only once
-        ``kept``."""
-
-    def kept(self, reply: Reply) -> bool:
-        """The prompt of the reply started last is on disk, or ``news`` says why it is not."""
-
-    def number_on_disk(self, conversation: Conversation) -> int:
-        """The number of the conversation on disk; 0 if it is not there."""
-
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Events of the reply since the last call, in order; at most once per frame."""
-
-    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """The reply is over."""
-
-    def checked(self, reply: Reply) -> None:
-        """A check measured plain decoding of the finished reply."""
-
-    def went_back(self, conversation: Conversation) -> None:
-        """Turns were removed from the end of the path shown, and stay in the tree; or the next prompt has
-        another system prompt."""
-
-    def prompts(self) -> list[str]:
-        """Prompts of earlier sessions, oldest first."""
-
-    def prompted(self, text: str) -> None:
-        """A prompt was sent."""
-
-    def draft(self) -> str:
-        """The unsent text of the last session."""
-
-    def keep_draft(self, text: str) -> None:
-        """Store the unsent text for the next session; empty: none."""
-
-    def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Models were loaded, and answer from now on."""
-
-    def recent_models(self) -> list[str]:
-        """Paths of recently loaded targets, the latest first."""
-
-    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """For each message of the conversation's tree that has siblings, all messages in its place, oldest
-        first. May wait. Raises StoreError."""
-
-    def switched(
-        self, conversation: Conversation, message: int, number: Callable[[], int]
-    ) -> Conversation | None:
-        """The conversation on the path through this message; None if it is not stored. ``number`` gives the
-        next reply's number. May wait. Raises StoreError."""
-
-    def export(self, conversation: Conversation, path: Path) -> None:
-        """Write the conversation to a new file, in the form of its ending. May wait. Raises StoreError, which
-        says why the file cannot be written."""
-
-    def news(self) -> list[Notice]:
-        """Notices about the store since the last call."""
-
-    def close(self) -> str:
-        """Write what is left; a sentence if something is lost, else empty."""

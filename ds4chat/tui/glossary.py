@@ -19,22 +19,23 @@ INTRODUCTION = (
     "MTP, multi-token prediction, has a small drafter guess the next few tokens before the large model, the "
     "target, is asked.",
     "The target then checks all guesses in one pass, which costs little more than writing a single token.",
-    "Guesses that match its own choice are accepted together, and at the first that does not, its own token "
-    "is taken instead.",
+    "Guesses that match its own choice are accepted together; the first that does not is replaced by its own "
+    "token.",
     "In exact mode the text is therefore what the target itself would have written; only the speed changes.",
-    "It pays where many guesses are accepted and a pass over several tokens is cheap, and costs time where "
-    "not: the × figure says which.",
+    "It pays off when many guesses are accepted and a pass over several tokens is cheap; otherwise it costs "
+    "time. The × figure says which.",
     "Depth is how many tokens are guessed per step; auto lets ds4chat choose by what it measures.",
 )
 """What MTP is, in six sentences."""
 
-LEGEND: tuple[tuple[str, str], ...] = (
-    ("accepted", "a draft that the target confirmed"),
-    ("corrected", "the target's own token, where it rejected a draft"),
-    ("bonus", "the target's token after drafts that were all accepted: it came for free"),
-    ("plain", "a token of a step in which no draft was judged"),
-    ("approximate", "a draft accepted only by its ratio, with a margin below 1"),
-)
+LEGEND: dict[str, str] = {
+    "accepted": "a draft that the target accepted",
+    "corrected": "the target's token for a rejected draft",
+    "bonus": "one more token after a full acceptance",
+    "plain": "no draft was judged in its step",
+    "approximate": "a draft accepted only by its ratio",
+    "unknown": "the server did not report its origin",
+}
 """The looks of tokens, and what each means."""
 
 
@@ -50,8 +51,8 @@ class Term:
     unit: str = ""
     good: str = ""
     """What is good."""
-    turn: str = ""
-    """What to change for a better one."""
+    advice: str = ""
+    """What to change to get a better value."""
     aliases: tuple[str, ...] = ()
 
     @property
@@ -60,7 +61,7 @@ class Term:
         parts = [f"{self.means}."]
         parts += [f"Unit: {self.unit}."] if self.unit else []
         parts += [f"Good: {self.good}."] if self.good else []
-        parts += [f"To turn: {self.turn}."] if self.turn else []
+        parts += [f"Try: {self.advice}."] if self.advice else []
         return " ".join(parts)
 
 
@@ -83,14 +84,14 @@ TERMS: tuple[Term, ...] = (
         _A,
         "Accepted drafts out of the judged ones in this reply",
         "%",
-        "above 60 % it usually pays; below 40 % it seldom does",
+        "above 60 % it usually pays off; below 40 % it seldom does",
         "another drafter (/mtp), a gate (/gate), a lower temperature",
         ("acceptance",),
     ),
     Term(
         "mean len",
         _A,
-        "Accepted drafts a step in which drafts were judged, on average",
+        "Accepted drafts per step in which drafts were judged, on average",
         "tokens",
         "close to the depth",
         "below half the depth, a smaller depth",
@@ -101,7 +102,7 @@ TERMS: tuple[Term, ...] = (
         _A,
         "Tokens that one step adds to the text; plain decoding has 1",
         "tokens",
-        "well above 1: it has to outweigh what a step costs more",
+        "well above 1: it has to make up for the longer steps",
         _DEPTH,
     ),
     Term(
@@ -119,7 +120,7 @@ TERMS: tuple[Term, ...] = (
         _A,
         "Steps in which every draft was accepted",
         "steps",
-        "many: then a larger depth may pay",
+        "many: then a larger depth may pay off",
         _DEPTH,
     ),
     Term(
@@ -128,7 +129,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "miss",
         _A,
-        "Steps whose first draft was rejected: drafting them was in vain",
+        "Steps whose first draft was rejected: drafting gained nothing",
         "steps",
         "few",
         "a gate (/gate) stops drafts that the drafter is unsure of",
@@ -146,7 +147,7 @@ TERMS: tuple[Term, ...] = (
         "fallback",
         _A,
         "Steps whose drafts could not be verified, so that one token was decoded instead. With two colours "
-        "(F6), every token that is no accepted draft",
+        "(F6), every token that is not an accepted draft",
         "steps",
         "0",
         "the log (F12) says why",
@@ -160,7 +161,7 @@ TERMS: tuple[Term, ...] = (
         "depth, /draft auto, or /mtp off",
         ("×", "speedup"),
     ),
-    Term("draft", _T, "What the drafter takes in a step", "ms", "small beside verify", "a smaller depth"),
+    Term("draft", _T, "Time of the drafter in a step", "ms", "small compared with verify", "a smaller depth"),
     Term(
         "verify",
         _T,
@@ -169,21 +170,21 @@ TERMS: tuple[Term, ...] = (
         "little more than a plain pass",
         "a smaller depth; more threads (-t) or layers on the GPU (-ngl)",
     ),
-    Term("accept", _T, "Comparing and sampling", "ms", "next to nothing", "/set top-k 40 where it is not"),
+    Term("accept", _T, "Comparing and sampling", "ms", "close to 0", "/set top-k 40"),
     Term(
         "rollback",
         _T,
-        "Taking rejected drafts back out of the context",
+        "Removing rejected drafts from the context",
         "ms",
-        "next to nothing",
+        "close to 0",
         "a smaller depth",
     ),
-    Term("other", _T, "The rest of a step", "ms", "next to nothing"),
+    Term("other", _T, "The rest of a step", "ms", "close to 0"),
     Term("total", _T, "A whole step, of one or several tokens", "ms", "below tok/step times a plain pass"),
     Term(
         "prefill",
         _T,
-        "How fast the prompt was read; what is in the context already is not read again",
+        "How fast the prompt was read; what the context already holds is not read again",
         "tokens a second",
     ),
     Term(
@@ -211,7 +212,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "ratio",
         _C,
-        "The target's probability of the draft against that of its likeliest token",
+        "The target's probability of the draft divided by that of its likeliest token",
         "0 to 1",
         "1: the draft is the likeliest token",
         "a margin below it would have accepted the draft",
@@ -221,20 +222,22 @@ TERMS: tuple[Term, ...] = (
         _C,
         "How far the target's best logit leads its second: how sure the target was",
         "logits",
-        "near 0 two tokens were as good as equal",
+        "near 0, two tokens were almost equally likely",
     ),
     Term(
         "d.gap",
         _C,
         "How far the drafter's best logit leads its second: how sure the drafter was",
         "logits",
-        "large where drafts are accepted, small where not: then a gate between the two pays",
+        "large for accepted drafts and small for rejected ones: then a gate between the two pays off",
         "/gate stops drafts below it",
         ("draft gap",),
     ),
     Term("d.prob", _C, "The drafter's own probability of its draft", "0 to 1", "as the d.gap", "", ("prob",)),
-    Term("bonus", "Text", LEGEND[2][1].capitalize(), "", "many", _DEPTH),
-    Term("corrected", "Text", LEGEND[1][1].capitalize(), "", "few"),
+    Term(
+        "bonus", "Text", "The target's token after a full acceptance, which came for free", "", "many", _DEPTH
+    ),
+    Term("corrected", "Text", LEGEND["corrected"].capitalize(), "", "few"),
     Term(
         "ctx",
         "Text",
@@ -271,7 +274,7 @@ TERMS: tuple[Term, ...] = (
 
 
 def find(words: str) -> list[Term]:
-    """The terms that are called so, or else those that mention it, in any letter case."""
+    """The terms with this name, or else those that mention it, in any letter case."""
     wanted = words.strip().lower()
     named = [
         term for term in TERMS if wanted in (name.lower() for name in (term.name, term.place, *term.aliases))
@@ -300,7 +303,7 @@ def introduction_lines(width: int) -> list[Line]:
     lines: list[Line] = [(("What MTP is", "strong"),)]
     lines += [((f"  {line}", ""),) for line in textwrap.wrap(" ".join(INTRODUCTION), max(20, width - 4))]
     lines += [BLANK, (("The colours of the text", "strong"),)]
-    for name, means in LEGEND:
+    for name, means in LEGEND.items():
         rows = textwrap.wrap(means, max(20, width - 17))
         lines.append((("  ", ""), (f"{name:<13}", name), (rows[0], "")))
         lines += [((f"{'':<15}{row}", ""),) for row in rows[1:]]

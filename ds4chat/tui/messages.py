@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from textual.message import Message
 
 from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
-from ds4chat.tui.conversation import Conversation
 
 
 @dataclass
@@ -72,30 +70,7 @@ class SettingsSaved(Message):
     """Settings were changed and written to the settings file."""
 
     settings: Settings
-    """All of them, as they now are."""
-    path: Path
-    """The file that holds them."""
-
-
-@dataclass
-class ConversationRead(Message):
-    """The store has read what the user chose in the history."""
-
-    conversation: Conversation | None
-    """To go on with: its path shown, with the replies' tokens and steps; empty: a new one; None: the one on
-    the screen."""
-    message: int | None = None
-    """The recorder's number of the message to be shown in it."""
-    at: int = 0
-    """The character of that message's text that matters."""
-
-
-@dataclass
-class CommandChosen(Message):
-    """The user chose a slash command from a list."""
-
-    name: str
-    """The command's name, without its slash."""
+    """All of them, as they are now."""
 
 
 @dataclass
@@ -103,4 +78,5 @@ class CommandRequested(Message):
     """The user requested a slash command outside the prompt, such as by a click."""
 
     text: str
-    """The command as it would be typed, slash included."""
+    """The command as it would be typed, slash included; without the argument that it needs, it is put into
+    the prompt."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import TypeVar
@@ -42,17 +42,21 @@ LAST_WAIT = PATIENCE_MS / 1000 + 1.0
 T = TypeVar("T")
 
 
-class StoreRecorder:
-    """The Recorder that writes to a store. Only methods that read or export conversations raise."""
+class Recorder:
+    """Stores conversations while they happen. Only ``after_history``, ``versions``, ``switch`` and ``export``
+    raise, and wait for the disk longer than PROMPTLY; ``news`` reports a failing store."""
 
     def __init__(self, store: Store) -> None:
         """Read the data of the last session, which may wait for the disk."""
         self.store = store
         self._news: deque[Notice] = deque([Notice("warning", store.trouble)] if store.trouble else [])
-        self._prompts = self._read(store.history.prompts) or []
-        self._draft = self._read(store.history.draft) or ""
+        self.prompts = self._read(store.history.prompts) or []
+        """Prompts of earlier sessions, oldest first."""
+        self.draft = self._read(store.history.draft) or ""
+        """The unsent text of the last session."""
         recent = self._read(store.history.recent_models) or []
-        self._models = list(dict.fromkeys(model.path for model in recent))
+        self.recent_models = list(dict.fromkeys(model.path for model in recent))
+        """Paths of recently loaded targets, the latest first."""
         self._reply: Reply | None = None
         """The newest reply, the only one that can still grow."""
         self._recorder = store.recorder()
@@ -63,7 +67,8 @@ class StoreRecorder:
         self._loaded: Loaded | None = None
         self._targets: dict[str, ModelInfo] = {}
         """Loaded models, by the names that replies give."""
-        self._told = ""
+        self._reported = ""
+        """The trouble that the user was told about, while it lasts."""
         self._lost = ""
         """Why the store could not be closed, as a sentence."""
         self._writer = Writer(self._beat, INTERVAL)
@@ -71,7 +76,8 @@ class StoreRecorder:
     # -- replies
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
-        """Queue writing the prompt, if it is new, and an empty reply; ``kept`` says when they are on disk."""
+        """A reply is requested: queue writing it, empty, and the prompt before it, if that is new. The engine
+        gets the request only once they are ``kept``."""
         turns = conversation.turns
         at = next(i for i in reversed(range(len(turns))) if turns[i] is reply)
         asked = turns[at - 1] if at else None
@@ -82,7 +88,7 @@ class StoreRecorder:
         recorder = self._recorder
 
         def open_() -> None:
-            self._list_again(conversation.key)
+            self._restore_deleted(conversation.key)
             # Earlier turns have numbers by now.
             recorder.open(
                 Request(
@@ -105,27 +111,28 @@ class StoreRecorder:
         if not self._writer.trouble:
             self._opening.wait(PROMPTLY)
 
-    def kept(self, reply: Reply) -> bool:
-        """The reply's prompt is on disk, or the user was told why it is not."""
-        return self._opening is None or self._opening.over or bool(self._told)
+    @property
+    def kept(self) -> bool:
+        """The newest reply's prompt is on disk, or the user was told why it is not."""
+        return self._opening is None or self._opening.over or bool(self._reported)
 
     def number_on_disk(self, conversation: Conversation) -> int:
         """The number of a conversation in a store on disk; 0 for any other."""
         return (conversation.key or 0) if self.store.path is not None else 0
 
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Queue writing the events, which happens within a second."""
+    def add(self, reply: Reply, event: Step | Prefill | Revised) -> None:
+        """Have an event of the reply written, within a second."""
         if self._reply is reply:
-            self._recorder.append(*events)
+            self._recorder.append(event)
 
     def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """Queue writing the end, with all earlier events."""
+        """The reply is over: queue writing the end, with all earlier events."""
         if self._reply is reply:
             self._recorder.append(end)
             self._put_flush()
 
     def checked(self, reply: Reply) -> None:
-        """Queue writing the time that the check measured."""
+        """Queue writing the time of plain decoding, which a check measured."""
 
         def write() -> None:
             if reply.key is not None:
@@ -133,8 +140,9 @@ class StoreRecorder:
 
         self._writer.put(write)
 
-    def went_back(self, conversation: Conversation) -> None:
-        """End the stored path where the conversation now ends, under its system prompt."""
+    def path_changed(self, conversation: Conversation) -> None:
+        """End the stored path where the conversation ends now, under its system prompt. Turns removed from it
+        stay in the tree."""
         last = conversation.turns[-1] if conversation.turns else None
         system = conversation.system
 
@@ -147,38 +155,26 @@ class StoreRecorder:
 
     # -- small things for the next session
 
-    def prompts(self) -> list[str]:
-        """Prompts of earlier sessions, oldest first."""
-        return self._prompts
-
     def prompted(self, text: str) -> None:
-        """Remember a prompt."""
+        """Store a prompt that was sent, for the history of prompts."""
         self._writer.put(lambda: self.store.history.add_prompt(text))
 
-    def draft(self) -> str:
-        """The unsent text of the last session."""
-        return self._draft
-
     def keep_draft(self, text: str) -> None:
-        """Keep the unsent text."""
+        """Store the unsent text; empty: none."""
         self._writer.put(lambda: self.store.history.keep_draft(text))
 
     def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Remember the pair, and store it with the replies that follow."""
+        """Models were loaded: remember the pair, and store it with the replies that follow."""
         self._loaded = loaded
         name = loaded.target.name
         if command.server is not None:
             self._targets[name] = loaded.target
             return
-        self._models = list(dict.fromkeys([command.model, *self._models]))
+        self.recent_models = list(dict.fromkeys([command.model, *self.recent_models]))
         self._targets[loaded.target.title] = loaded.target
         self._writer.put(
             lambda: self.store.history.used_model(command.model, command.support, command.lookup, name)
         )
-
-    def recent_models(self) -> list[str]:
-        """Paths of the targets loaded lately, the latest first."""
-        return self._models
 
     # -- trouble
 
@@ -187,17 +183,17 @@ class StoreRecorder:
         trouble = self._writer.trouble
         if not trouble and self._opening is not None and not self._opening.over:
             trouble = STALLED if monotonic() - self._opened_at > SILENCE else ""
-        if trouble and not self._told:
+        if trouble and not self._reported:
             self._news.append(Notice("warning", trouble))
-        elif self._told and not trouble:
+        elif self._reported and not trouble:
             self._news.append(Notice("info", RECOVERED))
-        self._told = trouble
+        self._reported = trouble
         # The writer's thread may add more in the meantime.
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def settle(self, seconds: float) -> bool:
-        """Wait until everything so far is written, at most this long; whether it is. Any thread may call
-        this."""
+        """Wait until everything so far is written, for these seconds at most; whether it is. Any thread may
+        call this."""
         return self._put_flush().wait(seconds)
 
     def close(self) -> str:
@@ -216,18 +212,14 @@ class StoreRecorder:
 
     # -- reading
 
-    def opened(self, key: int, number: Callable[[], int]) -> Conversation:
-        """A stored conversation as the chat holds it, its replies with tokens and steps. ``number`` gives the
-        next reply's number. Any thread may call it. Raises StoreError."""
-        return read_conversation(self.store, key, number)
-
     def after_history(
         self, current: Conversation, chosen: int | None, number: Callable[[], int]
     ) -> Conversation | None:
-        """What the chat is to show when the history closes: the one chosen; else ``current`` anew, if another
-        path of it is shown now, or an empty one, if it was deleted; None: nothing else. As ``opened``."""
+        """What the chat shows once the history is closed: the chosen one; ``current`` again, if another path
+        of it is shown now; an empty one, if it was deleted; None: no change. ``number`` gives the next
+        reply's number. Raises StoreError."""
         if chosen is not None and chosen != current.key:
-            return self.opened(chosen, number)
+            return read_conversation(self.store, chosen, number)
         if current.key is None:
             return None
         if self.store.conversations.get(current.key).deleted_ms is not None:
@@ -237,22 +229,19 @@ class StoreRecorder:
         keys = [turn.key for turn in current.turns]
         # A turn without a number is not stored yet, and would disappear from the screen.
         moved = shown != keys and None not in keys
-        return self.opened(current.key, number) if moved else None
+        return read_conversation(self.store, current.key, number) if moved else None
 
     def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """Of each message that is not alone in its place of the tree, all that are there, oldest first. It
-        may wait. Raises StoreError."""
+        """For each message of the conversation's tree that has siblings, all messages in its place, oldest
+        first. Raises StoreError."""
         self.settle(LAST_WAIT)
         return {} if conversation.key is None else self.store.conversations.versions(conversation.key)
 
-    def switched(
-        self, conversation: Conversation, message: int, number: Callable[[], int]
-    ) -> Conversation | None:
-        """The conversation on the path through this message, which is the one shown from now on; None where
-        it is not in the store. It may wait. Raises StoreError."""
+    def switch(self, conversation: Conversation, message: int, number: Callable[[], int]) -> Conversation:
+        """Show the path through this message from now on: the stored conversation on it. ``number`` gives the
+        next reply's number. Raises StoreError."""
         self.settle(LAST_WAIT)
-        if conversation.key is None:
-            return None
+        assert conversation.key is not None
         self.store.conversations.show_branch(message)
         known = {turn.key: turn for turn in conversation.turns if turn.key is not None}
         found = read_conversation(self.store, conversation.key, number, known)
@@ -260,8 +249,8 @@ class StoreRecorder:
         return found
 
     def export(self, conversation: Conversation, path: Path) -> None:
-        """Write the conversation to a new file in the form of its ending, with all its branches where it is
-        in the store. It may wait: not for the thread of the screen. Raises StoreError."""
+        """Write the conversation to a new file, in the form of its ending, with all its branches if it is
+        stored. Raises StoreError, which says why the file cannot be written."""
         written = self.settle(LAST_WAIT) and all(turn.key is not None for turn in conversation.turns)
         if written and conversation.key is not None:
             from ds4chat.store.export import export
@@ -295,13 +284,13 @@ class StoreRecorder:
                 Notice("warning", f"{error} The reply is not stored; /export writes it to a file.")
             )
 
-    def _list_again(self, key: int | None) -> None:
+    def _restore_deleted(self, key: int | None) -> None:
         """Restore a conversation that is continued after it was deleted, here or in another ds4chat."""
         if key is not None and self.store.conversations.get(key).deleted_ms is not None:
             self.store.conversations.restore(key)
 
     def _read(self, read: Callable[[], T]) -> T | None:
-        """What ``read`` gives; None where it cannot, and the user is told why."""
+        """What ``read`` gives; None if it cannot, which is reported."""
         try:
             return read()
         except StoreError as error:
@@ -309,81 +298,12 @@ class StoreRecorder:
             return None
 
 
-class NullRecorder:
-    """The Recorder that stores nothing: for a chat without a store."""
-
-    def started(self, conversation: Conversation, reply: Reply) -> None:
-        """Kept nowhere."""
-
-    def kept(self, reply: Reply) -> bool:
-        """There is nothing to wait for."""
-        return True
-
-    def number_on_disk(self, conversation: Conversation) -> int:
-        """None."""
-        return 0
-
-    def took(self, reply: Reply, events: Sequence[Step | Prefill | Revised]) -> None:
-        """Kept nowhere."""
-
-    def ended(self, reply: Reply, end: Ended | EngineDied) -> None:
-        """Kept nowhere."""
-
-    def checked(self, reply: Reply) -> None:
-        """Kept nowhere."""
-
-    def went_back(self, conversation: Conversation) -> None:
-        """Kept nowhere."""
-
-    def prompts(self) -> list[str]:
-        """None."""
-        return []
-
-    def prompted(self, text: str) -> None:
-        """Kept nowhere."""
-
-    def draft(self) -> str:
-        """None."""
-        return ""
-
-    def keep_draft(self, text: str) -> None:
-        """Kept nowhere."""
-
-    def loaded(self, command: Load, loaded: Loaded) -> None:
-        """Kept nowhere."""
-
-    def recent_models(self) -> list[str]:
-        """None."""
-        return []
-
-    def versions(self, conversation: Conversation) -> Mapping[int, tuple[int, ...]]:
-        """None: what is removed from the screen is gone."""
-        return {}
-
-    def switched(
-        self, conversation: Conversation, message: int, number: Callable[[], int]
-    ) -> Conversation | None:
-        """There is only one path."""
-        return None
-
-    def export(self, conversation: Conversation, path: Path) -> None:
-        """Write what is on the screen."""
-        export_unsaved(conversation, path, {})
-
-    def news(self) -> list[Notice]:
-        """None."""
-        return []
-
-    def close(self) -> str:
-        """Nothing is left."""
-        return ""
-
-
 def read_conversation(
     store: Store, key: int, number: Callable[[], int], known: Mapping[int, Turn] = MappingProxyType({})
 ) -> Conversation:
-    """The path shown of a stored conversation. ``known``: turns that were read already, by their number in
-    the store. Raises StoreError."""
+    """The path shown of a stored conversation, its replies with tokens and steps. ``number`` gives the next
+    reply's number. ``known``: turns that were read already, by their number in the store. Any thread may call
+    this. Raises StoreError."""
     found = Conversation(title=store.conversations.get(key).title, key=key)
     versions = store.conversations.versions(key)
     for message in store.conversations.path(key):
@@ -406,7 +326,7 @@ def read_conversation(
 def read_reply(store: Store, message: Message, number: int) -> Reply:
     """A stored reply with its steps and figures, as far as they can be read."""
     model = message.model
-    name = one_line(model.name or PurePath(model.path).stem) if model else ""
+    name = one_line(model.title) if model else ""
     reply = Reply(number, name, key=message.id)
     tail, trouble = message.tail, message.detail
     try:

@@ -1,9 +1,9 @@
-"""Theme files, shipped with ds4chat and in the user's folder, checked, as Textual themes.
+"""Theme files, shipped with ds4chat and in the user's folder, as checked Textual themes.
 
 A theme is a TOML file whose stem is its name. ``[base]`` holds Textual's own colours, ``[colors]`` the
-colours of tokens and charts, ``[styles]`` (optional) how an origin looks beside its colour, ``[variables]``
-(optional) any further variable of Textual. Every problem of every file comes back as one sentence, so that
-one notice can show them all; a file with a problem yields no theme.
+colours of tokens and charts, ``[styles]`` (optional) the text style of each origin, ``[variables]``
+(optional) any further variable of Textual. A file with a problem gives no theme, and each problem is a
+sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import cache
@@ -102,26 +102,23 @@ def shipped_folder() -> Traversable:
 def parse_theme(name: str, text: str) -> tuple[Theme | None, list[str]]:
     """The theme in a TOML document, or None and a sentence for each thing wrong with it."""
     try:
-        document = tomllib.loads(text)
+        document = _Document(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         return None, [f"Theme {name}: this is not TOML: {error}."]
-    problems = list(_unknown_keys(document, SECTIONS, "key"))
-    ansi = _flag(document, "ansi", False, problems)
-    dark = _flag(document, "dark", True, problems)
-    base = _colors(document, "base", BASE_COLORS, ("boost",), ansi, problems)
-    if isinstance(colors := document.get("colors"), dict) and "thinking" in colors:
-        colors.setdefault("token-unknown", colors["thinking"])  # for themes made before there were servers
-    own = _colors(document, "colors", OWN_COLORS, (), ansi, problems)
-    styles = _styles(document, problems)
-    more = _variables(document, problems)
-    if problems:
-        return None, [f"Theme {name}: {problem}" for problem in problems]
-    variables = {**more, **own, **{f"{key}-style": value for key, value in styles.items()}}
-    return Theme(name=name, dark=dark, ansi=ansi, variables=variables, **base), []
+    base = document.colors("base", BASE_COLORS, optional=("boost",))
+    needed = tuple(name for name in OWN_COLORS if name != "token-unknown")
+    own = document.colors("colors", needed, optional=("token-unknown",))
+    if "thinking" in own:
+        own.setdefault("token-unknown", own["thinking"])
+    styles = {f"{key}-style": value for key, value in document.styles().items()}
+    variables = {**document.variables(), **own, **styles}
+    if document.problems:
+        return None, [f"Theme {name}: {problem}" for problem in document.problems]
+    return Theme(name=name, dark=document.dark, ansi=document.ansi, variables=variables, **base), []
 
 
 def unknown_theme(name: str, themes: Iterable[str]) -> str:
-    """The sentence for a theme name that no file has, with the nearest names that one has."""
+    """The sentence for an unknown theme name, with the nearest known names."""
     known = sorted(themes)
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(known)}."
@@ -146,8 +143,6 @@ class ThemeFolder:
     POLL_SECONDS = 1.0
     LOAD_SECONDS = 2.0
     """How long the start waits for the user's folder."""
-    LOOK_SECONDS = 0.5
-    LEAVE_SECONDS = 0.2
 
     def __init__(self, app: App[Any], user_dir: Path, report: Callable[[list[str]], None]) -> None:
         """``report`` is called with the problems whenever files were read and there are some."""
@@ -156,14 +151,14 @@ class ThemeFolder:
         self._report = report
         self._seen: dict[str, tuple[int, int]] = {}
         self._left = threading.Event()
-        self._looker: threading.Thread | None = None
         self.themes: list[Theme] = []
 
     def load(self) -> None:
         """Read every file, register its theme, and redraw if it is the current one."""
         try:
-            self._seen = within(self.LOOK_SECONDS, lambda: _stamps(self._user_dir))
-            self.themes, problems = within(self.LOAD_SECONDS, lambda: load_themes(self._user_dir))
+            self._seen, (self.themes, problems) = within(
+                self.LOAD_SECONDS, lambda: (_stamps(self._user_dir), load_themes(self._user_dir))
+            )
         except TimeoutError as error:
             self.themes, problems = load_themes(None)
             problems.append(f"The theme folder {self._user_dir} cannot be read: {error.strerror}.")
@@ -176,16 +171,13 @@ class ThemeFolder:
             self._report(problems)
 
     def follow(self) -> None:
-        """Look for changed files once a second: a few stat calls, nothing more while none changed. They are
-        made in a thread of their own, which a folder that does not answer holds up, and no key."""
-        self._looker = threading.Thread(target=self._look_again, name="themes", daemon=True)
-        self._looker.start()
+        """Look for changed files every POLL_SECONDS, with a few stat calls while none changed. A thread does
+        so, because a folder that does not answer must not hold up a key."""
+        threading.Thread(target=self._look_again, name="themes", daemon=True).start()
 
     def leave(self) -> None:
-        """Look no more. A look that does not end is left to itself."""
+        """Look no more."""
         self._left.set()
-        if self._looker is not None:
-            self._looker.join(self.LEAVE_SECONDS)
 
     def _look_again(self) -> None:
         with suppress(RuntimeError, CancelledError):  # the app is leaving
@@ -247,94 +239,94 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
 # ---------------------------------------------------------------------------------------- checks
 
 
-def _unknown_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> Iterator[str]:
-    names = list(known)
-    for key in table:
-        if key not in names:
-            near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-            yield f"unknown {what} {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+class _Document:
+    """A theme's TOML document. What is wrong with it is added to ``problems``."""
 
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        self.problems: list[str] = []
+        self._refuse_unknown(document, SECTIONS, "key")
+        self.ansi = self._flag("ansi", False)
+        self.dark = self._flag("dark", True)
 
-def _table(document: Mapping[str, Any], section: str, problems: list[str]) -> dict[str, Any]:
-    table = document.get(section, {})
-    if isinstance(table, dict):
+    def colors(self, section: str, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
+        """The colours of a section."""
+        if section not in self._document:
+            self.problems.append(f"the section [{section}] is missing.")
+            return {}
+        table = self._table(section)
+        self._refuse_unknown(table, needed + optional, f"colour in [{section}]:")
+        if missing := [key for key in needed if key not in table]:
+            self.problems.append(f"[{section}] lacks {', '.join(missing)}.")
+        return {
+            key: value
+            for key, value in table.items()
+            if key in needed + optional and self._is_color(f"{section}.{key}", value, self.ansi)
+        }
+
+    def styles(self) -> dict[str, str]:
+        """The text style of each origin."""
+        table = self._table("styles")
+        self._refuse_unknown(table, TOKEN_STYLES, "style in [styles]:")
+        styles = {**TOKEN_STYLES, **{k: v for k, v in table.items() if k in TOKEN_STYLES}}
+        looks: dict[frozenset[str], str] = {}
+        for key, value in styles.items():
+            look = frozenset(value.split()) if isinstance(value, str) else frozenset()
+            if not look or not look <= STYLE_WORDS:
+                words = ", ".join(sorted(STYLE_WORDS))
+                self.problems.append(f"styles.{key} is {value!r}; it takes words of {words}.")
+            elif look in looks:
+                self.problems.append(
+                    f"styles.{key} is {value!r}, the same as styles.{looks[look]}: they must differ."
+                )
+            looks.setdefault(look, key)
+        return styles
+
+    def variables(self) -> dict[str, str]:
+        """Further variables of Textual."""
+        table = self._table("variables")
+        self._refuse_unknown(table, _textual_variables(), "variable in [variables]:")
+        for key, value in table.items():
+            if not isinstance(value, str):
+                self.problems.append(f"variables.{key} is {value!r}; it takes a string.")
+            elif not key.endswith("-style"):
+                self._is_color(f"variables.{key}", value.split(" ")[0], ansi=True)
         return table
-    problems.append(f"{section} must be a table: write [{section}] on a line of its own.")
-    return {}
 
+    def _refuse_unknown(self, table: Iterable[str], known: Iterable[str], what: str) -> None:
+        names = list(known)
+        for key in table:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                self.problems.append(f"unknown {what} {key!r}{hint}")
 
-def _flag(document: Mapping[str, Any], key: str, default: bool, problems: list[str]) -> bool:
-    value = document.get(key, default)
-    if isinstance(value, bool):
-        return value
-    problems.append(f"{key} is {value!r}; it takes true or false.")
-    return default
-
-
-def _colors(
-    document: Mapping[str, Any],
-    section: str,
-    needed: tuple[str, ...],
-    more: tuple[str, ...],
-    ansi: bool,
-    problems: list[str],
-) -> dict[str, Any]:
-    if section not in document:
-        problems.append(f"the section [{section}] is missing.")
+    def _table(self, section: str) -> dict[str, Any]:
+        table = self._document.get(section, {})
+        if isinstance(table, dict):
+            return table
+        self.problems.append(f"{section} must be a table: write [{section}] on a line of its own.")
         return {}
-    table = _table(document, section, problems)
-    problems += _unknown_keys(table, needed + more, f"colour in [{section}]:")
-    missing = [key for key in needed if key not in table]
-    if missing:
-        problems.append(f"[{section}] lacks {', '.join(missing)}.")
-    return {
-        key: value
-        for key, value in table.items()
-        if key in needed + more and _is_color(f"{section}.{key}", value, ansi, problems)
-    }
 
+    def _flag(self, key: str, default: bool) -> bool:
+        value = self._document.get(key, default)
+        if isinstance(value, bool):
+            return value
+        self.problems.append(f"{key} is {value!r}; it takes true or false.")
+        return default
 
-def _is_color(key: str, value: object, ansi: bool, problems: list[str]) -> bool:
-    try:
-        color = Color.parse(value) if isinstance(value, str) else None
-    except ColorParseError:
-        color = None
-    if color is None:
-        problems.append(f"{key} is {value!r}, which is not a colour; write one like '#8bd49c'.")
-        return False
-    if color.ansi is not None and not ansi:
-        problems.append(f"{key} is {value!r}, a colour of the terminal's palette; that needs ansi = true.")
-        return False
-    return True
-
-
-def _styles(document: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
-    table = _table(document, "styles", problems)
-    problems += _unknown_keys(table, TOKEN_STYLES, "style in [styles]:")
-    styles = {**TOKEN_STYLES, **{k: v for k, v in table.items() if k in TOKEN_STYLES}}
-    for key, value in styles.items():
-        if not isinstance(value, str) or not set(value.split()) <= STYLE_WORDS or not value.split():
-            words = ", ".join(sorted(STYLE_WORDS))
-            problems.append(f"styles.{key} is {value!r}; it takes words of {words}.")
-            return dict(TOKEN_STYLES)
-    looks: dict[frozenset[str], str] = {}
-    for key, value in styles.items():
-        look = frozenset(value.split())
-        if look in looks:
-            problems.append(f"styles.{key} is {value!r}, the same as styles.{looks[look]}: they must differ.")
-        looks.setdefault(look, key)
-    return styles
-
-
-def _variables(document: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
-    table = _table(document, "variables", problems)
-    problems += _unknown_keys(table, _textual_variables(), "variable in [variables]:")
-    for key, value in table.items():
-        if not isinstance(value, str):
-            problems.append(f"variables.{key} is {value!r}; it takes a string.")
-        elif not key.endswith("-style"):
-            _is_color(f"variables.{key}", value.split(" ")[0], True, problems)
-    return {key: value for key, value in table.items() if isinstance(value, str)}
+    def _is_color(self, key: str, value: object, ansi: bool) -> bool:
+        try:
+            color = Color.parse(value) if isinstance(value, str) else None
+        except ColorParseError:
+            color = None
+        if color is None:
+            self.problems.append(f"{key} is {value!r}, which is not a colour; write one like '#8bd49c'.")
+        elif color.ansi is not None and not ansi:
+            self.problems.append(
+                f"{key} is {value!r}, a colour of the terminal's palette; that needs ansi = true."
+            )
+        return color is not None and (color.ansi is None or ansi)
 
 
 @cache

@@ -71,7 +71,7 @@ def folded() -> Stats:
     ],
 )
 def test_the_lines_are_as_they_were(name: str, lines: list[str]) -> None:
-    """Scripts read these lines: a change of a name or a unit must be meant."""
+    """Scripts read these lines: a change of a name or a unit must be deliberate."""
     assert "\n".join(lines) + "\n" == (GOLDEN / name).read_text(encoding="ascii")
 
 
@@ -81,7 +81,7 @@ def test_no_text_breaks_a_line_or_steers_a_terminal() -> None:
 
 
 def close(a: Judged, b: Judged) -> bool:
-    """Equal but for the digits that the log drops."""
+    """Equal except for the digits that the log drops."""
     numbers = ("ratio", "gap", "draft_gap", "draft_prob")
     for name in numbers:
         x, y = getattr(a, name), getattr(b, name)
@@ -137,7 +137,7 @@ def test_a_line_cut_off_anywhere_is_no_error() -> None:
 
 
 def test_logs_of_several_processes_stay_apart() -> None:
-    """Reply and step numbers begin anew: the second log's steps follow the first's, in another reply."""
+    """Reply and step numbers start over: the second log's steps follow the first's, in another reply."""
     rows = rows_from_steps(parse_log(log_lines() + log_lines()).steps)
     assert rows.steps == 2 * len(STEPS)
     assert rows.step_index.tolist() == 2 * list(range(len(STEPS)))

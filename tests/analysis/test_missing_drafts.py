@@ -1,4 +1,4 @@
-"""The chances of drafts that a record does not have, by numbers worked out by hand."""
+"""Probabilities of drafts that a record lacks, by numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def run_of(
 
 
 def chances(rows: JudgedRows, gate: float | None = None) -> MissingDrafts:
-    passes = ~(rows.draft_gap < (rows.gate if gate is None else gate))
+    passes = ~(rows.draft_gap < (0.0 if gate is None else gate))
     return MissingDrafts(rows, rows.accepted, passes)
 
 
 GOOD, BAD = (True, 5.0), (False, 5.0)
 
 
-def test_a_draft_behind_accepted_ones_is_accepted_as_often_as_recorded_ones_behind_as_many() -> None:
-    """Of 40 first drafts 30 were accepted, of 30 second ones 27. Behind both: as behind one."""
+def test_a_draft_after_accepted_ones_is_accepted_as_often_as_recorded_ones_after_that_many() -> None:
+    """Of 40 first drafts 30 were accepted, of 30 second ones 27. After both: as after one."""
     rows = run_of([[BAD]] * 10 + [[GOOD, BAD]] * 3 + [[GOOD, GOOD]] * 27, depth=2)
     found = chances(rows)
     assert found.accepted[:4] == pytest.approx([0.75, 0.9, 0.9, 0.9])

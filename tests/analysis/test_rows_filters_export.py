@@ -53,14 +53,14 @@ def test_columns_lead_from_a_row_to_its_step() -> None:
     assert ROWS.step_accepted.tolist() == [1, 0, 1]
     assert ROWS.step_emitted.tolist() == [2, 1, 2]
     assert ROWS.step_margin.tolist() == [1, 1, 0.5]
-    assert ROWS.gate.tolist() == [0, 0, 0.25]
+    assert ROWS.step_gate.tolist() == [0, 0, 0.25]
     assert ROWS.match.tolist() == [True, False, False]
     assert math.isnan(ROWS.draft_gap[2])
     assert ROWS.step_ms[0].tolist() == [1.234, 18.1, 0.25, 0.125, 0.5, 20.209]
 
 
 def test_strict_mode_has_no_margin() -> None:
-    """The setting stands at 0.5, but 1 is in force."""
+    """The setting is 0.5, but 1 is in force."""
     rows = rows_from_steps([step(0, draft("+"), tuning=Tuning(depth=1, margin=0.5, strict=True))])
     assert rows.step_margin.tolist() == [1.0]
 

@@ -87,7 +87,7 @@ def test_plain_steps_for_the_baseline_stay_plain_at_the_recorded_depth() -> None
 
 
 def test_each_reply_has_passes_of_its_own() -> None:
-    """The second reply is told by its own pass of 31 ms."""
+    """The second reply has its own pass of 31 ms."""
     first = [a_pass(0), drafting(1)]
     second = [replace(a_pass(0, Phases(0, 31, 0, 0, 0, 31)), reply=2), replace(drafting(1), reply=2)]
     rows = rows_from_steps([*first, *second])

@@ -106,7 +106,7 @@ def test_a_gate_that_drops_only_rejected_drafts_is_exact() -> None:
 
 
 def test_a_gate_that_drops_an_accepted_draft_is_an_estimate() -> None:
-    """Its token becomes the target's own, and the next step begins behind it, within the recorded step."""
+    """Its token becomes the target's own, and the next step begins after it, within the recorded step."""
     rows = rows_from_steps(
         [step(0, [judged(1, True, draft_gap=0.2), judged(2, True, draft_gap=3.0)], depth=2, emitted=3)]
     )
@@ -130,7 +130,7 @@ def test_a_margin_that_changes_no_verdict_is_exact() -> None:
 
 
 def test_a_lower_margin_accepts_more_and_changes_the_text() -> None:
-    """A margin of 0.1 turns both rejections over: it is an estimate, with two changed verdicts."""
+    """A margin of 0.1 reverses both rejections: it is an estimate, with two changed verdicts."""
     result = what_if(rows_from_steps(THREE), margin=0.1, times=Times())
     assert result.changed == 2
     assert result.estimate

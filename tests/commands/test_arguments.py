@@ -408,8 +408,8 @@ def test_a_device_is_never_written_over(home: Path, capsys: pytest.CaptureFixtur
     os.mkfifo(pipe)
     assert cli.main(["config", "write", "--force", "--config", str(pipe)]) == 1
     assert capsys.readouterr().err == (
-        f"ds4chat: The settings were not saved to {pipe}: It is no regular file. The file is as it was; make "
-        "its folder writable, or choose another file with --config FILE.\n"
+        f"ds4chat: The settings were not saved to {pipe}: It is not a regular file. The file is as it was; "
+        "make its folder writable, or choose another file with --config FILE.\n"
     )
     assert pipe.is_fifo()
 

@@ -202,7 +202,8 @@ def test_a_pipe_is_never_replaced_by_an_export(
     assert run(capsys, "export", "1", "--format", "md", "-o", str(pipe), *force) == (
         1,
         "",
-        f"ds4chat: {pipe} cannot be written. Choose another place. The system says: it is no regular file.\n",
+        f"ds4chat: {pipe} cannot be written. Choose another place. "
+        "The system says: it is not a regular file.\n",
     )
     assert pipe.is_fifo() and sorted(os.listdir(tmp_path)) == ["home", "pipe"]
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
+from kits.command_line import ds4chat
 
 FULL = Path("/dev/full")
 """A device that takes nothing, as a full disk does."""
@@ -69,3 +71,19 @@ def test_an_output_that_cannot_be_written_is_said(tmp_path: Path, argv: tuple[st
         "ds4chat: The output could not be written: No space left on device. Make room, or send it "
         "elsewhere.\n",
     )
+
+
+@pytest.mark.parametrize("command", [(), ("bench",)])
+def test_on_a_terminal_the_sentence_of_a_failed_load_replaces_the_progress(
+    tiny_dir: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    done = ds4chat(
+        *(*command, "-m", tiny.build("llama", tiny_dir), "--rpc", "127.0.0.1:1"),
+        *(() if command else ("-p", "hi")),
+        before="import sys\nsys.stderr.isatty = lambda: True",
+        env={"TERM": "xterm", "DS4CHAT_HOME": str(tmp_path)},
+    )
+    progress, _, last = done.err.rpartition("\x1b[K")
+    assert done.code == 1
+    assert "asking the RPC servers" in progress
+    assert last.startswith("ds4chat: ") and "127.0.0.1:1" in last

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kits.engine import load_of, opened
 
-from ds4chat.engine.baseline import PlainPasses, PlainTime, Together, plain_steps
+from ds4chat.engine.baseline import PlainPasses, PlainTime, PlainTotal, plain_steps
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.session import Control
 
@@ -207,7 +207,7 @@ def test_several_replies_together_are_those_that_tell() -> None:
     first.add(rows=1, tokens=1, total_ms=10.0, draft_ms=0.0, is_pass=True)
     second.add(rows=1, tokens=1, total_ms=30.0, draft_ms=10.0, is_pass=True)
     silent.add(rows=3, tokens=3, total_ms=30.0, draft_ms=0.0, is_pass=False)
-    together = Together.of([first, second, silent])
+    together = PlainTotal.of([first, second, silent])
     assert (together.ms, together.tokens, together.speedup, together.at_load) == (30.0, 2, 0.75, False)
 
 

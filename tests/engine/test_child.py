@@ -56,13 +56,23 @@ def endless(reply: int = 1, depth: int = 3) -> Generate:
     return Generate(reply, prompt=END_NOW, tuning=Tuning(depth=depth))
 
 
+def load(client: EngineClient, folder: Path, name: str = "llama-draft", **more: int) -> Loaded:
+    client.send(load_of(folder, name, **more))
+    return expect(client, Loaded)[0]
+
+
+def assert_answers(client: EngineClient, reply: int) -> None:
+    client.send(Generate(reply, prompt=END_NOW, max_tokens=5))
+    _, seen = expect(client, Ended)
+    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+
+
 def ids(events: list[Event]) -> list[int]:
     return [t.id for e in events if isinstance(e, Step) for t in e.tokens]
 
 
 def test_a_reply_comes_as_events(client: EngineClient, tiny_dir: Path) -> None:
-    client.send(load_of(tiny_dir, "deepseek4-support"))
-    loaded, _ = expect(client, Loaded)
+    loaded = load(client, tiny_dir, "deepseek4-support")
     assert loaded.drafter is not None
     assert (loaded.drafter.kind, loaded.off_reason) == ("nextn-support", "")
     assert loaded.plain_ms > 0
@@ -76,8 +86,7 @@ def test_a_reply_comes_as_events(client: EngineClient, tiny_dir: Path) -> None:
 
 
 def test_cancel_and_retune_reach_a_running_reply(client: EngineClient, tiny_dir: Path) -> None:
-    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
-    expect(client, Loaded)
+    load(client, tiny_dir, ctx=32768)
     client.send(endless(depth=1))
     expect(client, Step)
     client.send(Retune(Tuning(depth=4)))
@@ -90,16 +99,13 @@ def test_cancel_and_retune_reach_a_running_reply(client: EngineClient, tiny_dir:
     client.send(Cancel(1))
     ended, _ = expect(client, Ended)
     assert ended.finish_reason == "cancelled"
-    client.send(Generate(2, prompt=END_NOW, tuning=Tuning(), max_tokens=5))
-    _, seen = expect(client, Ended)
-    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+    assert_answers(client, 2)
 
 
 @pytest.mark.parametrize("busy", ["reply", "check"])
 def test_a_retune_reaches_what_still_waits(client: EngineClient, tiny_dir: Path, busy: str) -> None:
     """The reply was asked for before the setting changed, and begins after it."""
-    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
-    expect(client, Loaded)
+    load(client, tiny_dir, ctx=32768)
     client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=2000))
     if busy == "check":
         expect(client, Ended)
@@ -121,8 +127,7 @@ def test_a_retune_reaches_what_still_waits(client: EngineClient, tiny_dir: Path,
 
 
 def test_a_check_is_stopped_and_ends_once(client: EngineClient, tiny_dir: Path) -> None:
-    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
-    expect(client, Loaded)
+    load(client, tiny_dir, ctx=32768)
     client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=3000))
     expect(client, Ended)
     client.send(Replay(1))
@@ -167,8 +172,7 @@ def test_a_cancel_that_comes_before_its_reply_begins_still_counts(
 def test_a_death_is_an_event_with_its_signal_and_keeps_what_came(
     client: EngineClient, tiny_dir: Path, number: signal.Signals
 ) -> None:
-    client.send(load_of(tiny_dir, "deepseek4-support", ctx=32768))
-    expect(client, Loaded)
+    load(client, tiny_dir, "deepseek4-support", ctx=32768)
     client.send(endless(7))
     expect(client, Step)
     assert client.pid is not None
@@ -178,11 +182,8 @@ def test_a_death_is_an_event_with_its_signal_and_keeps_what_came(
     assert "Load the model again" in died.message
     assert not client.alive
     client.start()
-    client.send(load_of(tiny_dir, "deepseek4-support"))
-    expect(client, Loaded)
-    client.send(Generate(8, prompt=END_NOW, max_tokens=4))
-    _, seen = expect(client, Ended)
-    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 4)
+    load(client, tiny_dir, "deepseek4-support")
+    assert_answers(client, 8)
 
 
 def test_a_native_abort_brings_llama_cpps_last_words(client: EngineClient, tmp_path: Path) -> None:
@@ -207,8 +208,7 @@ def test_files_that_cannot_be_loaded_leave_the_process_alive(
     client.send(Generate(3, prompt="x"))
     ended, _ = expect(client, Ended)
     assert "No model is loaded" in ended.detail
-    client.send(load_of(tiny_dir, "llama-draft"))
-    expect(client, Loaded)
+    load(client, tiny_dir)
 
 
 def test_a_support_file_that_does_not_fit_leaves_the_target_usable(
@@ -220,17 +220,14 @@ def test_a_support_file_that_does_not_fit_leaves_the_target_usable(
     loaded, _ = expect(client, Loaded)
     assert loaded.drafter is None
     assert "deepseek4" in loaded.off_reason
-    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=5))
-    _, seen = expect(client, Ended)
-    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 5)
+    assert_answers(client, 1)
 
 
 def test_a_long_prompt_to_an_engine_that_does_not_read_keeps_nobody_waiting(
     client: EngineClient, tiny_dir: Path
 ) -> None:
     """Longer than a pipe holds, and sent from the thread of the screen."""
-    client.send(load_of(tiny_dir, "llama-draft"))
-    expect(client, Loaded)
+    load(client, tiny_dir)
     assert client.pid is not None
     os.kill(client.pid, signal.SIGSTOP)
     prompt = "sun sea fog " * 100_000
@@ -241,9 +238,7 @@ def test_a_long_prompt_to_an_engine_that_does_not_read_keeps_nobody_waiting(
     os.kill(client.pid, signal.SIGCONT)
     ended, _ = expect(client, Ended)
     assert (ended.reply, ended.finish_reason) == (5, "context")
-    client.send(Generate(6, prompt=END_NOW, max_tokens=4))
-    _, seen = expect(client, Ended)
-    assert ids(seen) == tiny.reply(tiny.encode(END_NOW)[-1], 4)
+    assert_answers(client, 6)
 
 
 def test_closing_does_not_wait_for_an_engine_that_cannot_be_killed(
@@ -265,8 +260,7 @@ def test_closing_does_not_wait_for_an_engine_that_cannot_be_killed(
 def test_close_leaves_no_process(tmp_path: Path, tiny_dir: Path) -> None:
     client = EngineClient(tmp_path / "engine.log")
     client.start()
-    client.send(load_of(tiny_dir, "llama-draft", ctx=32768))
-    expect(client, Loaded)
+    load(client, tiny_dir, ctx=32768)
     client.send(endless())
     expect(client, Step)
     client.close()
@@ -325,7 +319,6 @@ def test_garbage_on_the_command_pipe_ends_the_engine_with_a_log_line(
 def test_prints_of_the_engine_reach_the_log_and_not_the_protocol(
     client: EngineClient, tiny_dir: Path
 ) -> None:
-    client.send(load_of(tiny_dir, "llama-draft"))
-    expect(client, Loaded)
+    load(client, tiny_dir)
     assert "llama_model_loader" in client.log_path.read_text()
     assert client.log_path.stat().st_mode & 0o077 == 0

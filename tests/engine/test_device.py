@@ -40,9 +40,9 @@ def test_a_gpu_goes_by_its_description(found: list[tuple[int, str]], name: str) 
 
 
 def test_another_card_takes_another_cost_table() -> None:
-    """The name is part of the key under which measured costs are kept."""
-    from ds4chat.engine.auto.costs import key
+    """The card is part of the name under which measured costs are kept."""
+    from ds4chat.engine.opening import cost_file
     from ds4chat.models.demo import demo_model
 
-    one, other = (key(demo_model(), "lookup", 2, llama.gpu_name([(GPU, card)])) for card in ("A", "B"))
+    one, other = (cost_file(demo_model(), "lookup", 2, llama.gpu_name([(GPU, card)])) for card in ("A", "B"))
     assert one != other

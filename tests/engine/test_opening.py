@@ -123,7 +123,7 @@ def test_the_context_is_as_long_as_asked_for(tiny_dir: Path) -> None:
         assert len(got.ids) == 300 - len(tiny.encode(END_NOW)) + 1
 
 
-def test_a_quantised_v_cache_without_flash_attention_says_what_would_mend_it(tiny_dir: Path) -> None:
+def test_a_quantised_v_cache_without_flash_attention_says_what_would_fix_it(tiny_dir: Path) -> None:
     """A shorter context would not."""
     load = replace(load_of(tiny_dir, "llama-draft"), flash_attn="off", cache_type_v="q4_0")
     with pytest.raises(LoadError) as failed:

@@ -100,7 +100,7 @@ def test_turns_that_are_left_out_in_every_form_are_told_of_once(model: Model, tm
     prompt = prompter.chat([ASK, REPLY, MORE], think=True)
     assert text_of(model, prompt) == "<user> log<｜Assistant｜>"
     assert len(prompt.notes) == 1
-    assert prompt.notes[0].startswith("The chat template leaves out what stands in assistant and user turns")
+    assert prompt.notes[0].startswith("The chat template leaves out assistant and user turns")
     assert "--chat-template" in prompt.notes[0]
     assert prompter.chat([ASK, REPLY, MORE, REPLY, MORE], think=True).notes == ()
 

@@ -7,16 +7,15 @@ emitted but the token that it ended on, and further turns run on top of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tiny
-from kits.engine import END_NOW, PAIRS, Answer, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Answer, Bench, cancel_at, load_of, opened
 
-from ds4chat.engine.control import Control
-from ds4chat.engine.events import Event, Load, Step
+from ds4chat.engine.events import Load
 from ds4chat.engine.llama import Context, DecodeError
 
 KINDS = [*PAIRS, "lookup", "lookup before llama-draft", "lookup before qwen35-nextn"]
@@ -61,12 +60,6 @@ def verified(bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with monkeypatch.context() as patch:
         patch.setattr(Context, "decode", decode)
         yield
-
-
-def cancel_at(step: int) -> Callable[[Event, Control], None]:
-    return lambda event, control: (
-        control.cancel() if isinstance(event, Step) and event.index == step else None
-    )
 
 
 def ends(bench: Bench, lead: str, depth: int, tuning: dict[str, object]) -> Iterator[tuple[str, str, Answer]]:
@@ -151,26 +144,9 @@ def test_a_cancel_inside_a_verification_commits_what_it_keeps(
         for keep in (True, False):
             with opened(load_for(tiny_dir, kind)) as bench:
                 session = bench.session
-                controls: list[Control] = []
-                calls = {"n": 0}
-                real = Context.decode
-
-                def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                    if self is session.caches.target and more.get("outputs", "all") == "all":  # noqa: B023
-                        calls["n"] += 1  # noqa: B023
-                        if calls["n"] == 30 // (1 if strict else 3):  # noqa: B023
-                            controls[0].cancel()  # noqa: B023
-                    return real(self, tokens, pos, **more)  # noqa: B023
-
-                with monkeypatch.context() as patch:
-                    patch.setattr(Context, "decode", decode)
-                    got = bench.ask(
-                        n=150,
-                        depth=4,
-                        strict=strict,
-                        keep_accepted=keep,
-                        hook=lambda event, control: controls.append(control),  # noqa: B023
-                    )
+                got = bench.cancelled_in(
+                    30 if strict else 10, monkeypatch, n=150, depth=4, strict=strict, keep_accepted=keep
+                )
                 assert got.ended.finish_reason == "cancelled"
                 assert session.caches.target.used == len(session.caches.tokens)
                 all_of_it = [*PROMPT, *got.ids]

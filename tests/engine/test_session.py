@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from kits.engine import END_NOW, PAIRS, Bench, load_of, opened
+from kits.engine import END_NOW, PAIRS, Answer, Bench, cancel_at, load_of, opened
 from tiny.tensors import GAIN
 
 from ds4chat.engine.control import Control
@@ -178,33 +178,17 @@ def test_a_cancel_at_any_phase_leaves_both_caches_usable(
     tiny_dir: Path, name: str, phase: str, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(load_of(tiny_dir, name)) as bench:
-        if phase == "between":
-            got = bench.ask(n=60, depth=depth, hook=_cancel_after_steps(3))
-        else:
-            got = _cancelled_inside(bench, phase, depth, monkeypatch)
+        got = _cancelled(bench, phase, depth, monkeypatch)
         assert got.ended.finish_reason == "cancelled"
         assert got.ids == tiny.reply(tiny.encode(END_NOW)[-1], 60)[: len(got.ids)]
         assert bench.session.caches.target.used == len(bench.session.caches.tokens)
-        monkeypatch.undo()
         after = bench.ask(" end now", 40, depth=depth)
         hand = tiny.simulate(tiny.encode(" end now"), 40, depth, name)  # type: ignore[arg-type]
-        assert (after.ids, after.counts) == (
-            hand.tokens,
-            hand.counts,
-        )
+        assert (after.ids, after.counts) == (hand.tokens, hand.counts)
 
 
-def _cancel_after_steps(n: int):  # type: ignore[no-untyped-def]
-    def hook(event: Event, control: Control) -> None:
-        if isinstance(event, Step) and event.index == n:
-            control.cancel()
-
-    return hook
-
-
-def _cancelled_inside(bench: Bench, phase: str, depth: int, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Cancel from within a native call of this phase."""
-    seen: list[Control] = []
+def _cancelled(bench: Bench, phase: str, depth: int, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """An answer that is cancelled in this phase."""
     if phase == "prefill":
         return bench.ask(
             " end" * 300 + " now",
@@ -212,25 +196,9 @@ def _cancelled_inside(bench: Bench, phase: str, depth: int, monkeypatch: pytest.
             depth=depth,
             hook=lambda e, c: c.cancel() if isinstance(e, Prefill) and e.done else None,
         )
-    real = Context.decode
-    calls = {"n": 0}
-
-    def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-        mine = (self is bench.session.caches.target) == (phase == "verify")
-        if seen and mine and more.get("outputs", "all") != "none":
-            calls["n"] += 1
-            if calls["n"] == 4:
-                seen[0].cancel()
-        return real(self, tokens, pos, **more)
-
-    def hook(event: Event, control: Control) -> None:
-        if not seen:
-            seen.append(control)
-
-    monkeypatch.setattr(Context, "decode", decode)
-    if phase == "draft" and depth == 0:  # nothing is drafted: the cancel comes between two steps instead
-        return bench.ask(n=60, depth=0, hook=_cancel_after_steps(2))
-    return bench.ask(n=60, depth=depth, hook=hook)
+    if phase == "between" or (phase == "draft" and not depth):  # at depth 0 nothing is drafted
+        return bench.ask(n=60, depth=depth, hook=cancel_at(3))
+    return bench.cancelled_in(4, monkeypatch, drafting=phase == "draft", n=60, depth=depth)
 
 
 def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
@@ -239,25 +207,7 @@ def test_keep_accepted_decides_what_a_stop_inside_a_block_leaves(
     """The cancel comes during the verification of the second block of four."""
     for keep, emitted in ((True, 5), (False, 1)):
         with opened(load_of(tiny_dir, "llama-draft")) as bench:
-            verified = {"n": 0}
-            control_of: list[Control] = []
-            real = Context.decode
-
-            def decode(self: Context, tokens, pos, **more):  # type: ignore[no-untyped-def]
-                if self is bench.session.caches.target and more.get("outputs") == "all" and control_of:  # noqa: B023
-                    verified["n"] += 1  # noqa: B023
-                    if verified["n"] == 2:  # noqa: B023
-                        control_of[0].cancel()  # noqa: B023
-                return real(self, tokens, pos, **more)  # noqa: B023
-
-            with monkeypatch.context() as patch:
-                patch.setattr(Context, "decode", decode)
-                got = bench.ask(
-                    n=60,
-                    depth=3,
-                    keep_accepted=keep,
-                    hook=lambda e, c: control_of.append(c),  # noqa: B023
-                )
+            got = bench.cancelled_in(2, monkeypatch, n=60, depth=3, keep_accepted=keep)
             # One token of the first step (a miss), and the block of four or nothing of it.
             assert len(got.ids) == emitted
             assert bench.session.caches.target.used == len(bench.session.caches.tokens)

@@ -77,7 +77,7 @@ def test_told_to_leave_it_keeps_the_reply_and_gives_the_terminal_back(
     """By force: as where leaving in order takes too long, here because it does not wait at all."""
     seconds = 0.0 if way == "by force" else 60.0
     (tmp_path / "sitecustomize.py").write_text(
-        f"from ds4chat.tui import app\napp.LEAVE_SECONDS = {seconds}\n"
+        f"from ds4chat.tui import app, process_exit\nprocess_exit.LEAVE_SECONDS = {seconds}\n"
         + ("app.ChatApp.exit = lambda self, *more: None\n" if way == "by force" else "")
     )
     chat = victim(home, PYTHONPATH=str(tmp_path))

@@ -17,7 +17,7 @@ from kits.terminal import one_line
 from ds4chat.engine.events import Load, Tuning
 from ds4chat.store import open_store
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 # Whole programs that are killed, locked out or left without a disk, one process or more each.
 pytestmark = pytest.mark.slow
@@ -130,9 +130,9 @@ def test_told_to_leave_under_a_lock_that_stays_it_leaves_and_says_what_is_lost(
     victim: Callable[..., Victim], home: Path, hold: Callable[[], Holder], tmp_path: Path, way: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "from ds4chat.tui import app, recorder\n"
+        "from ds4chat.tui import app, process_exit, recorder\n"
         + (
-            "app.LEAVE_SECONDS = 60.0\n"
+            "process_exit.LEAVE_SECONDS = 60.0\n"
             if way == "in order"
             else "app.ChatApp.exit = lambda self, *more: None\n"
         )
@@ -159,11 +159,10 @@ def test_a_lock_that_ends_in_time_is_waited_for_without_a_word(
     monkeypatch.setattr("ds4chat.store.database.PATIENCE_MS", 120_000)
     path = tmp_path / "conversations.db"
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, StoreRecorder(open_store(path)), Tuning(depth=2))
+    chat = Chat(engine, Recorder(open_store(path)), Tuning(depth=2))
     chat.load(Load("/models/tiny.gguf"))
     frames_until(chat, lambda: chat.state == "ready", "the model")
     recorder = chat.recorder
-    assert isinstance(recorder, StoreRecorder)
     assert recorder.settle(30)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")

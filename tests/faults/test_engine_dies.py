@@ -16,10 +16,10 @@ from kits.faults import ENDLESS, PATIENCE, SHORT, Victim, frames_until, until
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning
 from ds4chat.store import Store, open_store
-from ds4chat.tui import controller
-from ds4chat.tui.controller import Chat
+from ds4chat.tui import watchdog
+from ds4chat.tui.controller import ENDED_BY_USER, Chat
 from ds4chat.tui.conversation import Reply
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 # Whole programs that are killed, locked out or left without a disk, one process or more each.
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def chat(store: Store, tmp_path: Path) -> Iterator[Chat]:
     """The chat without its screen: the real engine process and the real store."""
     client = EngineClient(tmp_path / "engine.log")
-    yield Chat(client, StoreRecorder(store), Tuning(depth=3))
+    yield Chat(client, Recorder(store), Tuning(depth=3))
     client.close()
 
 
@@ -89,7 +89,6 @@ def test_a_death_costs_at_most_the_reply_in_flight(
         assert running.state == "crashed"
         assert running is turns[-1]
         assert chat.conversation.key is not None
-        assert isinstance(chat.recorder, StoreRecorder)
         assert chat.recorder.settle(PATIENCE)
         on_disk = store.conversations.path(chat.conversation.key)[-1]
         assert (on_disk.state, on_disk.text) == ("crashed", running.text)
@@ -135,7 +134,7 @@ def test_the_screen_says_what_happened_and_f5_goes_on(victim: Callable[..., Vict
 def test_an_engine_that_hangs_is_ended_by_a_second_stop(
     chat: Chat, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "KILL_AFTER", 0.2)
+    monkeypatch.setattr(watchdog, "KILL_AFTER", 0.2)
     bring_into(chat, "verify", tiny_dir)
     running, pid = chat.reply, pid_of(chat)
     os.kill(pid, signal.SIGSTOP)
@@ -143,7 +142,7 @@ def test_an_engine_that_hangs_is_ended_by_a_second_stop(
     frames_until(chat, lambda: "does not stop" in chat.warning, "the warning")
     assert chat.stop()
     frames_until(chat, lambda: chat.state == "died", "its end")
-    assert chat.trouble == controller.ENDED_BY_USER
+    assert chat.trouble == ENDED_BY_USER
     assert running is not None
     assert (running.state, bool(running.text)) == ("crashed", True)
 

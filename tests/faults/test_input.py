@@ -16,7 +16,7 @@ from ds4chat.engine.events import EngineDied
 from ds4chat.settings.schema import Settings
 from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 NARROW = 100
 """Columns at which no panel stands beside the sentences."""
@@ -67,7 +67,7 @@ class Desk:
 async def sat_down(model: Path, **settings: object) -> AsyncIterator[Desk]:
     """A chat with a loaded model."""
     chosen = Settings(model=str(model), threads=1, **{"ctx_size": 256, **settings})  # type: ignore[arg-type]
-    app = ChatApp(chosen, store=StoreRecorder(Store.in_memory()))
+    app = ChatApp(chosen, recorder=Recorder(Store.in_memory()))
     try:
         async with app.run_test(size=(NARROW, 30)) as pilot:
             desk = Desk(app, pilot)
@@ -157,7 +157,7 @@ async def test_a_command_that_cannot_be_done_says_why_and_changes_nothing(
 @pytest.fixture
 async def opened() -> AsyncIterator[Desk]:
     """A chat without a model: commands are read all the same."""
-    app = ChatApp(Settings(), store=StoreRecorder(Store.in_memory()))
+    app = ChatApp(Settings(), recorder=Recorder(Store.in_memory()))
     async with app.run_test(size=(NARROW, 30)) as pilot:
         yield Desk(app, pilot)
 
@@ -201,7 +201,8 @@ def test_a_screen_that_is_very_small_still_chats(victim: Callable[..., Victim], 
     chat = victim(home, columns=24, rows=8)
     chat.until("ready")
     chat.type(f"{SHORT}\r")
-    chat.until("all done")
+    # Before the end of the reply, Ctrl+C would stop it.
+    chat.until(lambda screen: "all done" in screen and "ready" in screen)
     chat.type("\x03")
     chat.until("again")
     chat.type("\x03\x03")  # where the machine is busy, the first may come too late for the one before

@@ -27,6 +27,9 @@ from ds4chat.engine.events import (
     Token,
     Tuning,
 )
+from ds4chat.store import Store
+from ds4chat.tui.conversation import Conversation, Reply
+from ds4chat.tui.recorder import Recorder
 
 MODEL = ModelInfo(
     path="/models/tiny.gguf",
@@ -239,3 +242,14 @@ class ReplayEngine:
     def retunes(self) -> list[Tuning]:
         """The tunings sent so far."""
         return [c.tuning for c in self.sent if isinstance(c, Retune)]
+
+
+class SettledRecorder(Recorder):
+    """Stores in memory, and waits until a prompt is stored: the engine is asked at once on any machine."""
+
+    def __init__(self) -> None:
+        super().__init__(Store.in_memory())
+
+    def started(self, conversation: Conversation, reply: Reply) -> None:
+        super().started(conversation, reply)
+        assert self.settle(60)

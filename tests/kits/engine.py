@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny
 
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, Replayed, Step, Token, Tuning
+from ds4chat.engine.llama import Context
 from ds4chat.engine.opening import open_session
 from ds4chat.engine.session import Session
 from ds4chat.engine.stats import Stats
@@ -88,6 +90,13 @@ class Answer:
         return [(p.judged, p.accepted) for p in self.stats.by_position]
 
 
+def cancel_at(step: int) -> Callable[[Event, Control], None]:
+    """A hook that cancels after this step."""
+    return lambda event, control: (
+        control.cancel() if isinstance(event, Step) and event.index == step else None
+    )
+
+
 class Bench:
     """A session and the questions put to it."""
 
@@ -117,6 +126,25 @@ class Bench:
 
         self.session.generate(request, control, emit)
         return answer
+
+    def cancelled_in(
+        self, nth: int, monkeypatch: pytest.MonkeyPatch, *, drafting: bool = False, **more: Any
+    ) -> Answer:
+        """An answer that is cancelled during the target's, or the drafter's, ``nth`` decode for rows."""
+        real, controls, left = Context.decode, [], nth
+
+        def decode(context: Context, tokens: Any, pos: int, **how: Any) -> None:
+            nonlocal left
+            is_target = context is self.session.caches.target
+            if is_target is not drafting and how.get("outputs") != "none":
+                left -= 1
+                if left == 0:
+                    controls[0].cancel()
+            real(context, tokens, pos, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Context, "decode", decode)
+            return self.ask(hook=lambda event, control: controls.append(control), **more)
 
     def check(self, reply: int = 1) -> Replayed:
         """The lossless check of a reply."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import CostTable, StepCost
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.hidden import caught_up_before
 
 REGIONS: dict[str, Callable[[int], float]] = {
@@ -128,7 +128,7 @@ class World:
             behind = accepted if depth else behind + 1
             total = verify + draft + rest
             judged = min(drafted, accepted + 1)
-            controller.observe(StepCost(depth, drafted, judged, accepted, draft, total, emitted))
+            controller.observe(drafted, judged, accepted, draft, total, emitted)
             steps.append((depth, drafted, emitted, total))
             at, spent = at + emitted, spent + total
         return Reply(spent, steps)

@@ -84,7 +84,7 @@ SUPPORTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "dspark": (
         {"tensors": {"mtp.1.attn_norm.weight": np.zeros(32, np.float32)}},
-        "SUPPORT is a DSpark drafter, no MTP support file of ds4. Give that one.",
+        "SUPPORT is a DSpark drafter, not an MTP support file of ds4. Give that file.",
     ),
     "unlike halves": (
         {"types": {"mtp.0.e_proj.weight": GGMLQuantizationType.Q8_0}},
@@ -134,7 +134,9 @@ def test_main_model_refused(tmp_path: Path, tiny_dir: Path) -> None:
 def test_files_in_each_others_place(pair: tuple[Path, Path, Path]) -> None:
     main, support, out = pair
     assert refusal(support, main, out).startswith("MAIN is an MTP support file in the layout of ds4.")
-    assert refusal(main, main, out) == "MAIN is a whole model, no MTP support file of ds4. Give that one."
+    assert (
+        refusal(main, main, out) == "MAIN is a whole model, not an MTP support file of ds4. Give that file."
+    )
 
 
 def test_support_in_llama_cpps_layout_already(tiny_dir: Path, tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_nothing_is_left_of_a_conversion_that_fails(
         convert_mtp(main, support, out, force=True)
     if isinstance(error, OSError):
         assert str(raised.value) == (
-            f"{out} could not be written: No space left on device. Nothing was left behind; change that, or "
+            f"{out} could not be written: No space left on device. Nothing was left behind. Fix that, or "
             "write it elsewhere."
         )
     assert out.read_bytes() == b"precious"
@@ -278,7 +280,7 @@ def test_command_interrupted(
     main, support, out = pair
     stopped(monkeypatch, KeyboardInterrupt())
     assert cli.main(["convert-mtp", str(main), str(support), str(out)]) == 130
-    assert capfd.readouterr().err == f"\nds4chat: Stopped; {out} was not written.\n"
+    assert capfd.readouterr().err == f"ds4chat: Stopped; {out} was not written.\n"
     assert not out.exists()
 
 
@@ -288,4 +290,4 @@ def test_bar_on_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert command.run(*pair) == 0
     drawn = capsys.readouterr().err
-    assert drawn.startswith("\r") and drawn.endswith(" kB\n") and "100 %" in drawn
+    assert drawn.startswith("\r") and drawn.endswith(" kB\r\x1b[K") and "100 %" in drawn

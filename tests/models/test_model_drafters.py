@@ -338,4 +338,4 @@ def test_the_target_keeps_its_last_two_layers_in_that_order(
     own = {"block_count": 2, **HEADS, **WINDOW, "attention.sliding_window_pattern": pattern}
     target = check_target(kit.whole(tmp_path / "t.gguf", "gemma4", own=own))
     said = misfit(target, assistant(tmp_path / "a.gguf"))
-    assert said == f"it has {missing} layers, and the target none in the place where llama.cpp looks for them"
+    assert said == f"it has {missing} layers, and the target has none where llama.cpp looks for them"

@@ -339,7 +339,7 @@ CORRUPT = {
     ),
     "duplicate tensor": (
         kit.raw([], [kit.tensor("t", (8,)), kit.tensor("t", (8,), 0, 32)], bytes(64)),
-        "its tensor t is there twice",
+        "it has two tensors named t",
     ),
     "dimensions": (kit.raw([], [kit.tensor("t", (1,) * 5)], bytes(32)), "its tensor t has 5 dimensions"),
     "shape": (
@@ -352,7 +352,7 @@ CORRUPT = {
     ),
     "rows": (
         kit.raw([], [kit.tensor("t", (33,), 8)], bytes(64)),
-        "the rows of its tensor t are no whole number of Q8_0 blocks",
+        "the rows of its tensor t are not a whole number of Q8_0 blocks",
     ),
     "overlap": (
         kit.raw([], [kit.tensor("t", (8,)), kit.tensor("u", (8,), 0, 0)], bytes(64)),

@@ -67,8 +67,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "diffusion": ("llada", {}, "diffusion", "a diffusion model"),
     "encoder-decoder": ("t5", {}, "other", "an encoder-decoder model"),
     "importance matrix": ("imatrix", {}, "other", "an importance matrix"),
-    "vocabulary alone": ("llama", {"keys": {"general.type": "vocab"}}, "other", "no chat model"),
-    "no tensors": ("llama", {"tensors": {}}, "other", "no chat model"),
+    "vocabulary alone": ("llama", {"keys": {"general.type": "vocab"}}, "other", "not a chat model"),
+    "no tensors": ("llama", {"tensors": {}}, "other", "not a chat model"),
 }
 
 
@@ -96,8 +96,8 @@ def test_no_architecture_at_all(tmp_path: Path) -> None:
 
 
 def test_every_kind_has_its_words() -> None:
-    """As many descriptions as kinds, each fit to stand after "is"."""
-    assert all(kind.description.startswith(("a ", "an ", "no ")) for kind in KINDS.values())
+    """Each description completes "is ..."."""
+    assert all(kind.description.startswith(("a ", "an ", "not a ")) for kind in KINDS.values())
 
 
 def test_every_kind_that_drafts_has_its_check_and_only_whole_models_are_draft_models() -> None:

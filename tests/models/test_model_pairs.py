@@ -80,6 +80,12 @@ def test_target_without_a_key_that_llama_cpp_needs(key: str, tmp_path: Path) -> 
     )
 
 
+def test_a_target_with_windows_and_without_a_count_of_blocks(tmp_path: Path) -> None:
+    own = {"block_count": None, "attention.sliding_window_pattern": 6}
+    path = kit.whole(tmp_path / "f.gguf", "gemma4", own=own)
+    assert "it lacks the metadata key gemma4.block_count" in reason(lambda: check_target(path))
+
+
 def test_target_without_tokenizer(tmp_path: Path) -> None:
     path = kit.whole(tmp_path / "f.gguf", tokens=None)
     assert reason(lambda: check_target(path)) == (
@@ -111,7 +117,7 @@ def test_a_target_that_cannot_roll_back_pairs_but_stays_off(tmp_path: Path) -> N
     assert pair.kind == "nextn-embedded"
     assert pair.off_reason == (
         "qwen3next models keep a recurrent state that llama.cpp cannot roll back: each rejected draft would "
-        "cost a second pass over the target, which is more than drafts bring"
+        "cost a second pass over the target, which costs more than drafts save"
     )
 
 
@@ -155,7 +161,7 @@ def test_two_blocks_where_llama_cpp_runs_one(tmp_path: Path) -> None:
 def test_blocks_that_llama_cpp_has_no_graph_for(architecture: str, tmp_path: Path) -> None:
     target = embedded(tmp_path / "f.gguf", architecture)
     assert reason(lambda: check_pair(target, "embedded")) == (
-        f"llama.cpp cannot run NextN blocks of the architecture {architecture}, so that of {target.path} "
+        f"llama.cpp cannot run NextN blocks of the architecture {architecture}, so the one of {target.path} "
         "cannot be used. Give a draft model with --mtp FILE, or use --lookup."
     )
 
@@ -201,7 +207,7 @@ def test_projection_of_another_width(tmp_path: Path) -> None:
 def test_deepseek4_block_with_a_compression_ratio(ratios: list[int] | None, tmp_path: Path) -> None:
     own = {"attention.compress_ratios": ratios}
     target = embedded(tmp_path / "f.gguf", "deepseek4", own=own)
-    assert "gives its NextN block, number 2, no compression ratio of 0" in reason(
+    assert "has no compression ratio of 0 for its NextN block, number 2" in reason(
         lambda: check_pair(target, "embedded")
     )
 

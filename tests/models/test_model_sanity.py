@@ -252,5 +252,5 @@ def test_a_table_names_only_experts_that_are_there(tiny_dir: Path, tmp_path: Pat
     for wrong in (-1, experts):
         content[table.offset + 4 : table.offset + 8] = struct.pack("<i", wrong)
         path.write_bytes(content)
-        with pytest.raises(ModelFileError, match="names experts that are not there"):
+        with pytest.raises(ModelFileError, match="names experts that do not exist"):
             check_target(path)

@@ -109,10 +109,10 @@ CTRL_C_AT_STEP_10 = """
 import os, signal
 from ds4chat.engine.session import Session
 real = Session._step
-def step(self, reply, control, index, emit):
+def step(self, reply, index):
     if index == 10:
         os.kill(os.getpid(), signal.SIGINT)
-    return real(self, reply, control, index, emit)
+    return real(self, reply, index)
 Session._step = step
 """
 

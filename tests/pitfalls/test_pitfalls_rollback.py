@@ -61,9 +61,9 @@ def test_a_corrupt_row_after_a_partial_accept_would_show(
         scripted(bench, 3, 120, (tiny.BOS,))
         real = Session._roll_back
 
-        def leave_one(self: Session, rows, *rest):  # type: ignore[no-untyped-def]
+        def leave_one(self: Session, reply, rows):  # type: ignore[no-untyped-def]
             rows.committed += rows.decoded > rows.committed
-            return real(self, rows, *rest)
+            return real(self, reply, rows)
 
         monkeypatch.setattr(Session, "_roll_back", leave_one)
         bench.ask(PROMPT, 120, depth=3, ignore_eos=True)

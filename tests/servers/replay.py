@@ -51,6 +51,13 @@ def end(found: Iterable[Piece]) -> End | None:
     return next((piece for piece in found if isinstance(piece, End)), None)
 
 
+def its_end(found: Iterable[Piece]) -> End:
+    """Its end, which it must have."""
+    last = end(found)
+    assert last is not None
+    return last
+
+
 def progress(found: Iterable[Piece]) -> list[PromptProgress]:
     """How its prompt was read."""
     return [piece for piece in found if isinstance(piece, PromptProgress)]

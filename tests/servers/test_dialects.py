@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from servers.kit import query
-from servers.replay import FOLDER, end, pieces, tokens
+from servers.replay import FOLDER, end, its_end, pieces, tokens
 from servers.scripted import Handler, answers, scripted
 
 from ds4chat.engine.events import Counters, Generate, Message, ServerAddress, Tuning
@@ -230,8 +230,7 @@ def test_ollamas_lines_give_text_counts_and_times() -> None:
         ("hm", True, "unknown"),
         ("hé", False, "unknown"),
     ]
-    last = end(found)
-    assert last is not None
+    last = its_end(found)
     assert (last.reason, last.prompt_tokens, last.prefill_ms, last.decode_ms) == ("length", 26, 130.0, 50.0)
 
 
@@ -254,8 +253,7 @@ def test_lm_studio_reports_its_totals() -> None:
             },
         ),
     )
-    last = end(found)
-    assert last is not None
+    last = its_end(found)
     assert last.counters == Counters(12, 7)
     assert (last.prefill_ms, last.decode_ms, last.drafter) == (250.0, 500.0, "small")
 
@@ -277,8 +275,7 @@ def test_lm_studio_may_report_its_totals_in_the_usage() -> None:
             },
         ),
     )
-    last = end(found)
-    assert last is not None
+    last = its_end(found)
     assert (last.counters, last.decode_ms, last.prompt_tokens) == (Counters(12, 7), 500.0, 5)
 
 
@@ -309,8 +306,8 @@ def test_sglang_gives_origins_by_step_for_a_raw_prompt() -> None:
     assert [token.id for token in tokens(found)] == [1, 2, 3, 4, 5, 6, 7, 8]
     # Two verifications in one chunk leave open which token came from which.
     assert "".join(token.origin[0] for token in tokens(found)) == "paauuuuu"
-    last = end(found)
-    assert last is not None and (last.reason, last.prompt_tokens) == ("length", 3)
+    last = its_end(found)
+    assert (last.reason, last.prompt_tokens) == ("length", 3)
 
 
 def test_sglang_with_incremental_output_gives_the_same() -> None:
@@ -361,8 +358,7 @@ def test_sglang_with_counters_only_at_the_end_gives_totals_and_no_origins() -> N
     bodies[2]["meta_info"]["spec_num_proposed_drafts"] = 6
     found = both_ways(GenerateReader, events(*bodies))
     assert "".join(token.origin[0] for token in tokens(found)) == "puuu"
-    last = end(found)
-    assert last is not None and last.counters == Counters(6, 1)
+    assert its_end(found).counters == Counters(6, 1)
 
 
 def test_sglangs_chat_reports_its_totals() -> None:
@@ -376,8 +372,7 @@ def test_sglangs_chat_reports_its_totals() -> None:
             },
         ),
     )
-    last = end(found)
-    assert last is not None and last.counters == Counters(9, 4)
+    assert its_end(found).counters == Counters(9, 4)
 
 
 READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, GenerateReader]

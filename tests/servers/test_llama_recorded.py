@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from servers.replay import LLAMA, TRUTH, blocks, end, pieces, progress, recorded, tokens
+from servers.replay import LLAMA, TRUTH, blocks, end, its_end, pieces, progress, recorded, tokens
 
 from ds4chat.servers.dialect import Block
 from ds4chat.servers.llama_server import LlamaReader
@@ -21,8 +21,7 @@ def test_origins_and_counters_are_those_of_the_step_log(stem: str) -> None:
     found = pieces(LlamaReader(), [recorded(stem)])
     truth = TRUTH[stem]
     origins = [token.origin for token in tokens(found)]
-    last = end(found)
-    assert last is not None
+    last = its_end(found)
     assert len(truth["origins"]) - len(origins) == (last.reason == "stop")  # the end token emits nothing
     wrong = [
         (i, told, true)
@@ -71,8 +70,7 @@ def test_progress_of_the_prompt_is_reported() -> None:
 
 
 def test_the_end_reports_the_prompt_and_the_drafter() -> None:
-    last = end(pieces(LlamaReader(), [recorded("eagle3.completion")]))
-    assert last is not None
+    last = its_end(pieces(LlamaReader(), [recorded("eagle3.completion")]))
     assert (last.reason, last.prompt_tokens, last.reused_tokens, last.drafter, last.seed) == (
         "length",
         28,
@@ -118,6 +116,6 @@ def test_an_older_server_that_counts_whole_steps_gives_only_counters() -> None:
     found += reader.finish()
     assert "".join(token.text for token in tokens(found)) == "abcdef"
     assert [token.origin for token in tokens(found)] == ["plain", *["unknown"] * 5]
-    last = end(found)
-    assert last is not None and last.counters is not None
+    last = its_end(found)
+    assert last.counters is not None
     assert (last.counters.drafted, last.counters.accepted) == (6, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from servers.replay import end, pieces, tokens
+from servers.replay import end, its_end, pieces, tokens
 
 from ds4chat.servers.http import ServerError
 from ds4chat.servers.openai import OpenAIReader
@@ -96,8 +96,8 @@ def test_an_event_that_is_not_json_is_an_error() -> None:
 def test_chunks_without_choices_are_ignored() -> None:
     usage = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
     odd = b'data: {"choices": null}\n\ndata: {"choices": [null]}\n\ndata: {}\n\ndata: []\n\ndata: 3\n\n'
-    last = end(pieces(OpenAIReader(), [event("a"), odd, STOP, usage]))
-    assert last is not None and last.prompt_tokens == 7
+    last = its_end(pieces(OpenAIReader(), [event("a"), odd, STOP, usage]))
+    assert last.prompt_tokens == 7
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])

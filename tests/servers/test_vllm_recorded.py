@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from servers.replay import VLLM, blocks, end, pieces, recorded, tokens
+from servers.replay import VLLM, blocks, end, its_end, pieces, recorded, tokens
 
 from ds4chat.engine.events import Token
 from ds4chat.servers.dialect import Block, Revision
@@ -44,8 +44,8 @@ def test_the_end_reveals_every_step_that_can_be_known(stem: str) -> None:
     elif accepted:
         # Among the steps whose place is known are all that accepted a draft, in order.
         assert [pair for pair in known if pair[0]] == [p for p in zip(accepted, drafted) if p[0]]
-    last = end(found)
-    assert last is not None and last.reason == "length"
+    last = its_end(found)
+    assert last.reason == "length"
     if accepted:
         assert last.counters is not None
         assert last.counters.drafted == sum(drafted)

@@ -53,6 +53,6 @@ def test_a_file_in_the_place_of_a_folder_is_called_that(tmp_path: Path, below: s
     with pytest.raises(paths.FolderError) as refused:
         paths.made_folder("data", {"DS4CHAT_HOME": str(file / below)})
     assert str(refused.value) == (
-        f"{file} is no folder, and ds4chat keeps its files in {file / below}. Move it away, or set "
+        f"{file} is not a folder, and ds4chat keeps its files in {file / below}. Move it away, or set "
         "DS4CHAT_HOME to a folder that can be written."
     )

@@ -32,5 +32,5 @@ def test_the_table_says_which_form_each_template_takes(tmp_path: Path) -> None:
     assert "Esc: turns joined 2, refused 1, works 1, as it is, typed parts 1" in lines
     assert "three turns: works 2, refused 1, said 1, as it is, typed parts 1" in lines
     assert "special tokens: works 2, refused 1, said 1, as it is, typed parts 1" in lines
-    told = "three turns: said: The chat template leaves out what stands in assistant and user turns"
+    told = "three turns: said: The chat template leaves out assistant and user turns"
     assert any(line.startswith(told) for line in lines)

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kits.chat import ReplayEngine
+from kits.chat import ReplayEngine, SettledRecorder
 from kits.chat_stage import Chat, Open
 
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp
-from ds4chat.tui.conversation import Recorder
+from ds4chat.tui.recorder import Recorder
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     ) -> AsyncIterator[Chat]:
         engine = ReplayEngine(answer=answer, load=load)  # type: ignore[arg-type]
         chosen = Settings(**{"model": "/models/tiny.gguf", "mtp_draft": 2, **settings})  # type: ignore[arg-type]
-        app = ChatApp(chosen, engine, store)
+        app = ChatApp(chosen, engine, store or SettledRecorder())
         async with app.run_test(size=size, notifications=notices) as pilot:
             await pilot.pause()
             chat = Chat(app, pilot, engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, ended, loaded, steps_of
 
 from ds4chat.engine.events import (
     Cancel,
@@ -18,15 +18,17 @@ from ds4chat.engine.events import (
     Tuning,
     refused,
 )
-from ds4chat.tui.controller import KILL_AFTER, Chat
+from ds4chat.settings.schema import Settings
+from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
-from ds4chat.tui.recorder import NullRecorder
+from ds4chat.tui.watchdog import KILL_AFTER
 
 
-class Book(NullRecorder):
+class Book(SettledRecorder):
     """Writes down in what order it was told things."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[str] = []
 
     def started(self, conversation: Conversation, reply: Reply) -> None:
@@ -34,19 +36,20 @@ class Book(NullRecorder):
         assert isinstance(turn, UserTurn)
         self.told.append(f"started {turn.text}")
 
-    def took(self, reply, events) -> None:  # type: ignore[no-untyped-def]
-        self.told.append(f"took {len(events)}")
+    def add(self, reply, event) -> None:  # type: ignore[no-untyped-def]
+        self.told.append(type(event).__name__)
 
     def ended(self, reply, end) -> None:  # type: ignore[no-untyped-def]
         self.told.append(f"ended {reply.state}")
 
-    def went_back(self, conversation: Conversation) -> None:
+    def path_changed(self, conversation: Conversation) -> None:
         self.told.append("went back")
 
 
 def ready(*, answer: bool = True, clock=None) -> tuple[Chat, ReplayEngine, Book]:  # type: ignore[no-untyped-def]
     engine, book = ReplayEngine(answer=answer), Book()
-    chat = Chat(engine, book, Tuning(depth=2), system="Be brief.", **({"clock": clock} if clock else {}))
+    settings = Settings(system_prompt="Be brief.")
+    chat = Chat(engine, book, Tuning(depth=2), lambda: settings, **({"clock": clock} if clock else {}))
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     assert chat.state == "ready"
@@ -59,7 +62,7 @@ def died(reply: int | None) -> EngineDied:
 
 def test_a_prompt_is_told_to_the_recorder_before_the_engine_and_comes_to_a_reply() -> None:
     chat, engine, book = ready()
-    assert chat.submit("Hi")
+    chat.submit("Hi")
     assert book.told == ["started Hi"]
     assert engine.generates[0].messages == (Message("system", "Be brief."), Message("user", "Hi"))
     frame = chat.frame()
@@ -69,8 +72,8 @@ def test_a_prompt_is_told_to_the_recorder_before_the_engine_and_comes_to_a_reply
     assert reply is not None
     assert reply.text == "".join(text for text, _ in PIECES)
     assert (reply.state, chat.state, chat.reply) == ("complete", "ready", None)
-    # The prefill and ten steps in one frame; nothing per token.
-    assert book.told == ["started Hi", "took 11", "ended complete"]
+    # Nothing per token.
+    assert book.told == ["started Hi", "Prefill", *["Step"] * 10, "ended complete"]
     assert (reply.stats.judged, reply.stats.accepted) == (15, 12)
 
 
@@ -91,7 +94,7 @@ def test_the_next_request_carries_the_thinking_beside_the_answer() -> None:
 
 def test_a_reply_that_could_not_be_gone_on_with_is_gone_on_with_by_a_retry() -> None:
     chat, engine, _ = ready(answer=False)
-    chat.recorder = NullRecorder()
+    chat.recorder = SettledRecorder()
     chat.submit("hi")
     engine.push(*steps_of(1, PIECES), ended(1, reason="length"))
     chat.frame()
@@ -114,8 +117,8 @@ def test_a_reply_that_could_not_be_gone_on_with_is_gone_on_with_by_a_retry() -> 
 def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
     chat, engine, _ = ready(answer=False)
     chat.submit("one")
-    assert not chat.submit("two")
-    assert not chat.submit("three")
+    chat.submit("two")
+    chat.submit("three")
     assert list(chat.queue) == ["two", "three"]
     engine.push(*steps_of(1, PIECES), ended(1))
     assert [r.number for r in chat.frame().started] == [1, 2]
@@ -125,9 +128,9 @@ def test_prompts_wait_while_a_reply_runs_and_go_one_by_one() -> None:
 
 def test_a_prompt_sent_while_the_model_loads_goes_when_it_is_ready() -> None:
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, NullRecorder(), Tuning())
+    chat = Chat(engine, SettledRecorder(), Tuning())
     chat.load(Load("/models/tiny.gguf"))
-    assert not chat.submit("early")
+    chat.submit("early")
     assert engine.generates == []
     chat.frame()
     assert [g.messages[-1].content for g in engine.generates] == ["early"]
@@ -197,11 +200,11 @@ def test_a_turn_at_which_the_engine_died_is_asked_again_by_a_retry_alone() -> No
 
 def test_a_failed_load_says_why_and_prompts_wait() -> None:
     engine = ReplayEngine(load=LoadFailed("x.gguf is no GGUF file."))
-    chat = Chat(engine, NullRecorder(), Tuning())
+    chat = Chat(engine, SettledRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     chat.frame()
     assert (chat.state, chat.trouble) == ("failed", "x.gguf is no GGUF file.")
-    assert not chat.submit("Hi")
+    chat.submit("Hi")
 
 
 def test_a_failed_load_leaves_the_loaded_model_in_place() -> None:
@@ -238,7 +241,7 @@ def test_an_engine_that_cannot_be_started_is_a_sentence() -> None:
         def start(self) -> None:
             raise OSError("no more processes")
 
-    chat = Chat(Unstartable(), NullRecorder(), Tuning())
+    chat = Chat(Unstartable(), SettledRecorder(), Tuning())
     chat.load(Load("x.gguf"))
     assert chat.state == "failed"
     assert "no more processes" in chat.trouble
@@ -307,10 +310,10 @@ def test_closing_the_chat_keeps_the_running_reply_as_stopped() -> None:
 
 def test_the_lossless_check_needs_a_finished_reply() -> None:
     chat, engine, _ = ready()
-    assert chat.replay() is None
+    assert not chat.replay()
     chat.submit("one")
     chat.frame()
-    assert chat.replay() is not None
+    assert chat.replay()
     assert engine.sent[-1] == Replay(1)
 
 
@@ -348,7 +351,7 @@ def loading(*, before: bool) -> tuple[Chat, ReplayEngine]:
     chat, engine, _ = ready()
     if not before:
         engine = ReplayEngine()
-        chat = Chat(engine, NullRecorder(), Tuning())
+        chat = Chat(engine, SettledRecorder(), Tuning())
     engine.on_load(Loading("reading tensors", 0.4))
     chat.load(Load("/models/big.gguf"))
     chat.frame()
@@ -415,7 +418,7 @@ def test_another_load_takes_the_place_of_one_that_runs() -> None:
 
 def test_prompts_wait_over_a_stopped_load() -> None:
     chat, engine = loading(before=True)
-    assert not chat.submit("Hi")
+    chat.submit("Hi")
     chat.stop()
     engine.on_load(loaded())
     engine.push(died(None))

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kits.chat import SettledRecorder
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.from_settings import load_of
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.recorder import NullRecorder
 
 PROMPT = "Write one sentence about the sea."
 PATIENCE = 240.0
@@ -30,7 +30,8 @@ def frames_until(chat: Chat, over: Callable[[], bool]) -> None:
 @pytest.mark.slow
 def test_a_cut_reply_becomes_the_one_that_was_not_cut(tmp_path: Path) -> None:
     engine = EngineClient(tmp_path / "engine.log")
-    chat = Chat(engine, NullRecorder(), Tuning(depth=2), max_tokens=24)
+    settings = Settings(predict=24)
+    chat = Chat(engine, SettledRecorder(), Tuning(depth=2), lambda: settings)
     try:
         chat.load(load_of(Settings(demo=True, ctx_size=512)))
         frames_until(chat, lambda: chat.state in ("ready", "failed"))
@@ -39,10 +40,10 @@ def test_a_cut_reply_becomes_the_one_that_was_not_cut(tmp_path: Path) -> None:
         frames_until(chat, lambda: chat.reply is None)
         whole = chat.conversation.last_reply
         chat.new()
-        chat.max_tokens = 10
+        settings = Settings(predict=10)
         chat.submit(PROMPT)
         frames_until(chat, lambda: chat.reply is None)
-        chat.max_tokens = 14
+        settings = Settings(predict=14)
         assert chat.go_on()
         frames_until(chat, lambda: chat.reply is None)
         found = chat.conversation.last_reply

@@ -16,6 +16,7 @@ from kits.faults import PATIENCE, frames_until, until
 from kits.stored import TEXT
 
 from ds4chat.engine.events import Cancel, EngineDied, Generate, Load, Message, Prefill, Replayed, Tuning
+from ds4chat.settings.schema import Settings
 from ds4chat.store import Store, open_store
 from ds4chat.store.export import export
 from ds4chat.store.importing import import_file
@@ -24,7 +25,7 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.explorer.source import conversation_source, stored_source
 from ds4chat.tui.history.rows import branches
-from ds4chat.tui.recorder import RECOVERED, STALLED, StoreRecorder
+from ds4chat.tui.recorder import RECOVERED, STALLED, Recorder, read_conversation
 
 
 class Probe(ReplayEngine):
@@ -57,7 +58,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def chat_on(store: Store, path: Path, *, system: str = "") -> Chat:
-    chat = Chat(Probe(path), StoreRecorder(store), Tuning(depth=2), system=system)
+    chat = Chat(Probe(path), Recorder(store), Tuning(depth=2), lambda: Settings(system_prompt=system))
     chat.load(Load("/models/tiny.gguf", "/models/eagle3.gguf"))
     chat.frame()
     return chat
@@ -65,7 +66,6 @@ def chat_on(store: Store, path: Path, *, system: str = "") -> Chat:
 
 def settle(chat: Chat) -> None:
     """Wait until everything is written."""
-    assert isinstance(chat.recorder, StoreRecorder)
     assert chat.recorder.settle(PATIENCE)
 
 
@@ -110,8 +110,8 @@ def test_a_reply_comes_back_with_tokens_origins_steps_and_model(store: Store, pa
     chat.submit("How?")
     reply = answer(chat)
     assert chat.conversation.key is not None
-    recorder = StoreRecorder(store)
-    back = recorder.opened(chat.conversation.key, count(70).__next__)
+    recorder = Recorder(store)
+    back = read_conversation(recorder.store, chat.conversation.key, count(70).__next__)
     assert (back.system, back.title) == ("Be brief.", "How?")
     user, again = back.turns
     assert isinstance(user, UserTurn)
@@ -154,7 +154,7 @@ def test_a_stored_reply_has_the_speed_against_plain_decoding_that_it_had_live(
     assert key is not None
     export(store, key, path.with_suffix(".json"))
     for conversation in (key, import_file(store, path.with_suffix(".json"))):
-        _, again = StoreRecorder(store).opened(conversation, count(70).__next__).turns
+        _, again = read_conversation(store, conversation, count(70).__next__).turns
         assert isinstance(again, Reply)
         assert (again.stats.plain.speedup, again.stats.plain.at_load) == (live.speedup, live.at_load)
         assert stored_source(store, conversation).times.plain.speedup == live.speedup
@@ -169,8 +169,7 @@ def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store,
     assert key is not None
     later = chat_on(store, path)
     recorder = later.recorder
-    assert isinstance(recorder, StoreRecorder)
-    assert later.resume(recorder.opened(key, later.next_number))
+    assert later.resume(read_conversation(recorder.store, key, later.next_number))
     later.submit("Two")
     asked(later)
     engine = later.engine
@@ -261,7 +260,7 @@ def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -
     chat.frame()
     settle(chat)
     assert chat.conversation.key is not None
-    _, reply = StoreRecorder(store).opened(chat.conversation.key, count(1).__next__).turns
+    _, reply = read_conversation(store, chat.conversation.key, count(1).__next__).turns
     assert isinstance(reply, Reply)
     assert (reply.state, reply.text) == ("crashed", TEXT)
     assert reply.trouble == "The engine stopped: it was ended by SIGSEGV."
@@ -293,17 +292,18 @@ def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
     assert isinstance(engine, Probe)
     engine.push(*steps_of(1, PIECES))
     waits: list[bool] = []
-    took = recorder.took
+    add = recorder.add
 
-    def slow(*taken: Any) -> None:
-        forced.start()
-        forced.join(0.2)
-        waits.append(forced.is_alive())
-        took(*taken)
+    def slow(*added: Any) -> None:
+        if not waits:
+            forced.start()
+            forced.join(0.2)
+            waits.append(forced.is_alive())
+        add(*added)
 
     forced = threading.Thread(target=chat.abandon)
     monkeypatch.setattr("ds4chat.tui.controller.LOCK_SECONDS", PATIENCE)
-    monkeypatch.setattr(recorder, "took", slow)
+    monkeypatch.setattr(recorder, "add", slow)
     chat.frame()
     forced.join(PATIENCE)
     assert waits == [True]
@@ -378,7 +378,7 @@ def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
     shown = [m.text for m in store.conversations.path(chat.conversation.key)]
     assert shown == ["One again", TEXT, "Two", TEXT, "Be brief.", "Three", TEXT]
     assert len(store.conversations.tree(chat.conversation.key)) == len(shown) + 2
-    assert StoreRecorder(store).prompts() == ["One", "One again", "Two", "Three"]
+    assert Recorder(store).prompts == ["One", "One again", "Two", "Three"]
 
 
 def test_a_stop_while_the_prompt_is_not_on_disk_asks_the_engine_for_nothing(store: Store, path: Path) -> None:
@@ -412,7 +412,6 @@ def test_a_disk_that_does_not_answer_is_said_and_the_engine_asked_all_the_same(
     monkeypatch.setattr("ds4chat.tui.recorder.SILENCE", 0.2)
     chat = chat_on(store, path)
     recorder = chat.recorder
-    assert isinstance(recorder, StoreRecorder)
     answers = threading.Event()
     recorder._writer.put(lambda: answers.wait() and None)
     chat.submit("hello")
@@ -461,7 +460,7 @@ def test_a_system_prompt_of_the_middle_comes_back_and_goes_with_its_branch(store
     assert key is not None
 
     def back() -> str:
-        return StoreRecorder(store).opened(key, count(1).__next__).system
+        return read_conversation(store, key, count(1).__next__).system
 
     assert back() == "Be long."
     chat.submit("Two")
@@ -500,7 +499,6 @@ def test_undo_keeps_the_system_prompt_that_is_on_the_screen(store: Store, path: 
     assert key is not None
     assert [(m.role, m.text) for m in store.conversations.path(key)] == [("system", "Be long.")]
     recorder = chat.recorder
-    assert isinstance(recorder, StoreRecorder)
     # Nothing moved: what is stored is what is shown.
     assert recorder.after_history(chat.conversation, None, chat.next_number) is None
 
@@ -512,7 +510,7 @@ def test_a_system_prompt_goes_through_export_and_import(store: Store, path: Path
     chat.set_system("Be long.")
     chat.recorder.export(chat.conversation, tmp_path / "a.json")
     made = import_file(store, tmp_path / "a.json")
-    back = StoreRecorder(store).opened(made, count(1).__next__)
+    back = read_conversation(store, made, count(1).__next__)
     assert (back.system, [turn.text for turn in back.turns]) == ("Be long.", ["One", TEXT])
 
 
@@ -545,7 +543,7 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
 def test_the_engine_is_told_the_number_of_a_conversation_that_is_on_disk(store: Store, on_disk: bool) -> None:
     """The saved state is named by it. Numbers of a store in memory are those of other conversations there."""
     engine = ReplayEngine()
-    chat = Chat(engine, StoreRecorder(store if on_disk else Store.in_memory()), Tuning(depth=2))
+    chat = Chat(engine, Recorder(store if on_disk else Store.in_memory()), Tuning(depth=2))
     chat.load(Load("/models/tiny.gguf"))
     frames_until(chat, lambda: chat.state == "ready", "the model")
     for _ in range(2):
@@ -563,7 +561,7 @@ def test_a_database_that_is_moved_away_is_said_and_nothing_is_lost_once_it_is_ba
 ) -> None:
     """SQLite itself would write on into a file that nobody finds any more."""
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, StoreRecorder(store), Tuning(depth=2))
+    chat = Chat(engine, Recorder(store), Tuning(depth=2))
     chat.load(Load("/models/tiny.gguf"))
     said: list[str] = []
 
@@ -662,10 +660,10 @@ def test_history_draft_and_models_come_back(store: Store, path: Path) -> None:
     answer(chat)
     chat.recorder.keep_draft("half a thou")
     settle(chat)
-    again = StoreRecorder(store)
-    assert again.prompts() == ["One"]
-    assert again.draft() == "half a thou"
-    assert again.recent_models() == ["/models/tiny.gguf"]
+    again = Recorder(store)
+    assert again.prompts == ["One"]
+    assert again.draft == "half a thou"
+    assert again.recent_models == ["/models/tiny.gguf"]
 
 
 def test_going_on_with_a_deleted_conversation_brings_it_back(store: Store, path: Path) -> None:

@@ -19,7 +19,7 @@ from textual.widgets import Input, OptionList, Static
 from ds4chat import __version__
 from ds4chat.tui.command_table import usage_rows
 from ds4chat.tui.help.about import AboutScreen, package_licence
-from ds4chat.tui.help.screen import HelpScreen, KeyRow, collect_keys, help_lines
+from ds4chat.tui.help.screen import HelpScreen, KeyRow, collect_keys, help_lines, page_lines
 from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.log.screen import LogScreen, LogTail
 from ds4chat.tui.log.view import MAX_LINES, LogView
@@ -43,16 +43,16 @@ async def test_help_lists_the_bindings_that_are_in_force() -> None:
     app = Keyed()
     async with app.run_test(size=(100, 60)) as pilot:
         await pilot.pause()
-        rows = {row.action_id: row for row in collect_keys(app)}
-        assert rows["app.retry"].keys == "F5 Ctrl+R" and rows["app.retry"].group == "Everywhere"
-        assert rows["app.retry"].does == "Ask again"
+        rows = {row.binding.id: row for row in collect_keys(app)}
+        assert rows["app.retry"].shown == "F5 Ctrl+R" and rows["app.retry"].group == "Everywhere"
+        assert rows["app.retry"].binding.description == "Ask again"
         assert "app.secret" not in rows
-        assert rows["tuning.undo"].keys == "u Ctrl+Z" and rows["tuning.undo"].group == "Tuning"
+        assert rows["tuning.undo"].shown == "u Ctrl+Z" and rows["tuning.undo"].group == "Tuning"
         assert rows["tuning.less"].group == "Tuning"
         assert rows["confidence.follow"].group == "Confidence log"
         app.set_keymap({"app.retry": "f9", "tuning.undo": "x"})
-        rows = {row.action_id: row for row in collect_keys(app)}
-        assert rows["app.retry"].keys == "F9" and rows["tuning.undo"].keys == "x"
+        rows = {row.binding.id: row for row in collect_keys(app)}
+        assert rows["app.retry"].shown == "F9" and rows["tuning.undo"].shown == "x"
 
 
 async def test_every_key_of_the_panels_has_an_id_and_a_description() -> None:
@@ -89,22 +89,25 @@ async def test_help_filters_keys_and_commands() -> None:
 @pytest.mark.parametrize("width", [36, 74, 120])
 def test_help_wraps_what_is_long_and_cuts_nothing(width: int) -> None:
     rows = [
-        KeyRow("Chat", "^j shift+enter alt+enter ctrl+enter", "New line", "prompt.newline"),
-        KeyRow("Chat", "f5", "Answer again, or load the model again", "chat.retry"),
-        KeyRow("Chat", "esc", "Close", "chat.back"),
+        KeyRow("Chat", tuple(keys.split()), Binding(keys, "act", description, id=name))
+        for keys, description, name in (
+            ("ctrl+j shift+enter alt+enter ctrl+enter", "New line", "prompt.newline"),
+            ("f5", "Answer again, or load the model again", "chat.retry"),
+            ("escape", "Close", "chat.back"),
+        )
     ]
     lines = help_lines(rows, usage_rows(), "", width)
     texts = ["".join(text for text, _ in line) for line in lines]
-    assert all(cell_len(text.rstrip()) <= width or text.strip().startswith("^j") for text in texts)
+    assert all(cell_len(text.rstrip()) <= width or text.strip().startswith("Ctrl+J") for text in texts)
     words = " ".join(" ".join(texts).split())
     for row in rows:
-        assert row.does in words and row.action_id in words
+        assert row.binding.description in words and str(row.binding.id) in words
     for _, does in usage_rows():
         assert does in words
 
 
 def test_help_without_rows_says_so() -> None:
-    assert help_lines([], [], "x") == [(("Nothing here mentions 'x'.", "muted"),)]
+    assert page_lines([], [], "xyzzy", 80) == [(("Nothing here mentions 'xyzzy'.", "muted"),)]
 
 
 # ---------------------------------------------------------------------------------------- log
@@ -224,7 +227,7 @@ async def test_about_shows_what_llama_cpp_runs_on() -> None:
         [sys.executable, "-m", "ds4chat", "--version"], capture_output=True, text=True, check=True
     )
     built = done.stdout.splitlines()[1:]
-    assert built[0].startswith("llama.cpp of llama-cpp-python ") and len(built) > 1
+    assert built[0].startswith("llama.cpp ") and " of llama-cpp-python " in built[0] and len(built) > 1
     app = Host(AboutScreen())
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()

@@ -21,6 +21,7 @@ from ds4chat.tui.help.about import AboutScreen
 from ds4chat.tui.help.screen import HelpScreen, collect_keys
 from ds4chat.tui.log.screen import LogScreen
 from ds4chat.tui.models.screen import ModelPicker
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.settings.screen import SettingsScreen
 from ds4chat.tui.settings.theme_picker import ThemePicker
 from ds4chat.tui.themes import load_themes
@@ -144,8 +145,9 @@ def test_confidence_with_a_cursor(same, size, theme) -> None:
 def test_settings(same, size, theme) -> None:
     async def scene(pilot: Pilot) -> None:
         settings = Settings(mtp_draft=4, theme=theme, model="models/target.gguf")
-        sources = {"model": "command line", "mtp-draft": "file"}
-        pilot.app.push_screen(SettingsScreen(settings, Path("config.toml"), sources))
+        given = Settings(mtp_draft=4, model="models/target.gguf")
+        file = SettingsFile(Path("config.toml"), given, {"model": "command line", "mtp-draft": "file"})
+        pilot.app.push_screen(SettingsScreen(settings, file))
         await drawn(pilot)
         options = pilot.app.screen.query_one(OptionList)
         options.highlighted = options.get_option_index("mtp-draft")
@@ -208,6 +210,7 @@ def test_log_with_a_search(same, size, theme, tmp_path) -> None:
 
 @looks
 def test_about(same, size, theme, monkeypatch) -> None:
+    monkeypatch.setattr(about, "dependencies", lambda: ["textual", "numpy", "llama-cpp-python"])
     monkeypatch.setattr(about, "package_licence", lambda name: ("1.2.3", "MIT"))
     monkeypatch.setattr(about, "__version__", "1.0.0")
     built = ["llama.cpp of llama-cpp-python 1.2.3", "  CUDA     NVIDIA H200", "  CPU      Intel Xeon"]

@@ -292,7 +292,7 @@ def test_a_pipe_among_the_themes_is_told_and_hinders_no_other(tmp_path: Path) ->
     themes_found, problems = load_themes(tmp_path)
     assert len(themes_found) >= 6
     assert problems == [
-        f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe and no regular file."
+        f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe, not a regular file."
     ]
 
 
@@ -300,7 +300,7 @@ async def test_a_folder_that_does_not_answer_is_told_once(tmp_path: Path, monkey
     """The shipped themes are there all the same."""
     answers = threading.Event()
     monkeypatch.setattr(themes, "_stamps", lambda folder: answers.wait() and {})
-    monkeypatch.setattr(ThemeFolder, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(ThemeFolder, "LOAD_SECONDS", 0.05)
     reported: list[list[str]] = []
     async with Words().run_test(size=(40, 10)) as pilot:
         folder = ThemeFolder(pilot.app, tmp_path, reported.append)

@@ -20,6 +20,7 @@ from ds4chat.store import Store, open_store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.history.screen import HistoryScreen
 from ds4chat.tui.log.screen import LogScreen
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.settings.screen import SettingsScreen
 
 
@@ -88,7 +89,7 @@ async def test_a_search_in_the_log_follows_nothing(tmp_path: Path, over: Open) -
 
 async def test_a_filter_of_the_settings_saves_and_resets_nothing(tmp_path: Path, over: Open) -> None:
     path = tmp_path / "c.toml"
-    async with over(SettingsScreen(Settings(), path)) as (app, pilot):
+    async with over(SettingsScreen(Settings(), SettingsFile(path, Settings(), {}))) as (app, pilot):
         await burst(pilot, "/seeds")
         assert field(app.screen, "#settings-filter") == "seeds"
     assert not path.exists()

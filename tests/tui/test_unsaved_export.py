@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from kits.chat import MODEL, PIECES, ended, steps_of
+from kits.chat import MODEL, PIECES, SettledRecorder, ended, steps_of
 from kits.stored import TEXT
 
 from ds4chat.engine.events import EngineDied, Tuning
@@ -15,7 +15,7 @@ from ds4chat.store import Store, StoreError
 from ds4chat.store.importing import import_file
 from ds4chat.tui.conversation import Conversation, Reply, ReplyState, UserTurn
 from ds4chat.tui.export import export_unsaved
-from ds4chat.tui.recorder import NullRecorder, read_conversation
+from ds4chat.tui.recorder import read_conversation
 
 
 def replied(number: int, *, end: bool = True, tuning: Tuning | None = None) -> Reply:
@@ -76,7 +76,7 @@ def test_a_reply_that_did_not_end_is_exported_as_far_as_it_came(tmp_path: Path, 
 
 def test_a_reply_whose_steps_could_not_be_read_keeps_its_text(tmp_path: Path) -> None:
     reply = Reply(1, "Tiny Chat", "crashed", tail="all that is left", trouble="Its records are damaged.")
-    NullRecorder().export(Conversation("", [UserTurn("Hi"), reply]), tmp_path / "a.json")
+    SettledRecorder().export(Conversation("", [UserTurn("Hi"), reply]), tmp_path / "a.json")
     store, key = back(tmp_path / "a.json")
     again = store.conversations.path(key)[1]
     assert (again.text, again.state, again.detail) == (

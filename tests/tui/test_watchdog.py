@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kits.chat import PIECES, ReplayEngine, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, steps_of
 
 from ds4chat.engine.events import Cancel, EngineDied, Load, Loading, Prefill, Tuning
-from ds4chat.tui.controller import ENDED_BY_USER, KILL_AFTER, Chat
-from ds4chat.tui.recorder import NullRecorder
-from ds4chat.tui.watchdog import Watchdog
+from ds4chat.tui.controller import ENDED_BY_USER, Chat
+from ds4chat.tui.watchdog import KILL_AFTER, Watchdog
 
 
 class Clock:
@@ -65,7 +64,7 @@ def test_nothing_is_expected_of_an_idle_engine(clock: Clock) -> None:
 def hanging(clock: Clock) -> tuple[Chat, ReplayEngine]:
     """A chat whose engine wrote four tokens and then fell silent, even to a Cancel."""
     engine = ReplayEngine(answer=False)
-    chat = Chat(engine, NullRecorder(), Tuning(depth=2), clock=clock)
+    chat = Chat(engine, SettledRecorder(), Tuning(depth=2), clock=clock)
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     chat.submit("How?")
@@ -111,7 +110,7 @@ def test_a_reply_that_goes_on_takes_the_warning_back(clock: Clock) -> None:
 
 def test_a_load_that_hangs_is_said_with_the_key_that_stops_it(clock: Clock) -> None:
     engine = ReplayEngine(load=Loading("target", 0.5))
-    chat = Chat(engine, NullRecorder(), Tuning(), clock=clock)
+    chat = Chat(engine, SettledRecorder(), Tuning(), clock=clock)
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     assert chat.warning == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -23,7 +22,7 @@ from ds4chat.commands.bench.result import (
     machine,
     peak_rss,
 )
-from ds4chat.commands.bench.running import BenchError, ProgressLine, save_path, show
+from ds4chat.commands.bench.running import BenchError, BenchProgress, save_path, show
 from ds4chat.commands.bench.runs import Measured, Measurement
 from ds4chat.commands.bench.server import LlamaServer
 from ds4chat.commands.bench.workloads import workloads
@@ -40,7 +39,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     printed in each case. Raises UsageError for replies too short to take a speed from."""
     plan = plan_of(options, settings.predict)
     begun, load_before = time.monotonic(), load_average()
-    progress = ProgressLine(sys.stderr)
+    progress = BenchProgress()
 
     def loading(event: Event) -> None:
         if isinstance(event, Loading):
@@ -50,7 +49,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
             say(event.message)
 
     failure = ""
-    try:
+    with progress:
         path = save_path(options.save)
         server = LlamaServer(options.compare) if options.compare else None
         # Deep enough for the deepest draft that is measured.
@@ -70,8 +69,6 @@ def run(settings: Settings, options: BenchOptions) -> int:
                     measurement.run()
             except BenchError as error:
                 failure = str(error)
-    finally:
-        progress.clear()
     for sentence in filter(None, (failure, *measurement.measured.notices)):
         say(sentence)
     result = result_of(

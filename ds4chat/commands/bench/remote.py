@@ -8,7 +8,6 @@ any. Depths are not compared, because no server lets a request choose one.
 from __future__ import annotations
 
 import statistics
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from msgspec import Meta
 
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench.plan import Plan, plan_of
-from ds4chat.commands.bench.running import PAYS, ProgressLine, reply_of, save_path, show
+from ds4chat.commands.bench.running import PAYS, BenchProgress, reply_of, save_path, show
 from ds4chat.commands.bench.workloads import workloads
 from ds4chat.commands.options import BenchOptions
 from ds4chat.commands.running import INTERRUPTED, on_ctrl_c, request_of, say
@@ -63,7 +62,7 @@ class ServerBenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     tokens_per_s: Annotated[float | None, Meta(description="Geometric mean of the kinds of text.")]
     plain_tokens_per_s: Annotated[
         float | None,
-        Meta(description="By the server's own steps without drafts; null where it made too few."),
+        Meta(description="By the server's own steps without drafts; null if it made too few."),
     ]
     advice: str
 
@@ -117,7 +116,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     plan = plan_of(options, settings.predict)
     # Greedy, so that one bench is comparable with the next.
     control = Control(replace(tuning_of(settings), temp=0.0))
-    progress = ProgressLine(sys.stderr)
+    progress = BenchProgress()
     latest: list[Loaded] = []
     notices: list[str] = []
 
@@ -127,15 +126,13 @@ def run(settings: Settings, options: BenchOptions) -> int:
         elif isinstance(event, Notice) and event.message not in notices:
             notices.append(event.message)
 
-    try:
+    with progress:
         path = save_path(options.save)
         session, loaded = open_session(load_of(settings, ("temp",)), note, forgiving=False)
         with closing(session), on_ctrl_c(control.cancel):
             texts = _measure(session, settings, plan, control, note, progress)
-    finally:
-        progress.clear()
-        for notice in notices:
-            say(notice)
+    for notice in notices:
+        say(notice)
     result = result_of([loaded, *latest][-1], texts)
     code = show(result, report(result), options, path)
     return code or (INTERRUPTED if control.cancelled else 0)
@@ -147,7 +144,7 @@ def _measure(
     plan: Plan,
     control: Control,
     note: Callable[[Event], object],
-    progress: ProgressLine,
+    progress: BenchProgress,
 ) -> list[Text]:
     """What was measured until the plan is done, the time is up or ``control`` is cancelled. Raises BenchError
     when the server fails."""
@@ -199,7 +196,7 @@ def result_of(loaded: Loaded, texts: Sequence[Text]) -> ServerBenchDocument:
 
 
 def verdict(loaded: Loaded, texts: Sequence[Text], speed: float | None, plain_ms: float | None) -> str:
-    """One sentence: what speculation brings on this server."""
+    """One sentence: whether speculation pays on this server."""
     server = loaded.server
     assert server is not None
     if speed is None:

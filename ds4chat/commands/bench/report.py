@@ -28,8 +28,8 @@ def report(result: BenchDocument, *, with_plot: bool = False) -> str:
     parts = [_head(result), *map(_text, texts)]
     if any(text.fixed for text in texts):
         parts += [_positions(texts), _legend(result)]
-    elif beside := _beside(result):
-        parts.append(_wrapped(beside))
+    elif sentences := _server_sentences(result):
+        parts.append(_wrapped(sentences))
     if with_plot and texts:
         parts.append(plot(texts))
     return "\n\n".join([*parts, _wrapped([result.advice])])
@@ -146,13 +146,13 @@ def _legend(result: BenchDocument) -> str:
         sentences.append(
             f"Two plain runs of the same prompt differ by {statistics.median(noise):.0%} in the median."
         )
-    sentences += _beside(result)
+    sentences += _server_sentences(result)
     if not result.complete:
         sentences.append("It ended before every kind of text was measured.")
     return _wrapped(sentences)
 
 
-def _beside(result: BenchDocument) -> list[str]:
+def _server_sentences(result: BenchDocument) -> list[str]:
     """Sentences about the server; none without one."""
     servers = [text.server for text in result.workloads if text.server]
     if not servers:

@@ -184,7 +184,7 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float | None,
         Meta(
             description="How much longer a decode takes after one with another number of rows: on a GPU "
-            "llama.cpp then builds its graph anew."
+            "llama.cpp then builds its graph again."
         ),
     ]
     memory: BenchMemory
@@ -203,7 +203,7 @@ class BenchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_average() -> float | None:
-    """The system's load over the last minute; None where it has none."""
+    """The system's load over the last minute; None if it has none."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -228,7 +228,7 @@ def machine(loaded: Loaded, load_before: float | None) -> Machine:
 
 
 def peak_rss() -> int | None:
-    """Most resident memory of this process so far, in bytes; None where the system does not say."""
+    """Most resident memory of this process so far, in bytes; None if the system does not say."""
     try:
         import resource
     except ImportError:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 
 from ds4chat.commands.options import BenchOptions
+from ds4chat.commands.progress import ProgressLine, bar
 from ds4chat.commands.running import RUN_ERROR, json_line, say
 from ds4chat.engine.control import Control
 from ds4chat.engine.events import Ended, Event, Generate, Revised, Step
@@ -19,40 +18,26 @@ from ds4chat.engine.sessions import AnySession
 from ds4chat.errors import UserFacingError
 from ds4chat.files import try_place, write_whole
 from ds4chat.settings import paths
-from ds4chat.text import redraw_line, supports_escapes
 
 PAYS = 1.03
 """Speed over plain decoding from which speculation pays: less is within what two runs differ by."""
-BAR = 24
-"""Cells of the progress bar."""
 
 
 class BenchError(UserFacingError):
     """The measurement, or the server of --compare, cannot continue."""
 
 
-class ProgressLine:
-    """A progress bar on one line that is redrawn; draws nothing if ``out`` is not a terminal."""
+class BenchProgress(ProgressLine):
+    """How far the bench has come."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._on = supports_escapes(out)
+    def __init__(self) -> None:
+        super().__init__()
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
         """Show that ``done`` of ``total`` parts are done and ``what`` is being measured."""
-        if not self._on:
-            return
-        filled = round(BAR * done / max(total, 1))
         seconds = int(time.monotonic() - self._started)
-        line = f"bench [{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}  {seconds} s  {what}"
-        width = shutil.get_terminal_size().columns
-        redraw_line(self._out, line[: max(width - 1, 1)])
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._on:
-            redraw_line(self._out)
+        self.show(f"bench {bar(done, total)} {done}/{total}  {seconds} s  {what}")
 
 
 def reply_of(

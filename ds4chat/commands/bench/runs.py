@@ -151,12 +151,10 @@ class Measurement:
         for number, (workload, prompt) in enumerate(blocks):
             if self._over:
                 break
-            must = number < len(self._workloads)
-            tokens = self._tokens_for(
-                len(self._plan.settings) * (len(self._workloads) - number if must else 1)
-            )
-            too_late = tokens < self._plan.tokens // 2  # so short a reply would only blur the others
-            if not must and too_late:
+            # Each kind of text gets one block, however short.
+            owed = len(self._workloads) - number
+            tokens = self._tokens_for(len(self._plan.settings) * max(owed, 1))
+            if owed <= 0 and self._too_short(tokens):
                 break
             self._block(number, len(blocks), workload, prompt, tokens)
             if number + 1 == len(self._workloads):
@@ -183,7 +181,7 @@ class Measurement:
         for depth in self._plan.deeper:
             settings: tuple[Depth, ...] = (0, depth, 0)
             tokens = self._tokens_for(len(settings) * len(blocks))
-            if self._over or tokens < self._plan.tokens // 2 or not deepest_gains(self.measured.runs):
+            if self._over or self._too_short(tokens) or not deepest_gains(self.measured.runs):
                 return
             found = []
             for number, (workload, prompt) in enumerate(blocks):
@@ -220,20 +218,19 @@ class Measurement:
         ms = self._left * RESERVE * 1000 / replies - self._prompt_ms
         return max(FEWEST_TOKENS, min(self._plan.tokens, int(ms / self._token_ms)))
 
+    def _too_short(self, tokens: int) -> bool:
+        """Replies of so few tokens would only blur the others."""
+        return tokens < self._plan.tokens // 2
+
     def _guess_pace(self) -> None:
         """Estimate how long a reply takes, from the verification cost: half of the first drafts accepted."""
         ms = self.measured.verify_ms
-        taken = [ms[0]] if self._server else []
+        token_ms = [ms[0]] if self._server else []
         for depth in self._plan.settings:
             rows = 1 if depth == "auto" else min(depth + 1, len(ms))
-            taken.append(ms[rows - 1] / (1.5 if rows > 1 else 1.0))
-        self._token_ms = 1.2 * sum(taken) / len(self._plan.settings)
+            token_ms.append(ms[rows - 1] / (1.5 if rows > 1 else 1.0))
+        self._token_ms = 1.2 * sum(token_ms) / len(self._plan.settings)
         self._prompt_ms = 10 * ms[0]
-
-    def _learn_pace(self, replies: int, tokens: int, decode_ms: float, whole_ms: float) -> None:
-        """Estimate how long a reply takes, from a block of so many replies."""
-        self._token_ms = decode_ms / max(tokens, 1) / replies
-        self._prompt_ms = max(whole_ms - decode_ms, 0.0) / replies
 
     # -- runs
 
@@ -271,11 +268,10 @@ class Measurement:
             self.measured.server.append(
                 ServerRun(workload.name, prompt, reply.tokens_per_s, reply.ids, reply.drafted, reply.accepted)
             )
-        longest = max((len(run.ids) for run in runs), default=0)
-        if longest:
-            ended = self._clock()
-            decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
-            self._learn_pace(len(settings), longest, decode_ms, (ended - started) * 1000)
+        ended = self._clock()
+        decode_ms = sum(run.decode_ms for run in runs) + (ended - before_server) * 1000
+        self._token_ms = decode_ms / max(len(run.ids) for run in runs) / len(settings)
+        self._prompt_ms = max((ended - started) * 1000 - decode_ms, 0.0) / len(settings)
 
     def _ask_server(self, workload: Workload, prompt: int, tokens: int) -> ServerReply | None:
         """The server's reply; None without a server, when it fails, and when there is no time for it."""

@@ -112,7 +112,7 @@ class LlamaServer:
             raise
         except (KeyError, TypeError, ValueError):
             raise BenchError(
-                f"{self.url} answered without text and timings, so it is no llama-server: --compare needs "
+                f"{self.url} answered without text and timings, so it is not a llama-server: --compare needs "
                 "llama.cpp's."
             ) from None
 

@@ -13,7 +13,6 @@ class Workload:
     """One kind of text."""
 
     name: str
-    about: str
     prompts: tuple[str, ...]
     """What the user says, one turn each."""
 
@@ -22,6 +21,4 @@ class Workload:
 def workloads() -> tuple[Workload, ...]:
     """Every kind of text, in the order of the file: chat, code, list, rewrite (copying), story."""
     text = (files(__package__) / "workloads.toml").read_text(encoding="utf-8")
-    return tuple(
-        Workload(name, table["about"], tuple(table["prompts"])) for name, table in tomllib.loads(text).items()
-    )
+    return tuple(Workload(name, tuple(table["prompts"])) for name, table in tomllib.loads(text).items())

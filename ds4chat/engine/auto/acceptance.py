@@ -5,52 +5,52 @@ from __future__ import annotations
 import math
 from collections import deque
 
+import numpy as np
+
 from ds4chat.engine.events import MAX_DEPTH
 
 
 class Acceptance:
-    """Conditional acceptance by position. A position is judged only where all before it were accepted, so a
-    rejected draft says nothing about the positions behind it: each is estimated by its own outcomes and by
-    the mean of all positions, where later outcomes count more than earlier ones."""
+    """Conditional acceptance by position, where later outcomes count more than earlier ones. A position is
+    judged only if all before it were accepted, so a rejected draft says nothing about the positions behind
+    it: each is estimated from its own outcomes and from the mean of all."""
 
-    PRIOR = 0.6
-    PRIOR_WEIGHT = 4.0
-    """Outcomes that the prior is worth."""
+    PRIOR, PRIOR_WEIGHT = 0.6, 4.0
+    """Acceptance before any outcome, and the number of outcomes that this counts for."""
     OPTIMISM = 1.0
-    """Standard errors that the mean of all positions is raised by: trying deeper drafts shows whether they
-    would pay, and resting does not."""
+    """Standard errors that the mean of all positions is raised by: drafting shows whether it pays, resting
+    does not."""
     SHARED = 8.0
-    """Outcomes that the mean of all positions is worth at each of them."""
+    """Outcomes that the mean of all positions counts for at each of them."""
     DECAY = 1 - 1 / 24
-    """What a step leaves of the weight of the outcomes before it."""
-    KEPT = 8.0
-    """Outcomes that everything learned on an earlier text is worth on the next one."""
+    """Weight that a step leaves to the outcomes before it."""
+    KEPT = 16.0
+    """Outcomes that those of an earlier text count for in all."""
 
     def __init__(self) -> None:
-        self._right = [0.0] * MAX_DEPTH
-        self._judged = [0.0] * MAX_DEPTH
-
-    def rates(self) -> list[float]:
-        """Acceptance at positions 1.., estimated optimistically."""
-        weight = sum(self._judged) + self.PRIOR_WEIGHT
-        mean = (sum(self._right) + self.PRIOR_WEIGHT * self.PRIOR) / weight
-        mean += self.OPTIMISM * math.sqrt(mean * (1 - mean) / (weight + 1))
-        return [
-            min((right + self.SHARED * mean) / (judged + self.SHARED), 0.99)
-            for right, judged in zip(self._right, self._judged)
-        ]
+        self._right, self._judged = np.zeros(MAX_DEPTH), np.zeros(MAX_DEPTH)
+        self._estimate()
 
     def add(self, judged: int, accepted: int) -> None:
         """Learn from a step in which the target judged and accepted so many drafts."""
-        for i in range(MAX_DEPTH):
-            self._right[i] = self._right[i] * self.DECAY + (i < accepted)
-            self._judged[i] = self._judged[i] * self.DECAY + (i < judged)
+        positions = np.arange(MAX_DEPTH)
+        self._right = self._right * self.DECAY + (positions < accepted)
+        self._judged = self._judged * self.DECAY + (positions < judged)
+        self._estimate()
 
     def forget(self) -> None:
         """Another text may begin."""
-        share = self.KEPT / max(sum(self._judged), self.KEPT)
-        self._right = [right * share for right in self._right]
-        self._judged = [judged * share for judged in self._judged]
+        share = self.KEPT / max(self._judged.sum(), self.KEPT)
+        self._right, self._judged = self._right * share, self._judged * share
+        self._estimate()
+
+    def _estimate(self) -> None:
+        weight = self._judged.sum() + self.PRIOR_WEIGHT
+        mean = (self._right.sum() + self.PRIOR_WEIGHT * self.PRIOR) / weight
+        mean += self.OPTIMISM * math.sqrt(mean * (1 - mean) / (weight + 1))
+        rates = (self._right + self.SHARED * mean) / (self._judged + self.SHARED)
+        self.rates = [min(float(rate), 0.99) for rate in rates]
+        """At positions 1.., estimated optimistically."""
 
 
 class Ledger:
@@ -69,14 +69,10 @@ class Ledger:
     def __init__(self) -> None:
         self.tokens = 0
         self.loss = 0.0
+        self.room = self.BOUND
+        """Plain steps that may be lost now."""
         self._history: deque[tuple[int, float]] = deque([(0, 0.0)])
         """Tokens and loss at the ends of the latest steps."""
-
-    @property
-    def room(self) -> float:
-        """Plain steps that may be lost now. The run that has lost most began where the loss was lowest."""
-        lowest = min(loss for _, loss in self._history)
-        return self.BOUND + min(max(0.0, -lowest), self.BOUND) - (self.loss - lowest)
 
     def add(self, cost: float, emitted: int) -> None:
         """Book a step that took ``cost`` plain steps."""
@@ -85,3 +81,5 @@ class Ledger:
         self._history.append((self.tokens, self.loss))
         while self._history[0][0] < self.tokens - self.WINDOW:
             self._history.popleft()
+        lowest = min(loss for _, loss in self._history)  # where the run that has lost most began
+        self.room = self.BOUND + min(max(0.0, -lowest), self.BOUND) - (self.loss - lowest)

@@ -1,38 +1,27 @@
-"""Depth "auto": the number of drafts that pays best. Pure: no clock, no model.
-
-AutoDepth chooses the depth with the most expected tokens per millisecond, E(k) / T(k): E(k) is 1 + the sum
-over i <= k of a_1 * .. * a_i, with the acceptances a_i that Acceptance learns, and T(k) comes from CostTable,
-which was measured before. Ledger keeps the loss against plain decoding below 3 % of any 256 tokens, or 6 %
-where the reply gained as much before. It does not rely on acceptance: a step is affordable only if the loss
-stays within bounds when all its drafts fail.
-"""
+"""Depth "auto": the number of drafts that pays best. Pure: no clock, no model."""
 
 from __future__ import annotations
 
 from ds4chat.engine.auto.acceptance import Acceptance, Ledger
-from ds4chat.engine.auto.costs import CostTable, StepCost
+from ds4chat.engine.auto.costs import CostTable
 
 
 class AutoDepth:
-    """The depth with the most expected tokens per second, 0 included.
+    """Chooses for each step the depth k with the most expected tokens per millisecond, E(k) / T(k).
 
-    Speculation rests or runs:
+    E(k) is 1 + the sum over i <= k of a_1 * .. * a_i, with the acceptances a_i that Acceptance estimates.
+    T(k) comes from ``table``, without which nothing is drafted.
 
-        resting -> running    in a new reply, and REST tokens after the last run. It begins with an optimistic
-                              estimate of acceptance, which lasts until drafts have failed.
-        running -> resting    where no depth is expected to pay, or none is affordable. The rest is twice as
-                              long as the one before, unless the run lasted.
-
-    A drafter that costs next to nothing and gives a probability with each draft, as lookup does, never rests:
-    it is asked before every step, and each of its drafts has to be worth its verification.
-
-    ``table``: the costs of this model, drafter, threads and device. Nothing is drafted without them.
+    Ledger keeps the loss against plain decoding below 3 % of any 256 tokens, or 6 % where the reply gained as
+    much before. It does not rely on the estimates: a step is affordable only if the loss stays within bounds
+    when all its drafts fail.
     """
 
     REST = 24
     LONGEST_REST = 1024
-    TRY = 3
-    """Steps at the beginning of a run that are drafted to their end."""
+    TRY = 2
+    """Steps at the beginning of a run that are drafted to their end. If possible, a depth is chosen of which
+    so many may fail."""
     SPREAD = 32
     """Tokens over which the cost of a change of the batch size is spread."""
     RECHECK = 1024
@@ -79,7 +68,15 @@ class AutoDepth:
         self._failed = self._rows = self._same = self._depth = 0
 
     def choose(self, limit: int, behind: int = 0) -> int:
-        """The affordable depth with the most expected tokens per second."""
+        """The depth of the next step, 0 to ``limit``, for a drafter ``behind`` by so many tokens.
+
+        Speculation rests or runs. A run begins with a new reply, or when a rest is over, with an estimate of
+        acceptance that is optimistic until drafts have failed. It ends when no depth is expected to pay, or
+        none is affordable, and then the rest is twice as long as the one before, unless the run lasted.
+
+        A drafter that costs next to nothing and gives a probability with each draft, as lookup does, never
+        rests: it is asked before every step, and each of its drafts has to be worth its verification.
+        """
         self._behind, self._passes, self._chance, self._depth = behind, 0, 1.0, 0
         table = self.table
         if table is None or (limit := min(limit, table.depth)) <= 0:
@@ -107,7 +104,7 @@ class AutoDepth:
         rate = draft_prob
         if not self._never_rests(table):
             # Drafters are more or less sure of themselves than they should be: acceptance sets the level.
-            rate = min(self._acceptance.rates()[position - 1] * draft_prob / self._usual_prob, 0.99)
+            rate = min(self._acceptance.rates[position - 1] * draft_prob / self._usual_prob, 0.99)
         trying = self._running and self._steps < self.TRY
         if not (trying or self._pays(table, position, rate)):
             return False
@@ -115,44 +112,47 @@ class AutoDepth:
         self._usual_prob += (draft_prob - self._usual_prob) / 16
         return True
 
-    def observe(self, step: StepCost) -> None:
-        """Learn the costs and the acceptance from one step, and book what it lost or gained."""
+    def observe(
+        self, drafts: int, judged: int, accepted: int, draft_ms: float, total_ms: float, emitted: int
+    ) -> None:
+        """Learn the costs and the acceptance from one step, and book what it lost or gained. ``drafts`` were
+        verified, in a batch of one row more; ``judged`` are the accepted ones, and the rejected one if there
+        was one. ``emitted``: tokens added to the reply."""
         table = self.table
         if table is None:
             return
-        passes = max(self._passes, step.drafted, 1) if step.depth else 0
-        if step.drafted + 1 != self._rows:
-            self._rows, self._same = step.drafted + 1, 0
-        usual = (
-            table.step_ms(step.drafted, passes) + table.change_ms(self._same) + self._behind * table.catch_up
-        )
+        passes = max(self._passes, drafts, 1) if self._depth else 0
+        if drafts + 1 != self._rows:
+            self._rows, self._same = drafts + 1, 0
+        usual = table.step_ms(drafts, passes) + table.change_ms(self._same) + self._behind * table.catch_up
         # A plain step loses nothing, unless drafts before it have changed the size of the batch. A stalled
         # step says nothing about the next ones.
         lossless = not passes and (self._same > 1 or not self._ledger.loss)
-        cost = 1.0 if lossless else min(step.total_ms, 2 * usual) / table.plain_ms
-        self._ledger.add(cost, max(1, step.emitted))
-        table.learn(step, passes, self._same, self._behind)
+        cost = 1.0 if lossless else min(total_ms, 2 * usual) / table.plain_ms
+        self._ledger.add(cost, max(1, emitted))
+        table.learn(drafts, passes, draft_ms, total_ms - draft_ms, self._same, self._behind)
         self._same += 1
-        self._undrafted = 0 if step.drafted else self._undrafted + step.emitted
+        self._depth = 0
+        self._undrafted = 0 if drafts else self._undrafted + emitted
         if passes:
             self._steps += 1
-            self._acceptance.add(step.judged, step.accepted)
+            self._acceptance.add(judged, accepted)
 
     def _never_rests(self, table: CostTable) -> bool:
         return self._usual_prob > 0 and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
 
     def _rest(self) -> None:
-        if self._steps > 2 * self.TRY:  # it paid, or it would have ended before
+        if self._steps > 3 * self.TRY:  # it paid, or it would have ended before
             self._failed = 0
         self._wake = self._ledger.tokens + min(self.REST << self._failed, self.LONGEST_REST)
         self._failed += self._steps > 0
         self._acceptance = Acceptance()
 
     def _best(self, table: CostTable, limit: int) -> int:
-        """The depth that pays best, if possible one of which TRY steps are affordable; 0 if none pays."""
+        """The depth that pays best, of those with TRY affordable steps, or else with one; 0 if none pays."""
         speeds: dict[int, float] = {}
         chance = tokens = 1.0
-        for depth, rate in enumerate(self._acceptance.rates()[:limit], 1):
+        for depth, rate in enumerate(self._acceptance.rates[:limit], 1):
             chance *= rate
             tokens += chance
             change_ms = self._change_ms(table, depth) / self.SPREAD

@@ -6,11 +6,9 @@ corrects them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,23 +21,6 @@ from ds4chat.files import write_whole
 
 _Time = Annotated[float, Meta(ge=0, le=1e9)]
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """What one step cost and brought. Milliseconds are wall time."""
-
-    depth: int
-    """Drafts asked for."""
-    drafted: int
-    """Drafts in the verification batch, which had a row more. Dropped ones are not among them."""
-    judged: int
-    """The accepted drafts, and the rejected one if there was one."""
-    accepted: int
-    draft_ms: float
-    total_ms: float
-    emitted: int
-    """Tokens that the step added to the reply."""
 
 
 class CostTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,18 +55,19 @@ class CostTable(msgspec.Struct, forbid_unknown_fields=True):
         """What a size that ``same`` batches in a row have had already still adds to the next ones."""
         return sum(self.change[same:])
 
-    def learn(self, step: StepCost, passes: int, same: int, behind: int) -> None:
-        """Learn from a step with so many drafter passes, after ``same`` batches of the same size in a row.
-        ``behind``: tokens that the drafter had to catch up with."""
-        verify_ms = step.total_ms - step.draft_ms
+    def learn(
+        self, drafts: int, passes: int, draft_ms: float, verify_ms: float, same: int, behind: int
+    ) -> None:
+        """Learn from a step that verified so many drafts after ``passes`` drafter passes, as the next of
+        ``same`` batches of one size. ``behind``: tokens that the drafter had to catch up with."""
         if not self.change_ms(same):
-            self.verify[step.drafted] = _mean(self.verify[step.drafted], verify_ms)
-        elif not step.drafted:
+            self.verify[drafts] = _mean(self.verify[drafts], verify_ms)
+        elif not drafts:
             self.change[same] = _mean(self.change[same], max(0.0, verify_ms - self.plain_ms))
         if passes and behind:
-            self.catch_up = _mean(self.catch_up, max(0.0, step.draft_ms - self.draft[passes]) / behind)
+            self.catch_up = _mean(self.catch_up, max(0.0, draft_ms - self.draft[passes]) / behind)
         elif passes:
-            self.draft[passes] = _mean(self.draft[passes], step.draft_ms)
+            self.draft[passes] = _mean(self.draft[passes], draft_ms)
 
 
 def by_drafts(measured: Mapping[int, float]) -> list[float]:
@@ -104,12 +86,12 @@ class Tables:
     """The tables of one load, by how much the context holds, since attention takes longer the more that is.
     They are kept in the file at ``path``, or without one in memory."""
 
-    LOADS = 64
-    """Loads that the file keeps: those saved last."""
-
-    def __init__(self, path: Path | None = None, load: str = "") -> None:
-        self._path, self._load = path, load
-        self._tables = self._read().get(load, {})
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._tables: dict[int, CostTable] = {}
+        if path:
+            with suppress(OSError, msgspec.DecodeError, RecursionError):
+                self._tables = msgspec.json.decode(path.read_bytes(), type=dict[int, CostTable])
 
     def at(self, context: int) -> CostTable | None:
         """The table for so many tokens in the context, at first a copy of the nearest one; None where nothing
@@ -128,25 +110,11 @@ class Tables:
     def save(self) -> None:
         """Write the file, whole or not at all. Where it cannot be written, the next load measures again."""
         if self._path:
-            others = [(load, tables) for load, tables in self._read().items() if load != self._load]
-            kept = dict([*others, (self._load, self._tables)][-self.LOADS :])
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self._path, [msgspec.json.encode(kept)], overwrite=True)
-
-    def _read(self) -> dict[str, dict[int, CostTable]]:
-        try:
-            content = self._path.read_bytes() if self._path else b"{}"
-            return msgspec.json.decode(content, type=dict[str, dict[int, CostTable]])
-        except (OSError, msgspec.DecodeError, RecursionError):
-            return {}
+                write_whole(self._path, [msgspec.json.encode(self._tables)], overwrite=True)
 
 
 def _size(context: int) -> int:
     """The class of a context: up to 1,023 tokens, and each further one as large as all before it."""
     return (context // 1024).bit_length()
-
-
-def key(*parts: object) -> str:
-    """The name of a load in the file. ``parts``: everything that its costs depend on."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -90,11 +90,6 @@ def measure_costs(
             catch_up = max(0.0, drafting_ms - draft[1]) / behind if behind else 0.0
     except _Interrupted:
         return None
-    first, second = (statistics.median(change) for change in zip(*changes))
-    noise = NOTICEABLE * verify[0]
-    return CostTable(
-        by_drafts(verify),
-        by_drafts(draft),
-        [first if first > noise else 0.0, second if second > noise else 0.0],
-        catch_up,
-    )
+    change = [statistics.median(both) for both in zip(*changes)]
+    noticeable = [ms if ms > NOTICEABLE * verify[0] else 0.0 for ms in change]
+    return CostTable(by_drafts(verify), by_drafts(draft), noticeable, catch_up)

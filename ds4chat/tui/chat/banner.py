@@ -16,28 +16,23 @@ class Banner(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
         self.display = False
-        self.message = ""
-
-    def show(self, message: str, keys: str = "", *, error: bool = True) -> None:
-        """Show a sentence and a line of keys."""
-        self.message = message
-        self.update(f"{message}\n{keys}" if keys else message)
-        self.set_class(error, "-error")
-        self.display = True
 
     def show_engine(self, chat: Chat) -> None:
         """Say what keeps the engine from answering, if anything does."""
+        keys = ""
         if chat.state in ("died", "failed"):
             model = "the model again" if chat.state == "died" else chat.model_name
-            self.show(chat.trouble, f"F5 loads {model} · /model chooses another · /log shows the log")
+            message = chat.trouble
+            keys = f"F5 loads {model} · /model chooses another · /log shows the log"
         elif chat.state == "none":
-            self.show("No model is loaded.", "/model chooses one · /model demo takes the demo", error=False)
-        elif chat.warning:
-            self.show(chat.warning)
+            message = "No model is loaded."
+            keys = "/model chooses one · /model demo loads the demo"
         else:
-            self.clear()
+            message = chat.warning
+        self.show(message, keys, error=chat.state != "none")
 
-    def clear(self) -> None:
-        """Hide it."""
-        self.message = ""
-        self.display = False
+    def show(self, message: str, keys: str = "", *, error: bool = True) -> None:
+        """Show a sentence and a line of keys; nothing without a sentence."""
+        self.update(f"{message}\n{keys}" if keys else message)
+        self.set_class(error, "-error")
+        self.display = bool(message)

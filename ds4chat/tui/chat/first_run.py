@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 from textual import work
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
@@ -31,15 +31,6 @@ class FirstRun(Static):
 
     DEFAULT_CSS = style_sheet(__package__, "first_run.tcss")
 
-    class Searched(Message):
-        """Models were found on this disk."""
-
-        def __init__(self, names: Sequence[str], more: bool) -> None:
-            super().__init__()
-            self.names = names
-            self.more = more
-            """There are files that were not read."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.display = False
@@ -47,7 +38,7 @@ class FirstRun(Static):
         self._begun = False
 
     def wanted_by(self, settings: Settings, state: EngineState) -> bool:
-        """Show the card. The first time, the disk is searched."""
+        """Whether to show the card. The first time, the disk is searched."""
         wanted = state == "none" and not (settings.model or settings.demo or settings.server)
         if wanted and not self._begun:
             self._begun = True
@@ -55,43 +46,45 @@ class FirstRun(Static):
             self._draw()
         return wanted
 
-    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
-    def _search(self, model_folders: str) -> None:
+    @work(group="search", exit_on_error=False)
+    async def _search(self, model_folders: str) -> None:
         worker = get_current_worker()
-        folders = search_folders(model_folders, "", os.environ, Path.home())
-        ollama = ollama_models(os.environ, Path.home())
-        files = [*islice(gguf_files(folders, lambda: worker.is_cancelled), MOST_LOOKED_AT + 1), *ollama]
-        found = [describe_file(path, ollama.get(path, "")) for path in files[:MOST_LOOKED_AT]]
-        names = [model.name or model.title for model in found if model.is_target]
-        self.post_message(self.Searched(list(dict.fromkeys(names)), len(files) > MOST_LOOKED_AT))
-
-    def on_first_run_searched(self, event: Searched) -> None:
-        event.stop()
-        count = len(event.names)
+        names, more = await asyncio.to_thread(_models_on_disk, model_folders, lambda: worker.is_cancelled)
+        count = len(names)
         if count:
-            named = ", ".join(event.names[:MOST_NAMED]) + (", …" if count > MOST_NAMED else "")
-            said = f"{'at least ' if event.more else ''}{count} model{'s' if count > 1 else ''}"
-            self._disk = f"{said} on this disk: {named}"
+            named = ", ".join(names[:MOST_NAMED]) + (", …" if count > MOST_NAMED else "")
+            models = f"{'at least ' if more else ''}{count} model{'s' if count > 1 else ''}"
+            self._disk = f"{models} on this disk: {named}"
         else:
-            self._disk = "none found on this disk in the usual places; it takes a path, too"
+            self._disk = "none found on this disk in the usual places; a path works, too"
         self._draw()
 
     def _draw(self) -> None:
         try:
             path = demo_model()
             demo = (
-                f"takes the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
+                f"loads the demo, {display_name(str(path))}: {shown_size(path.stat().st_size)}, already here"
             )
         except (ModelFileError, OSError):
-            demo = f"takes the demo, once installed: {INSTALL}"
+            demo = f"loads the demo, once installed: {INSTALL}"
         # Names come from files: as variables they are not parsed as markup.
         self.update(
             Content.from_markup(
-                "[b $primary]A model first[/]\n\n"
+                "[b $primary]Choose a model first[/]\n\n"
                 "[b]Enter[/]       [$foreground-muted]$demo[/]\n"
                 "[b]/model[/]      [$foreground-muted]$disk[/]\n"
-                "[b]/get[/] WORDS  [$foreground-muted]gets one from the Hugging Face hub[/]",
+                "[b]/get[/] WORDS  [$foreground-muted]downloads one from the Hugging Face hub[/]",
                 demo=demo,
                 disk=self._disk,
             )
         )
+
+
+def _models_on_disk(model_folders: str, cancelled: Callable[[], bool]) -> tuple[list[str], bool]:
+    """Names of models on this disk, and True if there are files that were not read."""
+    folders = search_folders(model_folders, "", os.environ, Path.home())
+    ollama = ollama_models(os.environ, Path.home())
+    files = [*islice(gguf_files(folders, cancelled), MOST_LOOKED_AT + 1), *ollama]
+    found = [describe_file(path, ollama.get(path, "")) for path in files[:MOST_LOOKED_AT]]
+    names = dict.fromkeys(model.name or model.title for model in found if model.is_target)
+    return list(names), len(files) > MOST_LOOKED_AT

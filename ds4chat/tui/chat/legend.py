@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.timer import Timer
 from textual.widgets import Static
 
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
 
-ORIGINS: tuple[Span, ...] = (
-    ("accepted", "accepted"),
-    ("corrected", "corrected"),
-    ("bonus", "bonus"),
-    ("plain", "plain"),
-)
+ORIGINS: tuple[Span, ...] = tuple((name, name) for name in ("accepted", "corrected", "bonus", "plain"))
 UNKNOWN: Span = ("unknown", "unknown")
 TWO: tuple[Span, ...] = (("accepted", "accepted"), ("fallback", "corrected"))
 APPROXIMATE: Span = ("by ratio alone", "approximate")
+MARKDOWN: Span = ("finished replies are rendered Markdown", "muted")
+HINT: Span = ("F1 help", "muted")
 
 
-def legend_line(
-    width: int, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str
-) -> Line:
-    """The meaning of the tokens' looks, as many as fit, and a hint if there is room."""
+def legend_words(
+    *,
+    two_colours: bool = False,
+    approximate: bool = False,
+    unknown: bool = False,
+    markdown: bool = False,
+) -> list[Span]:
+    """The looks of the tokens, each with its meaning."""
     if markdown:
-        words: list[Span] = [("finished replies are rendered Markdown", "muted")]
-    else:
-        words = list(TWO if two_colours else ORIGINS)
-        if approximate:
-            words.append(APPROXIMATE)
-        if unknown:
-            words.append(UNKNOWN)
-    line: list[Span] = [("   ", "")]
-    used = 3
-    for text, role in words:
-        gap = "  " if len(line) > 1 else ""
-        if used + len(gap) + cell_len(text) > width:
+        return [MARKDOWN]
+    return [
+        *(TWO if two_colours else ORIGINS),
+        *([APPROXIMATE] if approximate else []),
+        *([UNKNOWN] if unknown else []),
+    ]
+
+
+def legend_line(words: Sequence[Span], width: int) -> Line:
+    """As many of the words as fit, and the hint if there is room."""
+    line: list[Span] = [(" ", "")]
+    used = 1
+    for word in words:
+        if used + 2 + cell_len(word[0]) > width:
             break
-        line += [(gap, ""), (text, role)]
-        used += len(gap) + cell_len(text)
-    room = width - used - cell_len(hint)
-    if hint and room >= 3:
-        line += [(" " * (room - 1), ""), (hint, "muted")]
+        line += [("  ", ""), word]
+        used += 2 + cell_len(word[0])
+    room = width - used - cell_len(HINT[0])
+    if room >= 3:
+        line += [(" " * (room - 1), ""), HINT]
     return tuple(line)
 
 
@@ -59,32 +64,19 @@ class Legend(LinesView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._shown: tuple[bool, bool, bool, bool, str] = (False, False, False, False, "")
+        self._words: Sequence[Span] = ORIGINS
 
-    def show(self, *, two_colours: bool, approximate: bool, unknown: bool, markdown: bool, hint: str) -> None:
-        """Explain these looks."""
-        self._shown = (two_colours, approximate, unknown, markdown, hint)
-        self._draw_line()
+    def show(self, words: Sequence[Span]) -> None:
+        """Show these."""
+        self._words = words
+        self.on_resize()
 
     def on_resize(self) -> None:
-        self._draw_line()
+        self.set_lines([legend_line(self._words, self.size.width)])
 
     def on_click(self, event: events.Click) -> None:
-        """A click on the hint runs it, one on a look explains it."""
         event.stop()
         self.post_message(CommandRequested("/help"))
-
-    def _draw_line(self) -> None:
-        two, approximate, unknown, markdown, hint = self._shown
-        line = legend_line(
-            self.size.width,
-            two_colours=two,
-            approximate=approximate,
-            unknown=unknown,
-            markdown=markdown,
-            hint=hint,
-        )
-        self.set_lines([line])
 
 
 class FollowChip(Static):
@@ -109,7 +101,7 @@ class LegendRow(Horizontal):
         self.chip.display = False
         self.word = Static(id="legend-word", markup=False)
         self.word.display = False
-        self._said = 0
+        self._hiding: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield self.legend
@@ -119,14 +111,13 @@ class LegendRow(Horizontal):
     def say(self, text: str) -> None:
         """Show a note at the right for a while; as a notice if the screen is too low for this row."""
         if not self.display:
-            self.notify(text, markup=False)
+            self.notify(text)
             return
-        self._said += 1
-        said = self._said
         self.word.update(text)
         self.word.display = True
-        self.set_timer(self.SAY_SECONDS, lambda: self._unsay(said))
+        if self._hiding is not None:
+            self._hiding.stop()
+        self._hiding = self.set_timer(self.SAY_SECONDS, self._hide)
 
-    def _unsay(self, said: int) -> None:
-        if said == self._said:
-            self.word.display = False
+    def _hide(self) -> None:
+        self.word.display = False

@@ -1,7 +1,8 @@
-"""Queue of prompts for the engine: one that mentions files waits until they are read."""
+"""Queue of sent prompts: one that mentions files waits until they are read."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from ds4chat.tui.prompt.files import MENTION, FileError, with_mentions
 
 
 class Outbox:
-    """Reads files in a thread of ``owner``. Calls ``send`` with each prompt and its files' contents, or
+    """Reads files in a worker of ``owner``. Calls ``send`` with each prompt and its files' contents, or
     ``refuse`` with the prompt as typed and a sentence if a file cannot be read."""
 
     def __init__(
@@ -30,26 +31,23 @@ class Outbox:
         """Queue a prompt, optionally to replace an earlier one."""
         self._waiting.append((text, place))
         if len(self._waiting) == 1:
-            self._go_on()
+            self._send_next()
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         while self._waiting and not MENTION.search(self._waiting[0][0]):
             self._send(*self._waiting.popleft())
         if self._waiting:
-            self._owner.run_worker(self._read, thread=True, group="files", exit_on_error=False)
+            self._owner.run_worker(self._read_files(), group="files", exit_on_error=False)
 
-    def _read(self) -> None:
-        """Read the files that the first prompt mentions. Runs in the thread."""
+    async def _read_files(self) -> None:
+        text, place = self._waiting[0]
         try:
-            full, problem = with_mentions(self._waiting[0][0]), ""
+            full, problem = await asyncio.to_thread(with_mentions, text), ""
         except FileError as error:
             full, problem = "", str(error)
-        self._owner.app.call_from_thread(self._was_read, full, problem)
-
-    def _was_read(self, full: str, problem: str) -> None:
-        text, place = self._waiting.popleft()
+        self._waiting.popleft()
         if problem:
             self._refuse(text, problem)
         else:
             self._send(full, place)
-        self._go_on()
+        self._send_next()

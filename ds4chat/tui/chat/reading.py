@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
 from time import monotonic
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 
 from ds4chat.store import StoreError
 from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.piece_bar import PieceBar
+from ds4chat.tui.chat.status_line import nearly_full
 from ds4chat.tui.controller import Chat
-from ds4chat.tui.conversation import Conversation, Reply, Turn, UserTurn
+from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.transcript import Transcript
-from ds4chat.tui.transcript.find import Finder
-from ds4chat.tui.transcript.focus import bring_turn, focus_piece, turns_in_sight
-from ds4chat.tui.transcript.pieces import Piece, pieces
+from ds4chat.tui.transcript.focus import bring_turn, turns_in_sight
+from ds4chat.tui.transcript.pieces import Piece
 
 QUIT_SECONDS = 2.0
 BUSY: dict[str, str] = {
@@ -33,9 +32,6 @@ BUSY: dict[str, str] = {
     "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
 }
-NEARLY_FULL = 0.8
-"""Share of the context from which a notice warns that it fills up."""
-NOT_KEPT = "This conversation is not kept, so there is no other version to go to."
 
 
 class ReadingScreen(Screen[None]):
@@ -59,30 +55,8 @@ class ReadingScreen(Screen[None]):
     _editing: UserTurn | None = None
     """The earlier prompt that the text in the prompt will replace."""
     _quit_asked_at = float("-inf")
-    _context_told = False
+    _context_warned = False
     """The user was told that the context is nearly full, and it still is."""
-    _finder: Finder | None = None
-    _place = 0
-    """Index of the match shown."""
-    _pieces: Sequence[Piece] = ()
-    _picked = 0
-    """Index of the piece that is picked."""
-
-    class VersionsCounted(Message):
-        """The store's answer: which turns have other versions."""
-
-        def __init__(self, conversation: Conversation, found: Mapping[int, tuple[int, ...]]) -> None:
-            super().__init__()
-            self.conversation = conversation
-            self.found = found
-
-    class VersionRead(Message):
-        """The store's path through another version; ``key`` is that version's number."""
-
-        def __init__(self, conversation: Conversation, key: int) -> None:
-            super().__init__()
-            self.conversation = conversation
-            self.key = key
 
     def draw_frame(self) -> None:
         """Process the engine's events, and draw them."""
@@ -127,48 +101,39 @@ class ReadingScreen(Screen[None]):
         """Say what can be done with the reply, and look up its versions."""
         server = self.chat.loaded.server if self.chat.loaded else None
         if reply.can_go_on and reply.state in ("stopped", "limited") and (server is None or server.goes_on):
-            self.legend_row.say("Ctrl+G or /continue goes on")
+            self.legend_row.say("Ctrl+G or /continue continues it")
         self.count_versions()
         self._warn_of_context(reply)
 
     def _warn_of_context(self, reply: Reply) -> None:
-        """Say once, as the context fills up, what can be done before it is full."""
-        room = self.chat.loaded.n_ctx if self.chat.loaded else 0
-        used = reply.stats.context_used
-        full = bool(room) and used >= NEARLY_FULL * room
-        if full and not self._context_told:
+        """Warn once when the context is nearly full, and say what can be done."""
+        loaded = self.chat.loaded
+        full = nearly_full(loaded, reply.stats)
+        if loaded is not None and full and not self._context_warned:
+            used, room = reply.stats.context_used, loaded.n_ctx
             self.transcript.add_note(
-                f"The context holds {used:,} of {room:,} tokens and fills. /ctx {2 * room} loads the model "
-                "again with more; /drop N leaves the oldest N prompts and their replies out.",
+                f"The context is nearly full: {used:,} of {room:,} tokens. /ctx {2 * room} loads the model "
+                "again with more; /drop N leaves out the oldest N prompts and their replies.",
                 "warning",
             )
-        self._context_told = full
+        self._context_warned = full
 
     # -- versions
 
-    def count_versions(self) -> None:
-        """Ask the store which turns have other versions."""
+    @work(exclusive=True, group="versions", exit_on_error=False)
+    async def count_versions(self) -> None:
+        """Ask the store which turns have other versions, and show how many."""
         conversation = self.chat.conversation
-
-        def read() -> None:
-            try:
-                found = self.chat.recorder.versions(conversation)
-            except StoreError:
-                return  # the recorder reports a failing store itself
-            self.post_message(self.VersionsCounted(conversation, found))
-
-        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
-
-    @on(VersionsCounted)
-    def versions_counted(self, event: VersionsCounted) -> None:
-        """Show the number of versions."""
-        event.stop()
+        try:
+            found = await asyncio.to_thread(self.chat.recorder.versions, conversation)
+        except StoreError:
+            return  # the recorder reports a failing store itself
         changed = False
-        for turn in event.conversation.turns:
-            found = event.found.get(turn.key or 0, ())
-            changed |= turn.versions != found
-            turn.versions = found
-        if changed and event.conversation is self.chat.conversation:
+        for turn in conversation.turns:
+            versions = found.get(turn.key or 0, ())
+            changed |= turn.versions != versions
+            turn.versions = versions
+        if changed and conversation is self.chat.conversation:
             self.transcript.measure()
 
     def action_other_version(self) -> None:
@@ -196,7 +161,6 @@ class ReadingScreen(Screen[None]):
 
     @on(Transcript.VersionWanted)
     def version_clicked(self, event: Transcript.VersionWanted) -> None:
-        """A click on a mark under a turn shows that version."""
         event.stop()
         self.show_version(event.turn, event.by)
 
@@ -209,30 +173,22 @@ class ReadingScreen(Screen[None]):
         if not 0 <= at < len(turn.versions):
             self.legend_row.say("that is the oldest version" if by < 0 else "that is the newest version")
             return
-        conversation, wanted = self.chat.conversation, turn.versions[at]
+        self._switch_to(turn.versions[at])
 
-        def read() -> None:
-            try:
-                found = self.chat.recorder.switched(conversation, wanted, self.chat.next_number)
-            except StoreError as error:
-                self.notify(str(error), severity="error")
-                return
-            if found is None:
-                self.notify(NOT_KEPT)
-            else:
-                self.post_message(self.VersionRead(found, wanted))
-
-        self.run_worker(read, thread=True, exclusive=True, group="versions", exit_on_error=False)
-
-    @on(VersionRead)
-    def version_read(self, event: VersionRead) -> None:
-        """Show that path, unless a reply was started in the meantime."""
-        event.stop()
-        if self.chat.resume(event.conversation):
+    @work(exclusive=True, group="versions", exit_on_error=False)
+    async def _switch_to(self, key: int) -> None:
+        """Show the path through the version with this number, unless a reply is started in the meantime."""
+        chat = self.chat
+        try:
+            found = await asyncio.to_thread(chat.recorder.switch, chat.conversation, key, chat.next_number)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if chat.resume(found):
             self.leave_editing()
             self.show_conversation()
             self.piece_bar.display = False
-            turn = next((turn for turn in event.conversation.turns if turn.key == event.key), None)
+            turn = next((turn for turn in found.turns if turn.key == key), None)
             if turn is not None:
                 self.call_after_refresh(bring_turn, self.transcript, turn)
 
@@ -267,7 +223,7 @@ class ReadingScreen(Screen[None]):
         field = self.prompt.text_field
         self.prompt.taken(self.prompt.text)
         field.put(turn.text)
-        field.border_title = "an earlier prompt · Enter asks it in its place · Esc leaves it"
+        field.border_title = "an earlier prompt · Enter sends it instead · Esc leaves it"
         field.focus()
         self._editing = turn
         bring_turn(self.transcript, turn)
@@ -288,111 +244,40 @@ class ReadingScreen(Screen[None]):
             self.notify("The prompt that you edit is no longer in this conversation.")
         else:
             chat.conversation.cut_before(turn)
-            chat.recorder.went_back(chat.conversation)
+            chat.recorder.path_changed(chat.conversation)
             return True
         return False
 
-    # -- pieces
+    # -- copying and finding
 
     def action_pick(self) -> None:
         """Pick the newest piece of the conversation and step from there."""
-        self._pieces = pieces(self.chat.conversation.turns)
-        if not self._pieces:
+        if not self.piece_bar.open(self.chat.conversation.turns):
             self.notify("There is nothing to copy yet.")
-            return
-        self._picked = len(self._pieces) - 1
-        self.piece_bar.display = True
-        self.piece_bar.focus()
-        self._show_piece()
-
-    def _show_piece(self) -> None:
-        piece = self._pieces[self._picked]
-        prompt, versions = isinstance(piece.turn, UserTurn), bool(piece.turn.versions)
-        self.piece_bar.show(piece.what, prompt=prompt, versions=versions)
-        focus_piece(self.transcript, piece)
-
-    @on(PieceBar.Stepped)
-    def piece_stepped(self, event: PieceBar.Stepped) -> None:
-        """Pick another piece."""
-        event.stop()
-        self._picked = min(max(0, self._picked + event.by), len(self._pieces) - 1)
-        self._show_piece()
-
-    @on(PieceBar.Exchanged)
-    def piece_exchanged(self, event: PieceBar.Exchanged) -> None:
-        """Show another version of the picked piece."""
-        event.stop()
-        self.show_version(self._pieces[self._picked].turn, event.by)
 
     @on(PieceBar.Copied)
     def piece_copied(self, event: PieceBar.Copied) -> None:
-        """Copy the picked piece."""
         event.stop()
-        self.copy_piece(self._pieces[self._picked])
+        self.copy_piece(event.piece)
         self.leave_reading()
 
     @on(PieceBar.Edited)
     def piece_edited(self, event: PieceBar.Edited) -> None:
-        """Edit the picked prompt."""
         event.stop()
-        turn = self._pieces[self._picked].turn
-        if not isinstance(turn, UserTurn):
+        if not isinstance(event.turn, UserTurn):
             self.notify("Only prompts can be edited.")
         elif busy := self.busy_with():
             self.notify(busy)
         else:
-            self.edit(turn)
-
-    @on(PieceBar.Left)
-    def piece_left(self, event: PieceBar.Left) -> None:
-        """End picking."""
-        event.stop()
-        self.piece_bar.display = False
-        self.clear_selection()
+            self.edit(event.turn)
 
     def copy_piece(self, piece: Piece) -> None:
         """Copy a piece as it was written."""
         self.app.copy_to_clipboard(piece.text)
-        self.notify(f"Copied {piece.what}.", markup=False)
+        self.notify(f"Copied {piece.what}.")
 
-    # -- finding
-
-    def action_find(self) -> None:
-        """Find words in the conversation."""
-        self.find_bar.display = True
-        self.find_bar.field.focus()
-        self.find_bar.field.select_all()
-        self._find(self.find_bar.field.value)
-
-    @on(FindBar.Wanted)
-    def find_wanted(self, event: FindBar.Wanted) -> None:
-        """Go to the nearest match."""
-        event.stop()
-        if self.find_bar.display:
-            self._find(event.words)
-
-    def _find(self, words: str) -> None:
-        self._finder = Finder(self.transcript, words)
-        self._place = self._finder.nearest()
-        self._show_place()
-
-    @on(FindBar.Moved)
-    def find_moved(self, event: FindBar.Moved) -> None:
-        """Go to the previous or next match, wrapping around, in the conversation as it is now."""
-        event.stop()
-        self._finder = Finder(self.transcript, self.find_bar.field.value)
-        if self._finder.places:
-            self._place = (self._place + event.by) % len(self._finder.places)
-        self._show_place()
-
-    def _show_place(self) -> None:
-        finder = self._finder
-        if finder is None or not finder.places:
-            self.clear_selection()
-            self.find_bar.say("not found" if self.find_bar.field.value.strip() else "")
-            return
-        finder.show(self._place)
-        self.find_bar.say(f"{self._place + 1} of {len(finder.places)} · ↑ ↓ move · Esc closes")
+    def action_find(self, words: str = "") -> None:
+        self.find_bar.open(words)
 
     # -- leaving
 
@@ -401,7 +286,6 @@ class ReadingScreen(Screen[None]):
         if self.find_bar.display or self.piece_bar.display:
             # The match stays selected, so that it can be copied.
             self.find_bar.display = self.piece_bar.display = False
-            self._finder = None
             self.prompt.text_field.focus()
             return True
         if self._editing is None:

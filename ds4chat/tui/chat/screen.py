@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -18,7 +18,7 @@ from ds4chat.settings.schema import Settings
 from ds4chat.tui.chat.banner import Banner
 from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.first_run import FirstRun
-from ds4chat.tui.chat.legend import LegendRow
+from ds4chat.tui.chat.legend import LegendRow, legend_words
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.piece_bar import PieceBar
 from ds4chat.tui.chat.reading import ReadingScreen
@@ -35,7 +35,7 @@ from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
-from ds4chat.tui.messages import PromptSubmitted, SettingsChanged, TokenPicked, TuningChanged
+from ds4chat.tui.messages import PromptSubmitted, TokenPicked, TuningChanged
 from ds4chat.tui.panels.dock import PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.panels.panel import PanelTitle
@@ -47,10 +47,9 @@ from ds4chat.tui.transcript.focus import show_turn
 IDLE_SECONDS = 0.5
 STATUS_SECONDS = 0.2
 """Least time between two redraws of a running reply's status line: faster figures cannot be read."""
-HINT = "F1 help"
 ENDS: dict[tuple[str, int], str] = {
-    ("depth", -1): "depth 1 is the least: Ctrl+T pauses drafting, or resumes it",
-    ("depth", 1): "auto is the end: F7 goes back",
+    ("depth", -1): "depth 1 is the lowest: Ctrl+T pauses drafting, or resumes it",
+    ("depth", 1): "auto is the last: F7 goes back",
     ("margin", -1): "margin 0 is the loosest",
     ("margin", 1): "margin 1.00 is exact, the tightest",
 }
@@ -58,8 +57,8 @@ ENDS: dict[tuple[str, int], str] = {
 
 
 class Host(Protocol):
-    """What the chat screen calls on the app synchronously, because keys typed ahead depend on the result.
-    Changes of settings are posted as messages."""
+    """What the chat screen and its commands call on the app, instead of posting a message, because keys typed
+    ahead depend on the result."""
 
     @property
     def settings(self) -> Settings:
@@ -68,6 +67,12 @@ class Host(Protocol):
     @property
     def theme_names(self) -> list[str]:
         """Names of the themes."""
+
+    def change(self, **changes: Any) -> None:
+        """Change these fields of the settings, until the user saves them."""
+
+    def load(self, **changes: Any) -> None:
+        """Load models with these fields of the settings changed."""
 
     def run_command(self, text: str) -> bool:
         """Run a slash command; False if it failed, which was then reported."""
@@ -115,10 +120,9 @@ class ChatScreen(ReadingScreen):
         self.dock_view.tuning.show_presets(settings.presets)
         self.legend_row = LegendRow(id="legend-row")
         self.transcript = Transcript(markdown=settings.view == "markdown", id="transcript")
-        self.prompt = PromptArea(chat.recorder.prompts(), id="prompt-area")
-        self.find_bar = FindBar(id="find")
-        self.piece_bar = PieceBar(id="piece")
-        self.piece_bar.display = False
+        self.prompt = PromptArea(chat.recorder.prompts, id="prompt-area")
+        self.find_bar = FindBar(self.transcript, id="find")
+        self.piece_bar = PieceBar(self.transcript, id="piece")
         self._status = StatusLine(id="status")
         self._card = TokenCard(id="token-card")
         self._banner = Banner(id="banner")
@@ -148,7 +152,7 @@ class ChatScreen(ReadingScreen):
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
-        if draft := self.chat.recorder.draft():
+        if draft := self.chat.recorder.draft:
             self.prompt.put_back([draft])
         self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
@@ -164,7 +168,7 @@ class ChatScreen(ReadingScreen):
     # -- frames
 
     def _look(self) -> None:
-        """Poll for events between replies: a notice, or the engine's death."""
+        """Process events that come between replies: a notice, or the engine's death."""
         if not self.chat.busy:
             self.draw_frame()
             collect_if_due()
@@ -184,11 +188,11 @@ class ChatScreen(ReadingScreen):
         if frame.failed:
             self._host.load_stopped()
         for replayed in frame.replayed:
-            told = f"{replayed.detail} {replayed.plain_speed}".rstrip()
-            self.transcript.add_note(told, "warning" if replayed.equal is False else "info")
+            result = f"{replayed.detail} {replayed.plain_speed}".rstrip()
+            self.transcript.add_note(result, "warning" if replayed.equal is False else "info")
         for notice in frame.notices:
             if notice.level == "info":
-                self.notify(notice.message, markup=False)
+                self.notify(notice.message)
             else:
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
@@ -229,7 +233,6 @@ class ChatScreen(ReadingScreen):
             self.reply_ended(frame.ended)
 
     def show_status(self) -> None:
-        """Draw the status line."""
         self._status_at = monotonic()
         self._status.show_chat(self.chat, self.stats)
         self.prompt.set_class(self.chat.tuning.mode == "approximate", "-approximate")
@@ -264,13 +267,13 @@ class ChatScreen(ReadingScreen):
         self.post_message(PromptSubmitted(STARTERS[number - 1][0]))
 
     def show_legend(self) -> None:
-        """Draw the legend."""
         self.legend_row.legend.show(
-            two_colours=self.transcript.two_colours,
-            approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
-            unknown="unknown" in self._looks,
-            markdown=self.transcript.markdown,
-            hint=HINT,
+            legend_words(
+                two_colours=self.transcript.two_colours,
+                approximate="approximate" in self._looks or self.chat.tuning.mode == "approximate",
+                unknown="unknown" in self._looks,
+                markdown=self.transcript.markdown,
+            )
         )
 
     # -- layout
@@ -282,7 +285,6 @@ class ChatScreen(ReadingScreen):
         self.set_class(not self.dock_view.place(event.size.width), "-narrow")
 
     def action_toggle_panels(self) -> None:
-        """Open or close the panels."""
         self.dock_view.toggle()
         if self.dock_view.covers:
             # Focus the uppermost visible title, from which Down and Tab move on.
@@ -359,7 +361,7 @@ class ChatScreen(ReadingScreen):
             self.prompt.text_field._forward_event(event.copy())
 
     def on_paste(self, event: events.Paste) -> None:
-        """So do pastes."""
+        """Pasted text goes to the prompt, too."""
         self.prompt.text_field.paste(event.text)
 
     # -- the engine
@@ -396,22 +398,22 @@ class ChatScreen(ReadingScreen):
 
     @on(TuningChanged)
     def tuning_changed(self, event: TuningChanged) -> None:
-        """The panel changed it."""
+        """The panel changed the tuning."""
         event.stop()
-        self._take_up(event.tuning)
+        self._apply_tuning(event.tuning)
 
     def retune(self, tuning: Tuning) -> None:
-        """A key or a command changed it."""
+        """Use this tuning, which a key or a command set."""
         if tuning != self.chat.tuning:
             self.dock_view.tuning.show_tuning(tuning)
-            self._take_up(tuning)
+            self._apply_tuning(tuning)
 
-    def _take_up(self, wanted: Tuning) -> None:
+    def _apply_tuning(self, wanted: Tuning) -> None:
         before = self.chat.tuning
         tuning, refused = without_fixed(before, wanted, self.chat.loaded.server if self.chat.loaded else None)
         if refused:
             self.dock_view.tuning.show_tuning(tuning)
-            self.notify(refused, severity="warning", markup=False)
+            self.notify(refused, severity="warning")
             if tuning == before:
                 return
         self.chat.retune(tuning)
@@ -431,7 +433,6 @@ class ChatScreen(ReadingScreen):
             self.retune(tuning)
 
     def action_undo_tuning(self) -> None:
-        """Undo the last change of a setting."""
         if self.dock_view.tuning.can_undo:
             self.dock_view.tuning.action_undo()
         else:
@@ -443,7 +444,7 @@ class ChatScreen(ReadingScreen):
         """Finished replies as tokens or as Markdown."""
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
-        self.app.post_message(SettingsChanged(view=view))
+        self._host.change(view=view)
         self.show_legend()
 
     def action_toggle_colours(self) -> None:
@@ -452,12 +453,10 @@ class ChatScreen(ReadingScreen):
         self.show_legend()
 
     def action_toggle_thinking(self) -> None:
-        """Open all thinking, or fold it."""
         if not self.transcript.toggle_thinking():
             self.notify("No reply has thinking.")
 
     def action_follow(self) -> None:
-        """Follow the end of the text."""
         self.transcript.action_follow()
 
     @on(Transcript.FollowChanged)
@@ -507,7 +506,6 @@ class ChatScreen(ReadingScreen):
 
     @on(Transcript.CursorLeft)
     def cursor_left(self, event: Transcript.CursorLeft) -> None:
-        """The token cursor left the transcript."""
         event.stop()
         self._card.hide()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from ds4chat.engine import events
 from ds4chat.engine.from_settings import changed
@@ -14,14 +15,13 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import kind_of
 from ds4chat.models.pairing import check_pair, check_target
-from ds4chat.settings.schema import BY_KEY, Settings
+from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
 from ds4chat.store.entities import title_of
-from ds4chat.tui.chat.screen import ChatScreen
+from ds4chat.tui.chat.screen import ChatScreen, Host
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
 from ds4chat.tui.conversation import Conversation, UserTurn
-from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.transcript.pieces import from_last
@@ -29,62 +29,56 @@ from ds4chat.tui.transcript.pieces import from_last
 T = TypeVar("T")
 
 
-class Load(Protocol):
-    """Load models with these fields of the settings changed."""
-
-    def __call__(self, **changes: Any) -> None: ...
-
-
 class ChatCommands:
     """Runs typed commands, and reports mistakes in a sentence.
 
-    /NAME is done by ``do_NAME``, given what follows it. Where there is no such method it is the app's: its
-    ``action_NAME``, given what follows if anything does.
+    /NAME is done by ``do_NAME``, called with what follows it. Where there is no such method, it is done by
+    ``action_NAME`` of the chat screen or the app, called with what follows, if anything does.
     """
 
-    def __init__(self, screen: ChatScreen, load: Load, settings: Callable[[], Settings]) -> None:
-        """``settings``: all of them, as they are now."""
+    def __init__(self, screen: ChatScreen, host: Host) -> None:
         self._screen = screen
-        self._load = load
-        self._settings = settings
+        self._chat = screen.chat
+        self._host = host
 
     def run(self, text: str) -> bool:
         """Run the line; False if it failed, which was then reported."""
         try:
             self._do(parse(text))
         except (CommandError, SettingError, FileError) as error:
-            self._screen.notify(str(error), severity="warning", markup=False)
+            self._screen.notify(str(error), severity="warning")
             return False
         return True
 
-    def choose(self, name: str) -> None:
-        """Run a command chosen from a list; one that needs an argument is put into the prompt."""
-        if BY_NAME[name].needs_argument:
-            self._screen.prompt.begin(f"/{name} ")
+    def request(self, text: str) -> None:
+        """Run a command; one that lacks the argument that it needs is put into the prompt."""
+        name, _, argument = text.removeprefix("/").partition(" ")
+        if BY_NAME[name].needs_argument and not argument:
+            self._screen.prompt.begin(f"{text} ")
         else:
-            self._screen.run_command(f"/{name}")
+            self._screen.run_command(text)
 
     def _do(self, parsed: Parsed) -> None:
-        name, argument = parsed.command.name, parsed.argument
-        handler: Callable[[str], object] | None = getattr(self, f"do_{name}", None)
-        if handler is not None:
+        command, argument = parsed.command, parsed.argument
+        handler: Callable[[str], object] | None = getattr(self, f"do_{command.name}", None)
+        if command.sets:
+            self._set_one(command.sets, argument)
+        elif handler is not None:
             handler(argument)
         else:
-            self._app_action(name, argument)
+            self._run_action(command.name, argument)
 
-    def _app_action(self, name: str, argument: str = "") -> None:
-        action: Callable[..., object] = getattr(self._screen.app, f"action_{name}")
+    def _run_action(self, name: str, argument: str = "") -> None:
+        owner = self._screen if hasattr(self._screen, f"action_{name}") else self._screen.app
+        action: Callable[..., object] = getattr(owner, f"action_{name}")
         action(*[argument] if argument else [])
 
     # -- the conversation
 
     def do_new(self, argument: str) -> None:
-        if not self._screen.chat.new():
+        if not self._chat.new():
             raise CommandError("A reply is running. Stop it with Esc first.")
         self._screen.show_conversation()
-
-    def do_retry(self, argument: str) -> None:
-        self._screen.action_retry()
 
     def do_continue(self, argument: str) -> None:
         self._screen.action_go_on()
@@ -103,8 +97,8 @@ class ChatCommands:
             self._screen.action_undo_tuning()
             return
         if argument:
-            raise CommandError("/undo takes nothing after it, or tuning.")
-        text = self._screen.chat.undo()
+            raise CommandError("/undo takes tuning, or no argument.")
+        text = self._chat.undo()
         if text is None:
             raise CommandError("There is nothing to undo, or a reply is running: Esc stops it.")
         self._screen.show_conversation()
@@ -115,12 +109,11 @@ class ChatCommands:
             raise CommandError("No reply, check or comparison is running, and no model is loading.")
 
     def do_system(self, argument: str) -> None:
-        chat = self._screen.chat
         if argument:
-            chat.set_system("" if argument == "-" else argument)
-        now = chat.conversation.system
+            self._chat.set_system("" if argument == "-" else argument)
+        now = self._chat.conversation.system
         said = f"System prompt: {now}" if now else "There is no system prompt. /system TEXT sets one."
-        if argument and chat.conversation.turns:
+        if argument and self._chat.conversation.turns:
             said += "\nIt applies from the next prompt on; /retry answers the last one again under it."
         self._screen.transcript.add_note(said)
         self._screen.show_welcome()
@@ -138,8 +131,7 @@ class ChatCommands:
 
     def _set_thinking(self, on: bool) -> None:
         """Let the model think from the next reply on, or not."""
-        self._screen.chat.think = on
-        self._screen.app.post_message(SettingsChanged(think=on))
+        self._host.change(think=on)
         self._screen.notify("The model thinks first, if it can." if on else "The model answers at once.")
 
     def do_read(self, argument: str) -> None:
@@ -147,18 +139,17 @@ class ChatCommands:
             lines = text.rstrip().count("\n") + 1
             self._screen.prompt.text_field.insert_folded(quoted(argument, text), Path(argument).name, lines)
 
-        self._aside(f"/read {argument}", lambda: read_text(argument), insert)
+        self._in_worker(f"/read {argument}", lambda: read_text(argument), insert)
 
     def do_check(self, argument: str) -> None:
-        reply = self._screen.chat.replay()
-        if reply is None:
+        if not self._chat.replay():
             raise CommandError("There is no finished reply to check, or the engine is not ready.")
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def do_copy(self, argument: str) -> None:
         code = argument == "code" or argument.startswith("code ")
         number = whole_number(argument.removeprefix("code").strip() if code else argument)
-        turns = self._screen.chat.conversation.turns
+        turns = self._chat.conversation.turns
         piece = from_last(turns, number, code=code)
         if piece is None and from_last(turns, 1, code=code) is None:
             raise CommandError(f"There is no {'code block' if code else 'reply'} to copy.")
@@ -166,16 +157,12 @@ class ChatCommands:
             raise CommandError(f"There are fewer {'code blocks' if code else 'replies'}. 1 is the last.")
         self._screen.copy_piece(piece)
 
-    def do_find(self, argument: str) -> None:
-        self._screen.find_bar.field.value = argument
-        self._screen.action_find()
-
     def do_unqueue(self, argument: str) -> None:
-        self._screen.chat.queue.clear()
+        self._chat.queue.clear()
         self._screen.show_queue()
 
     def do_export(self, argument: str) -> None:
-        chat, screen = self._screen.chat, self._screen
+        chat, screen = self._chat, self._screen
         conversation = chat.conversation
         if not argument:
             if not conversation.turns:
@@ -184,23 +171,20 @@ class ChatCommands:
             screen.prompt.text_field.focus()
             return
         path = user_path(argument)
-        self._aside(
+        self._in_worker(
             f"/export {argument}",
             lambda: chat.recorder.export(conversation, path),
-            lambda _: screen.notify(f"Written to {path.absolute()}.", markup=False),
+            lambda _: screen.notify(f"Written to {path.absolute()}."),
         )
-
-    def do_editor(self, argument: str) -> None:
-        self._screen.action_editor()
 
     def do_drop(self, argument: str) -> None:
         number = int(argument) if argument.isascii() and argument.isdigit() else -1
-        prompts = sum(isinstance(turn, UserTurn) for turn in self._screen.chat.conversation.turns)
+        prompts = sum(isinstance(turn, UserTurn) for turn in self._chat.conversation.turns)
         if not 0 <= number < max(1, prompts):
             raise CommandError(
                 f"/drop takes a number from 0 to {max(0, prompts - 1)}: how many are left out."
             )
-        self._screen.chat.conversation.dropped = number
+        self._chat.conversation.dropped = number
         one = "The oldest prompt and its reply are" if number == 1 else f"The oldest {number} prompts are"
         self._screen.transcript.add_note(
             f"{one} left out of what the model gets from the next prompt on; they stay here. /drop 0 sends "
@@ -210,90 +194,78 @@ class ChatCommands:
         )
 
     def do_preset(self, argument: str) -> None:
-        presets = self._settings().presets
+        presets = self._host.settings.presets
         if not presets:
             raise CommandError("There is no preset yet: s in the Tuning panel saves one.")
         if not argument:
-            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.", markup=False)
+            self._screen.notify(f"Presets: {', '.join(sorted(presets))}.")
             return
         if argument not in presets:
             raise CommandError(f"There is no preset {argument}. Presets: {', '.join(sorted(presets))}.")
-        self._screen.retune(changed(self._screen.chat.tuning, presets[argument]))
+        self._screen.retune(changed(self._chat.tuning, presets[argument]))
         self._say_tuning()
 
-    def _aside(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
+    def _in_worker(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Run ``work``, which may wait for a disk or a network, in a thread, and pass its result on. If it
         fails, that is reported, and the line is put back into the prompt."""
         screen = self._screen
 
-        def run() -> None:
+        async def run() -> None:
             try:
-                result = work()
+                result = await asyncio.to_thread(work)
             except (CommandError, FileError, StoreError) as error:
-                screen.app.call_from_thread(screen.prompt.refuse, line, str(error))
+                screen.prompt.refuse(line, str(error))
             else:
-                screen.app.call_from_thread(then, result)
+                then(result)
 
-        screen.run_worker(run, thread=True, group="files", exit_on_error=False)
+        screen.run_worker(run(), group="files", exit_on_error=False)
 
     # -- models and speculation
 
     def do_model(self, argument: str) -> None:
         if not argument:
-            self._app_action("models")
+            self._run_action("models")
             return
         if argument == "demo":
-            self._app_action("load_demo")
+            self._run_action("load_demo")
             return
         path = user_path(argument)
-        self._aside(
+        self._in_worker(
             f"/model {argument}",
             lambda: _check_model(path, argument),
-            lambda _: self._load(model=str(path), mtp="", demo=False, server=""),
+            lambda _: self._host.load(model=str(path), mtp="", demo=False, server=""),
         )
 
     def do_get(self, argument: str) -> None:
-        self._app_action("models", argument)
+        self._run_action("models", argument)
 
     def do_mtp(self, argument: str) -> None:
-        tuning = self._screen.chat.tuning
+        tuning = self._chat.tuning
         if argument in ("", "on", "off"):
             if not argument or (argument == "off") != (tuning.depth == 0):
                 self._screen.action_step("pause", 1)
             return
         if argument == "lookup":
-            self._load(lookup=True)
+            self._host.load(lookup=True)
         elif argument == "none":
-            self._load(**self._loaded(), mtp="", lookup=False, demo=False)
+            self._host.load(**self._loaded(), mtp="", lookup=False, demo=False)
         elif argument == "embedded":
-            self._load(**self._loaded(), mtp="embedded", demo=False)
+            self._host.load(**self._loaded(), mtp="embedded", demo=False)
         else:
-            path, command = user_path(argument), self._screen.chat.load_command
-            self._aside(
+            path, command = user_path(argument), self._chat.load_command
+            self._in_worker(
                 f"/mtp {argument}",
                 lambda: _check_support(command, path, argument),
-                lambda _: self._load(**self._loaded(), mtp=str(path), demo=False),
+                lambda _: self._host.load(**self._loaded(), mtp=str(path), demo=False),
             )
 
     def do_reload(self, argument: str) -> None:
-        self._load(**self._loaded())
+        self._host.load(**self._loaded())
 
     def _loaded(self) -> dict[str, str]:
         """The setting that names the model in use; empty before a load, and for the demo."""
-        command = self._screen.chat.load_command
+        command = self._chat.load_command
         return {"model": command.model} if command else {}
-
-    def do_draft(self, argument: str) -> None:
-        self._set_one("mtp-draft", argument)
-
-    def do_margin(self, argument: str) -> None:
-        self._set_one("mtp-margin", argument)
-
-    def do_gate(self, argument: str) -> None:
-        self._set_one("mtp-gate", argument)
-
-    def do_temp(self, argument: str) -> None:
-        self._set_one("temp", argument)
 
     def do_set(self, argument: str) -> None:
         key, _, value = argument.partition(" ")
@@ -304,26 +276,22 @@ class ChatCommands:
     def _set_one(self, key: str, raw: str) -> None:
         """Set a live setting, if a value is given, and show the current tuning."""
         if raw:
-            self._screen.retune(set_value(self._screen.chat.tuning, key, raw))
-        tuning = self._screen.chat.tuning
-        bound = depth_bound(tuning, self._screen.chat.loaded) if raw and key == "mtp-draft" else ""
+            self._screen.retune(set_value(self._chat.tuning, key, raw))
+        bound = depth_bound(self._chat.tuning, self._chat.loaded) if raw and key == "mtp-draft" else ""
         self._say_tuning(bound)
 
     def _say_tuning(self, instead: str = "") -> None:
-        tuning = self._screen.chat.tuning
-        self._screen.legend_row.say(
-            instead
-            or f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
-        )
+        tuning = self._chat.tuning
+        values = f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
+        self._screen.legend_row.say(instead or values)
 
     def do_ctx(self, argument: str) -> None:
-        chat = self._screen.chat
         if not argument:
             used = self._screen.stats.context_used
-            room = chat.loaded.n_ctx if chat.loaded else 0
+            room = self._chat.loaded.n_ctx if self._chat.loaded else 0
             self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
             return
-        self._load(ctx_size=check(BY_KEY["ctx-size"], argument))
+        self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument))
 
     # -- the screen
 
@@ -339,9 +307,9 @@ class ChatCommands:
     def do_report(self, argument: str) -> None:
         from ds4chat.tui.help.report import report
 
-        chat, app = self._screen.chat, self._screen.app
+        chat, app = self._chat, self._screen.app
         last = chat.conversation.last_reply
-        settings, state = self._settings(), chat.state
+        settings, state = self._host.settings, chat.state
 
         def copy(text: str) -> None:
             app.copy_to_clipboard(text)
@@ -349,7 +317,7 @@ class ChatCommands:
                 "Copied a report: paste it into the issue. It holds no text of a conversation."
             )
 
-        self._aside(
+        self._in_worker(
             "/report",
             lambda: report(settings, chat.loaded, last.stats if last else None, chat.session, state),
             copy,

@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple
 from rich.cells import cell_len
 from textual import events
 
-from ds4chat.engine.events import Loaded, ServerInfo, Tells, Tuning
+from ds4chat.engine.events import Loaded, Loading, Prefill, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.controller import Chat, EngineProgress, EngineState
+from ds4chat.tui.controller import Chat, EngineState
 from ds4chat.tui.kit.charts import speedup_role
 from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
@@ -33,7 +33,8 @@ STATES: dict[EngineState, tuple[str, str]] = {
 VERY_WIDE = 150
 """Cells from which there is room for a long name and all figures."""
 STATE_WIDTH = 10
-NEARLY_FULL = 0.9
+NEARLY_FULL = 0.8
+"""Share of the context from which the user is warned."""
 WHY_ROWS = 2
 
 
@@ -42,7 +43,7 @@ class Status:
     """All that the line shows."""
 
     state: EngineState
-    progress: EngineProgress
+    progress: Loading | Prefill | None
     model: str
     loaded: Loaded | None
     tuning: Tuning
@@ -147,13 +148,13 @@ def _parts(status: Status, width: int) -> list[_Part]:
     text, role = STATES[status.state]
     parts = [_Part(0, [(text.ljust(STATE_WIDTH), role)], short=(text, role))]
     progress = status.progress
-    if status.state == "loading":
+    if status.state == "loading" and isinstance(progress, Loading):
         filled, rest = rate_bar(progress.fraction, 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track"), (f" {progress.fraction:4.0%}", "")]))
         parts.append(_Part(2, [(progress.stage, "muted")]))
         parts.append(_Part(1, [("Esc stops", "muted")], "/stop"))
-    elif status.state in ("reading", "checking", "comparing") and progress.total:
-        filled, rest = rate_bar(progress.done / progress.total, 10)
+    elif status.state in ("reading", "checking", "comparing") and isinstance(progress, Prefill):
+        filled, rest = rate_bar(progress.done / max(1, progress.total), 10)
         parts.append(_Part(0, [(filled, "accept"), (rest, "track")]))
         parts.append(_Part(1, [(f"{progress.done:,}/{progress.total:,}", "muted")]))
     if status.state == "writing" and status.stats.repeating:
@@ -187,15 +188,21 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     parts.append(_Part(2, [(decimal(stats.decode_tokens_per_s, 5), "strong"), (" tok/s", "muted")]))
     plain = stats.plain
     if plain.speedup is not None:
-        told = " plain at load" if plain.at_load else " plain"
-        parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (told, "muted")]))
+        label = " plain at load" if plain.at_load else " plain"
+        parts.append(_Part(3, [(f"{plain.speedup:4.2f}×", speedup_role(stats)), (label, "muted")]))
     if stats.acceptance is not None:
         rate = whole_percent(stats.acceptance)
         parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
-    full = 0 < NEARLY_FULL * loaded.n_ctx < stats.context_used
     used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
-    parts.append(_Part(1, [("ctx ", "muted"), (used, "warning" if full else "")], "/ctx"))
+    parts.append(
+        _Part(1, [("ctx ", "muted"), (used, "warning" if nearly_full(loaded, stats) else "")], "/ctx")
+    )
     return parts
+
+
+def nearly_full(loaded: Loaded | None, stats: Stats) -> bool:
+    """The context is nearly full."""
+    return loaded is not None and 0 < NEARLY_FULL * loaded.n_ctx <= stats.context_used
 
 
 def _served(loaded: Loaded) -> Span:
@@ -203,7 +210,7 @@ def _served(loaded: Loaded) -> Span:
     if loaded.drafter is not None:
         return loaded.drafter.kind, "strong"
     off = loaded.server is not None and loaded.server.speculates is False
-    return ("MTP off", "warning") if off else ("MTP not told", "muted")
+    return ("MTP off", "warning") if off else ("MTP unknown", "muted")
 
 
 def _mode(tuning: Tuning) -> Span:

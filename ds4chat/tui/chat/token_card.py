@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from ds4chat.engine.events import UNKNOWN_ID, Judged, Phases, Token
+from ds4chat.engine.events import UNKNOWN_ID, Judged, Phases
 from ds4chat.tui.conversation import Place, Reply
+from ds4chat.tui.glossary import LEGEND
 from ds4chat.tui.kit.figures import percent, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 
-WHY = {
-    "accepted": "a draft that the target took",
-    "corrected": "the target's token instead of a rejected draft",
-    "bonus": "the target's token after a fully accepted draft",
-    "plain": "no draft was judged",
-    "unknown": "the server did not say where it comes from",
-}
 OUTCOMES = {
     "full": "all drafts accepted",
     "partial": "some drafts accepted",
@@ -36,17 +30,15 @@ LABEL = 7
 
 
 def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
-    """What a token is, the draft against the target, the distribution, the step: each a line, or more where
-    ``width`` is small."""
-    token = reply.tokens[number]
+    """What a token is, its draft, the distribution, its step: a line each, or more if ``width`` is small."""
     place = reply.place(number)
-    parts = [_what(reply, number, token)]
+    parts = [_what(reply, number, place)]
     if place is None:
-        parts.append(("", [("its step is not at hand", "muted")]))
+        parts.append(("", [("its step is unknown", "muted")]))
     else:
         judged = place.judged
         if judged is None:
-            parts.append(("draft", [("none was compared with it", "muted")]))
+            parts.append(("draft", [("it was compared with none", "muted")]))
         else:
             parts += [_draft(judged), _rows(judged)]
         parts.append(_step(place))
@@ -62,8 +54,7 @@ Part = tuple[str, list[Span]]
 
 
 def _wrapped(label: str, spans: list[Span], column: int, width: int) -> list[Line]:
-    """The spans from a column on, after a label, two cells apart, going on in the next line where one does
-    not fit."""
+    """The spans after a label, from a column on and two cells apart; one that does not fit begins a line."""
     lines: list[list[Span]] = [[(f" {label}".ljust(column), "muted")]]
     used = column
     for text, role in spans:
@@ -76,14 +67,13 @@ def _wrapped(label: str, spans: list[Span], column: int, width: int) -> list[Lin
     return [tuple(line) for line in lines]
 
 
-def _what(reply: Reply, number: int, token: Token) -> Part:
-    why = WHY[token.origin]
-    place = reply.place(number)
-    if place is not None and place.judged is not None and place.judged.by == "ratio":
-        why = "a draft taken by its ratio: the target would have chosen another token"
+def _what(reply: Reply, number: int, place: Place | None) -> Part:
+    token = reply.tokens[number]
+    by_ratio = place is not None and place.judged is not None and place.judged.by == "ratio"
+    why = LEGEND["approximate" if by_ratio else token.origin]
     spans = [
         (_quoted(token.text), "strong"),
-        (f"id {token.id}" if token.id != UNKNOWN_ID else "id not told", "muted"),
+        (f"id {token.id}" if token.id != UNKNOWN_ID else "id unknown", "muted"),
     ]
     if not token.text:
         spans.append(("a part of the next character, or a mark", "muted"))
@@ -95,7 +85,7 @@ def _draft(judged: Judged) -> Part:
     mark, role = VERDICTS[judged.by]
     named = judged.accepted or judged.draft != UNKNOWN_ID
     spans: list[Span] = [
-        (_quoted(judged.draft_text) if named else "not told", "strong" if named else "muted"),
+        (_quoted(judged.draft_text) if named else "unknown", "strong" if named else "muted"),
         (mark, role),
         (f"target {_quoted(judged.target_text)}", ""),
     ]

@@ -1,1 +1,1 @@
-"""One prompt under two settings: what is compared, its figures, and the screen that shows them."""
+"""The last prompt under two settings: which they are, their figures, and the screen."""

@@ -1,5 +1,5 @@
-"""A prompt answered under two settings by turns, and the figures of both. Pure: who asks the engine is the
-controller."""
+"""A prompt that is answered under two settings by turns, and the figures of both. Pure: the controller asks
+the engine."""
 
 from __future__ import annotations
 
@@ -11,72 +11,69 @@ from ds4chat.engine.events import Ended, Event, Generate, Revised, Step, Tuning
 from ds4chat.engine.stats import Stats
 
 ORDER = (0, 1, 1, 0)
-"""Which side answers when: a load that grows or fades away weighs on both alike."""
+"""The side of each answer: a load that grows or fades affects both sides equally."""
 TOKENS = 128
 """Most tokens of an answer."""
 SHOWN = 24
-"""Characters of each text from where they part."""
+"""Characters of each text that are quoted from where they differ."""
 
 
 @dataclass(slots=True)
 class Side:
-    """One of the two settings, and what came of it."""
+    """One of the two settings, and its figures."""
 
     label: str
     tuning: Tuning
     stats: Stats = field(default_factory=Stats)
     """Of all its answers."""
     answers: int = 0
-    """Whole ones."""
+    """Complete ones."""
     text: str = ""
-    """Of its first answer."""
-    complete: bool = False
-    """The first answer is over, and not because it was stopped."""
+    """The first answer."""
 
     @property
-    def ms_a_token(self) -> float | None:
-        """Milliseconds of its steps for each token; None before the first."""
+    def ms_per_token(self) -> float | None:
+        """Milliseconds of its steps per token; None before the first token."""
         return self.stats.ms["total"] / self.stats.emitted if self.stats.emitted else None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The same the other way round."""
-        ms = self.ms_a_token
+        """Tokens per second of its steps; None before the first token."""
+        ms = self.ms_per_token
         return 1000 / ms if ms else None
 
 
 class Comparison:
-    """What is asked next, and what came. ``request``: the prompt with all that both sides share; its seed, if
-    it has one, holds for both."""
+    """Which answer to ask for next, and the answers so far. ``request``: the prompt and everything else that
+    both sides share, its seed included."""
 
     def __init__(self, request: Generate, a: Side, b: Side) -> None:
         self.sides = (a, b)
         self.state: Literal["checking", "comparing"] = "comparing"
         self.number = 0
-        """Of the answer asked for last."""
+        """The reply number of the last answer asked for."""
         self.stopped = False
         """By the user, or with the engine."""
         self.trouble = ""
         """Why an answer failed, as a sentence."""
         self._request = request
-        self._asked = 0
         self._text: dict[int, str] = {}
-        """Of the running answer, by step."""
+        """The text of the running answer by step."""
 
     @property
     def over(self) -> bool:
-        """Nothing more is to be asked."""
+        """No further answer is needed."""
         return self.stopped or bool(self.trouble) or self.done == len(ORDER)
 
     @property
     def done(self) -> int:
-        """Answers that are over, of len(ORDER)."""
+        """Complete answers, of len(ORDER)."""
         return sum(side.answers for side in self.sides)
 
     def next_command(self, new_number: Callable[[], int]) -> Generate:
-        """The next answer to ask for."""
+        """The request for the next answer."""
         self.number = new_number()
-        tuning = replace(self._now.tuning, seed=self._request.tuning.seed)
+        tuning = replace(self._side.tuning, seed=self._request.tuning.seed)
         limit = self._request.max_tokens
         return replace(
             self._request,
@@ -88,18 +85,18 @@ class Comparison:
         )
 
     @property
-    def _now(self) -> Side:
+    def _side(self) -> Side:
         return self.sides[ORDER[self.done]]
 
     def stop(self) -> None:
-        """No more is asked; the figures are of what came."""
+        """Ask for no further answer."""
         self.stopped = True
 
     def handle(self, event: Event) -> bool:
-        """Take in what came of the answer asked for last; True where it is over."""
+        """Add an event of the running answer to its side; True if it ended the answer."""
         if not isinstance(event, Step | Revised | Ended) or event.reply != self.number:
             return False
-        side = self._now
+        side = self._side
         side.stats.fold(event)
         if isinstance(event, Step):
             self._text[event.index] = "".join(token.text for token in event.tokens)
@@ -117,30 +114,29 @@ class Comparison:
         else:
             if not side.answers:
                 side.text += event.thinking_tail + event.tail
-                side.complete = True
             side.answers += 1
         return True
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast the second side is; None before both have answered something."""
-        a, b = (side.ms_a_token for side in self.sides)
+        """The speed of the second side over that of the first; None before both have a token."""
+        a, b = (side.ms_per_token for side in self.sides)
         return a / b if a and b else None
 
     @property
     def verdict(self) -> str:
-        """Whether both sides write the same, as far as they came, or where they part; a sentence."""
+        """A sentence on whether both texts are the same, or where they differ."""
         a, b = (side.text for side in self.sides)
         n = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-        both_complete = all(side.complete for side in self.sides)
+        both_complete = all(side.answers for side in self.sides)
         if a == b and both_complete:
             return f"Both write the same {len(a):,} characters."
         if n < min(len(a), len(b)) or both_complete:
-            return f"They part after {n:,} characters: {_from(a, n)} or {_from(b, n)}."
-        return f"The same as far as both came, {n:,} characters." if n else ""
+            return f"They differ after {n:,} characters: {_from(a, n)} or {_from(b, n)}."
+        return f"Both are the same so far, {n:,} characters." if n else ""
 
 
 def _from(text: str, at: int) -> str:
-    """A few words of a text from a character on, in quotes; its end where there are none."""
+    """The text from a character on, shortened and in quotes, or that it ends there."""
     rest = text[at : at + SHOWN]
     return f"{rest!r}{' …' if len(text) > at + SHOWN else ''}" if rest else "the end"

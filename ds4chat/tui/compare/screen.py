@@ -1,4 +1,4 @@
-"""The comparison while it runs and when it is over: a row a setting, and the key that keeps one."""
+"""The comparison while it runs and when it is over: a row per setting, one of which can be kept."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ HEAD = f"{'tok/s':>9}{'ms/token':>10}{'accepted':>10}{'tok/step':>9}{'×':>6} "
 
 
 def head_line(width: int) -> str:
-    """The names over the columns."""
+    """The names of the columns."""
     return f"{'setting':<{max(0, width - FIGURES_WIDTH)}}{HEAD}"
 
 
 def side_line(side: Side, speedup: float | None, width: int) -> str:
-    """A setting's row: its name, speed, time a token, acceptance, tokens a step, and how many times as fast
-    as the first one it is."""
+    """A setting's row: its name, speed, time per token, acceptance, tokens per step, and speed over that of
+    the first one."""
     figures = (
-        f"{decimal(side.tokens_per_s, 9)}{decimal(side.ms_a_token, 10)}"
+        f"{decimal(side.tokens_per_s, 9)}{decimal(side.ms_per_token, 10)}"
         f"{percent(side.stats.acceptance):>10}{decimal(side.stats.tokens_per_step, 9, 2)}"
         f" {ratio(speedup)}"
     )
@@ -40,7 +40,7 @@ def side_line(side: Side, speedup: float | None, width: int) -> str:
 
 
 class CompareScreen(Sheet[Tuning | None]):
-    """Dismissed with the setting to keep, or None. ``stop`` ends what runs."""
+    """Dismissed with the setting to keep, or None. ``stop`` stops the running answer."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "The last prompt under two settings"
@@ -65,7 +65,7 @@ class CompareScreen(Sheet[Tuning | None]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Show what came so far."""
+        """Show the figures so far."""
         comparison = self.comparison
         self._head.set_lines([((head_line(self._rows.size.width), "muted"),)])
         speedups = (1.0 if comparison.speedup else None, comparison.speedup)
@@ -79,28 +79,28 @@ class CompareScreen(Sheet[Tuning | None]):
 
     @property
     def state(self) -> str:
-        """How far it is."""
+        """A sentence on how far the comparison is."""
         comparison = self.comparison
         if comparison.stopped:
-            return "Stopped: the figures are of what came."
+            return "Stopped: the figures are of the answers so far."
         if comparison.over:
-            return "They answered by turns."
+            return "Done: both answered by turns."
         return f"Answer {comparison.done + 1} of {len(ORDER)}, by turns …"
 
     @on(RowList.Chosen)
     def chosen(self, event: RowList.Chosen) -> None:
-        """Keep the current one."""
+        """Keep the current setting."""
         event.stop()
         self._end()
         self.dismiss(self.comparison.sides[self._rows.current or 0].tuning)
 
     def action_close(self) -> None:
-        """Stop; then close."""
+        """Stop the comparison, or close the screen if it is over."""
         if not self._end():
             self.dismiss(None)
 
     def _end(self) -> bool:
-        """Stop what runs; False where nothing does."""
+        """Stop the running answer; False if none is."""
         running = not self.comparison.over
         if running:
             self._stop()

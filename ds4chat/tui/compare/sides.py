@@ -1,4 +1,4 @@
-"""Which two settings are compared, from what was typed. Pure."""
+"""The two settings to compare, from what was typed. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ds4chat.tui.panels.knobs import set_value, without_fixed
 
 USAGE = (
     "/compare takes one or two settings: plain, now, a depth, the name of a preset, or values such as "
-    "margin=0.8,depth=4. One is held against plain decoding, none is what is set now."
+    "margin=0.8,depth=4. One is compared with plain decoding; without any, it is the current settings."
 )
 _BY_NAME = {name: option.key for option in TUNING for name in (option.key, option.short)} | {
     "depth": "mtp-draft"
@@ -27,12 +27,11 @@ _BY_NAME = {name: option.key for option in TUNING for name in (option.key, optio
 def sides_of(
     argument: str, now: Tuning, presets: Mapping[str, Mapping[str, Any]], loaded: Loaded
 ) -> tuple[Side, Side]:
-    """The two sides that are meant. Raises SettingError where they are none, or the same."""
-    words = argument.split()
+    """The two sides that were typed. Raises SettingError if they are not settings, or come to the same."""
+    words = argument.split() or ["now"]
     if len(words) > 2:
         raise SettingError(USAGE)
-    meant = ["plain", "now"] if not words else ["plain", *words] if len(words) == 1 else words
-    tunings = [_tuning(word, now, presets) for word in meant]
+    tunings = [_tuning(word, now, presets) for word in ["plain", *words][-2:]]
     a, b = (_effective(tuning, now, loaded) for tuning in tunings)
     if a == b:
         off = "" if loaded.drafter or loaded.server else f" MTP is off: {loaded.off_reason}."
@@ -55,14 +54,14 @@ def _tuning(word: str, now: Tuning, presets: Mapping[str, Mapping[str, Any]]) ->
     for part in word.split(","):
         name, equals, value = part.partition("=")
         if not equals or name not in _BY_NAME:
-            raise SettingError(f"{part} is no setting to compare. {USAGE}")
+            raise SettingError(f"{part} is not a setting to compare. {USAGE}")
         tuning = set_value(tuning, _BY_NAME[name], value)
     return tuning
 
 
 def _effective(tuning: Tuning, now: Tuning, loaded: Loaded) -> Tuning:
-    """What of the tuning makes a difference with what is loaded. Raises SettingError for what a server
-    fixes."""
+    """The tuning without what makes no difference to the loaded models. Raises SettingError for a setting
+    that the server fixes."""
     if loaded.server is not None:
         _, refused = without_fixed(now, tuning, loaded.server)
         if refused:
@@ -81,11 +80,11 @@ def _effective(tuning: Tuning, now: Tuning, loaded: Loaded) -> Tuning:
 
 
 def _label(side: Tuning, other: Tuning) -> str:
-    """The depth, and what else tells the side from the other."""
+    """The depth, and whatever else differs from the other side."""
     parts = ["plain" if side.depth == 0 else f"depth {side.depth}"]
     for option in TUNING:
         value = getattr(side, option.tuning)
-        told = option.tuning != "depth" and (side.depth or option.group == "sampling")
-        if told and value != getattr(other, option.tuning):
+        matters = option.tuning != "depth" and (side.depth or option.group == "sampling")
+        if matters and value != getattr(other, option.tuning):
             parts.append(f"{option.short} {shown_value(value, option)}")
     return ", ".join(parts)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from ds4chat.analysis.export import write_csv, write_jsonl
 from ds4chat.analysis.rows import Ints, JudgedRows
+from ds4chat.errors import UserFacingError
 from ds4chat.files import user_path, whole_file
 
 WRITERS = {".csv": write_csv, ".jsonl": write_jsonl}
 
 
-class ExportError(Exception):
-    """The file was not written; the text is a sentence for the user."""
+class ExportError(UserFacingError):
+    """The file was not written."""
 
 
 class FileExistsAlready(ExportError):

@@ -22,6 +22,7 @@ from typing import Any
 from ds4chat.analysis.filters import Filter
 from ds4chat.engine.events import MAX_DEPTH
 from ds4chat.engine.stats import OUTCOMES
+from ds4chat.errors import UserFacingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ _TERM = re.compile(r"([A-Za-z_]+)(<=|>=|<|>|=)(.*)")
 _WORD = re.compile(r'"(?P<text>[^"]*)(?:"|$)|(?P<word>[^\s"]+)')
 
 
-class QueryError(Exception):
-    """The line is not a filter; the text is a sentence that says what is wrong with it."""
+class QueryError(UserFacingError):
+    """The line is not a filter."""
 
 
 def parse_query(line: str) -> Filter:
@@ -96,7 +97,7 @@ def _with_name(found: Filter, word: str) -> Filter:
         raise QueryError("pos takes a comparison, as in pos=2.")
     if word in RANGES:
         raise QueryError(f"{word} takes a comparison, as in {RANGES[word].example}.")
-    hint = _nearest(word, (*VERDICTS, *OUTCOMES, *RANGES, "pos")) or f'A text stands in quotes: "{word}".'
+    hint = _nearest(word, (*VERDICTS, *OUTCOMES, *RANGES, "pos")) or f'Put a text in quotes: "{word}".'
     raise QueryError(f"There is no filter {word}. {hint}")
 
 

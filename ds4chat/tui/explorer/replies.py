@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from rich.cells import set_cell_size
 
@@ -27,16 +26,6 @@ _FIXED = _NUMBER + _TOKENS + _ACCEPTED + _RATE + _FACTOR + _CHANGES + 7
 _MOST_SETTINGS = 44
 
 
-class StepPoint(NamedTuple):
-    """The figures of a step in the curves."""
-
-    ms: float
-    """NaN if a log does not tell."""
-    tokens: int
-    accepted: int
-    judged: int
-
-
 @dataclass(frozen=True, slots=True)
 class ReplyRow:
     """A reply's settings and figures."""
@@ -52,7 +41,10 @@ class ReplyRow:
     speedup: float | None
     """Over plain decoding; None if it is not known."""
     speedup_role: str
-    points: tuple[StepPoint, ...]
+    curve: History = field(compare=False)
+    """The acceptance by step."""
+    steps: tuple[tuple[float, int], ...]
+    """Milliseconds of each step, NaN if a log does not have them, and its tokens."""
     first: int | None
     """The first step that emitted a token."""
 
@@ -73,7 +65,9 @@ def _row(
     number: int, steps: Sequence[Step], stats: Stats, before: Tuning | None, options: Sequence[Option]
 ) -> ReplyRow:
     found: list[tuple[int, str]] = []
+    curve = History()
     for place, step in enumerate(steps):
+        curve.add(step.accepted, len(step.judged), False)
         if before is not None and (what := changes(before, step.tuning, options)):
             found.append((place, what))
         before = step.tuning
@@ -86,9 +80,8 @@ def _row(
         tokens_per_s=stats.decode_tokens_per_s,
         speedup=stats.plain.speedup,
         speedup_role=speedup_role(stats),
-        points=tuple(
-            StepPoint(step.ms.total, len(step.tokens), step.accepted, len(step.judged)) for step in steps
-        ),
+        curve=curve,
+        steps=tuple((step.ms.total, len(step.tokens)) for step in steps),
         first=next((step.index for step in steps if step.tokens), None),
     )
 
@@ -133,7 +126,7 @@ def row_line(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> L
     words = settings_words(row.tuning, options)
     if len(words) > settings:
         words = words[: max(0, settings - 1)] + "…"
-    spark = sparkline(row.points, curve)
+    spark = sparkline(row.curve, curve)
     return (
         (str(row.number)[-_NUMBER:].rjust(_NUMBER), "muted"),
         (" ", ""),
@@ -148,12 +141,9 @@ def row_line(row: ReplyRow, width: int, options: Sequence[Option] = TUNING) -> L
     )
 
 
-def sparkline(points: Sequence[StepPoint], width: int) -> str:
-    """The acceptance over the steps in at most ``width`` cells; a dot if nothing was judged."""
-    history = History()
-    for point in points:
-        history.add(point.accepted, point.judged, False)
-    return "".join("·" if c.value is None else level(c.value) for c in history.columns(width))
+def sparkline(curve: History, width: int) -> str:
+    """The curve in at most ``width`` cells; a dot if nothing was judged."""
+    return "".join("·" if c.value is None else level(c.value) for c in curve.columns(width))
 
 
 class Strip:
@@ -167,9 +157,9 @@ class Strip:
         for row in rows:
             self._starts.append(self._history.steps)
             changed = {step for step, _ in row.changes}
-            for place, point in enumerate(row.points):
-                known = math.isfinite(point.ms)
-                self._history.add(point.ms if known else 0.0, point.tokens if known else 0, place in changed)
+            for place, (ms, tokens) in enumerate(row.steps):
+                known = math.isfinite(ms)
+                self._history.add(ms if known else 0.0, tokens if known else 0, place in changed)
 
     def lines(self, width: int, current: int) -> list[Line]:
         """The curve, its marks, and the replies' numbers where each begins; ``current`` is the index of the

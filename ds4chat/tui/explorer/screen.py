@@ -255,7 +255,7 @@ class ExplorerScreen(Sheet[None]):
             self._say("Nothing to apply: the chat's settings have these values already.")
             return
         self.app.post_message(TuningChanged(after))
-        self._say(f"Applied: {changed}. It applies from the next step on; Ctrl+R in the chat undoes it.")
+        self._say(f"Applied: {changed}. It takes effect at the next step; Ctrl+R in the chat undoes it.")
 
     # -- views
 
@@ -308,13 +308,6 @@ class ExplorerScreen(Sheet[None]):
         event.stop()
         self._write(event.value, event.value == self._overwrite)
 
-    @on(Input.Changed, "#explorer-export")
-    def export_renamed(self, event: Input.Changed) -> None:
-        """Do not overwrite: the consent was for another name."""
-        event.stop()
-        if event.value != self._overwrite:
-            self._overwrite = ""
-
     @work(exit_on_error=False, group="export")
     async def _write(self, name: str, overwrite: bool) -> None:
         rows, shown = self.table.listing.rows, self.table.listing.shown
@@ -355,11 +348,6 @@ class ExplorerScreen(Sheet[None]):
     def _show_state(self) -> None:
         listing = self.table.listing
         shown, total = len(listing), len(listing.rows)
-        rows = f"{shown:,} rows" if shown == total else f"{shown:,} of {total:,} rows"
-        accepted = listing.rows.accepted[listing.shown]
-        share = f" · {accepted.mean() * 100:.1f} % accepted" if shown else ""
-        arrow = "↓" if listing.descending else "↑"
-        note = f" · {self.source.note}" if self.source and self.source.note else ""
         why = self._trouble or ("No row passes the filter." if total and not shown else "")
         self._empty.update(why)
         self._empty.display = bool(why)
@@ -367,7 +355,13 @@ class ExplorerScreen(Sheet[None]):
         if self.source is None:
             self._say("F5 tries again · Esc closes")
             return
-        self._say(f"{rows}{share} · by {LABELS[listing.column]} {arrow}{note}")
+        parts = [f"{shown:,} rows" if shown == total else f"{shown:,} of {total:,} rows"]
+        if shown:
+            parts.append(f"{listing.rows.accepted[listing.shown].mean() * 100:.1f} % accepted")
+        parts.append(f"by {LABELS[listing.column]} {'↓' if listing.descending else '↑'}")
+        if self.source.note:
+            parts.append(self.source.note)
+        self._say(" · ".join(parts))
 
     def _say(self, sentence: str, *, error: bool = False) -> None:
         self._state.set_class(error, "-error")

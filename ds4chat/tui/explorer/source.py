@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ds4chat.analysis.log_parser import parse_log
 from ds4chat.analysis.rows import rows_from_steps
 from ds4chat.analysis.times import StepTimes
+from ds4chat.errors import UserFacingError
 from ds4chat.files import is_regular, open_regular, user_path
 from ds4chat.settings.schema import TUNING, Option
 from ds4chat.store import Store, StoreError
@@ -28,8 +29,8 @@ LOG_OPTIONS = tuple(option for option in TUNING if option.tuning in ("margin", "
 """The settings that a log has. Its depth is what was asked for in each step, not the setting."""
 
 
-class SourceError(Exception):
-    """There are no rows to show; the text is a sentence for the user."""
+class SourceError(UserFacingError):
+    """There are no rows to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def stored_source(store: Store, conversation: int) -> Source:
     if not any(step.judged for reply in replies for step in reply.steps):
         why = next((reply.trouble for reply in replies if not reply.steps and reply.trouble), "")
         raise SourceError(
-            why or f"The stored conversation {conversation} has no judged drafts, or there is none."
+            why or f"The stored conversation {conversation} does not exist, or has no judged drafts."
         )
     return Source.of(f"conversation {conversation}", replies, note=_unread(replies))
 

@@ -1,9 +1,10 @@
-"""The about screen: versions, the machine and the model, where things are kept, and the licences of what
-ds4chat stands on."""
+"""The about screen: versions, the machine, the model, folders, and the licences of the dependencies."""
 
 from __future__ import annotations
 
+import asyncio
 import platform
+import re
 import subprocess
 import sys
 import textwrap
@@ -24,26 +25,22 @@ from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 ASK_S = 30.0
-"""Most seconds that llama.cpp has to say what it runs on: a GPU's driver may have to wake first."""
-PACKAGES = (
-    "textual",
-    "rich",
-    "llama-cpp-python",
-    "numpy",
-    "gguf",
-    "msgspec",
-    "jinja2",
-    "platformdirs",
-    "tomli-w",
-)
-
-
+"""Seconds that llama.cpp may take to find its devices: a GPU's driver may have to wake up first."""
 _VALUE = 64
-"""Cells of a line for a value, so that a path is whole on a narrow terminal, too."""
+"""Cells of a value in a line, so that a long path is shown whole on a narrow terminal."""
+
+
+def dependencies() -> list[str]:
+    """The packages that ds4chat itself requires."""
+    try:
+        required = metadata.requires("ds4chat") or []
+    except metadata.PackageNotFoundError:  # run from its folder
+        return []
+    return [re.split(r"[^\w.-]", line)[0] for line in required if "extra ==" not in line]
 
 
 def package_licence(name: str) -> tuple[str, str]:
-    """Version and licence that an installed package states; ("not installed", "") for another."""
+    """Version and licence of an installed package; ("not installed", "") for another."""
     try:
         data = metadata.metadata(name)
     except metadata.PackageNotFoundError:
@@ -57,22 +54,22 @@ def package_licence(name: str) -> tuple[str, str]:
 
 
 def build_lines() -> list[str]:
-    """What llama.cpp runs on here, by ``ds4chat --version`` in a process of its own: no screen loads it."""
+    """The devices of llama.cpp, as ``ds4chat --version`` prints them: the chat itself does not load it."""
     command = [sys.executable, "-P", "-m", "ds4chat", "--version"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ASK_S
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ["llama.cpp does not say what it runs on; ds4chat --version in a shell shows why"]
+        return ["llama.cpp did not say what it runs on. Run ds4chat --version in a shell to see why."]
     return [*done.stdout.splitlines()[1:], *done.stderr.splitlines()]
 
 
 def about_lines(
     places: Sequence[tuple[str, Path]], build: Sequence[str], loaded: Loaded | None = None
 ) -> list[Line]:
-    """What the screen says. ``places``: files and folders to name, such as the settings file. ``build``: what
-    llama.cpp runs on."""
+    """The lines of the screen. ``places``: files and folders, such as the settings file. ``build``: from
+    build_lines."""
     facts = [*machine_facts(loaded), *model_facts(loaded)]
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
@@ -86,7 +83,7 @@ def about_lines(
             lines.append(((f"{'' if place else label.capitalize():<10}", "muted"), (piece, "")))
     lines += [BLANK, *(((one_line(line), "muted" if at else ""),) for at, line in enumerate(build))]
     lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
-    for name in PACKAGES:
+    for name in dependencies():
         version, licence = package_licence(name)
         lines.append(((f"  {name:<18} ", ""), (f"{version:<14} ", ""), (licence, "muted")))
     lines += [
@@ -125,9 +122,8 @@ class AboutScreen(Sheet[None]):
             view.set_lines(about_lines(self._places, ["Asking llama.cpp what it runs on …"], self._loaded))
             yield view
 
-    def on_mount(self) -> None:
-        self._show_build(self.query_one("#about-lines", LinesView))
-
-    @work(thread=True, exit_on_error=False)
-    def _show_build(self, view: LinesView) -> None:
-        self.app.call_from_thread(view.set_lines, about_lines(self._places, build_lines(), self._loaded))
+    @work(exit_on_error=False)
+    async def on_mount(self) -> None:
+        build = await asyncio.to_thread(build_lines)
+        view = self.query_one("#about-lines", LinesView)
+        view.set_lines(about_lines(self._places, build, self._loaded))

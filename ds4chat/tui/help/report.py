@@ -1,5 +1,5 @@
-"""What an issue report needs, as one Markdown block: versions, machine, files, settings and figures, and no
-text of a conversation."""
+"""A report for an issue as one Markdown block: versions, machine, files, settings and figures, and no text of
+a conversation."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.summary import quantisation
 from ds4chat.settings.schema import OPTIONS, Option, Settings
-from ds4chat.text import one_line
+from ds4chat.text import counted, one_line
 from ds4chat.tui.kit.charts import baseline_words
 from ds4chat.tui.kit.figures import count, decimal, percent
 
 Facts = list[tuple[str, str]]
-"""Labels and values. A value may stand in a line of its own, and its label is empty then."""
+"""Labels and values. The label is empty if the value continues the line before."""
 
 LABEL = 16
 PRIVATE_KINDS = frozenset({"str", "table"})
-"""Kinds of settings whose values may name people, machines or what was talked about."""
+"""Kinds of settings whose values may name people, machines or topics."""
 LOOPBACK = ("localhost", "127.", "::1")
 
 
 def machine_facts(loaded: Loaded | None) -> Facts:
-    """The machine, and what the model's layers run on."""
+    """The machine, and the device of the model."""
     memory = machine.memory()
     facts = [
         ("system", f"{machine.system()} {platform.release()}"),
-        ("processor", f"{one_line(machine.processor())}, {_counted(machine.cores(), 'core')}"),
+        ("processor", f"{one_line(machine.processor())}, {counted(machine.cores(), 'core')}"),
     ]
     if memory:
         facts.append(("memory", shown_size(memory)))
     if loaded is None:
         facts.append(("device", "not known before a model is loaded"))
     elif loaded.server is None:
-        facts.append(("device", f"{one_line(loaded.device)}, {_counted(loaded.threads, 'thread')}"))
+        facts.append(("device", f"{one_line(loaded.device)}, {counted(loaded.threads, 'thread')}"))
     return facts
 
 
 def model_facts(loaded: Loaded | None) -> Facts:
-    """What answers and what drafts for it, with their files. It reads the header of the drafter's file."""
+    """The model and its drafter, with their files. Reads the header of the drafter's file."""
     if loaded is None:
         return [("model", "none is loaded")]
     target, drafter, server = loaded.target, loaded.drafter, loaded.server
@@ -76,14 +76,10 @@ def model_facts(loaded: Loaded | None) -> Facts:
     return facts
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _server_words(server: ServerInfo) -> str:
     host = urlsplit(server.url).hostname or ""
     where = "on this machine" if host.startswith(LOOPBACK) else "on another machine"
-    return one_line(f"{server.kind} {server.version}".strip() + f", {where}; it tells {server.tells}")
+    return one_line(f"{server.kind} {server.version}".strip() + f", {where}; it reports {server.tells}")
 
 
 def _file_words(path: str) -> str:
@@ -96,7 +92,7 @@ def _file_words(path: str) -> str:
 
 
 def setting_facts(settings: Settings) -> Facts:
-    """The settings that differ from their defaults. Of what may hold private text, only that it is set."""
+    """The settings that differ from their defaults; those that may be private without their values."""
     return [
         (option.key, _setting_words(option, getattr(settings, option.attribute)))
         for option in OPTIONS
@@ -113,7 +109,7 @@ def _setting_words(option: Option, value: object) -> str:
 
 
 def figure_facts(reply: Stats, session: Stats) -> Facts:
-    """Counters, speeds and outcomes: of the last reply and of the session."""
+    """Counters, speeds and outcomes of the last reply and of the session."""
 
     def both(label: str, last: str, whole: str) -> tuple[str, str]:
         return label, f"{last:>10}{whole:>14}"
@@ -171,7 +167,7 @@ def phase_facts(reply: Stats) -> Facts:
 
 
 def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, session: Stats, state: str) -> str:
-    """The block. ``reply``: the last one's figures, None without one; ``state``: the engine's, in a word."""
+    """The report. ``reply``: the figures of the last reply, or None; ``state``: the engine's, in a word."""
     parts: list[tuple[str, Facts]] = [
         ("", [*_versions(loaded), *machine_facts(loaded), ("engine", one_line(state))]),
         ("", model_facts(loaded)),
@@ -186,7 +182,7 @@ def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, sessi
         parts += [
             ("Figures", figure_facts(reply, session)),
             ("Acceptance by position, last reply", position_facts(reply) or [("", "no draft was judged")]),
-            ("Milliseconds per step, last reply", phase_facts(reply) or [("", "none was told")]),
+            ("Milliseconds per step, last reply", phase_facts(reply) or [("", "not known")]),
         ]
     lines = [line for title, facts in parts for line in _part(title, facts)]
     return _without_private("\n".join(["```text", *lines[1:], "```"]) + "\n", settings, loaded)
@@ -211,7 +207,7 @@ def _part(title: str, facts: Facts) -> Sequence[str]:
 
 
 def _without_private(text: str, settings: Settings, loaded: Loaded | None) -> str:
-    """``text`` with ~ for the home folder, and without addresses of servers."""
+    """``text`` with ~ for the home folder, and without the addresses of servers."""
     home = str(Path.home())
     hidden = dict.fromkeys({home, os.path.realpath(home)} - {"/"}, "~")
     server = loaded.server if loaded else None

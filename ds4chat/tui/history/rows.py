@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from ds4chat.store import Conversation, Hit, Message, Node
-from ds4chat.text import one_line, printable
+from ds4chat.text import counted, one_line, printable
 from ds4chat.tui.history.changes import UNTITLED
 from ds4chat.tui.kit.figures import whole_percent
 from ds4chat.tui.kit.row_list import sided_row
@@ -32,11 +32,6 @@ class Looks:
     muted: Style
     hit: Style
     mark: Style
-
-
-def amount(number: int, what: str) -> str:
-    """``1 message``, ``2,000 messages``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def when(ms: int, now_ms: int) -> str:
@@ -78,7 +73,7 @@ def hit_rows(hit: Hit, width: int, now_ms: int, looks: Looks) -> list[Text]:
 def preview(found: Conversation, path: Sequence[Message], looks: Looks, focus: int | None = None) -> Text:
     """The end of a conversation, or the messages around ``focus``."""
     text = Text.assemble((one_line(found.title) or UNTITLED, looks.mark))
-    facts = [amount(found.messages, "message"), *map(one_line, found.models)]
+    facts = [counted(found.messages, "message"), *map(one_line, found.models)]
     judged, accepted = sum(m.judged for m in path), sum(m.accepted for m in path)
     if judged:
         facts.append(f"{whole_percent(accepted / judged).strip()} of {judged:,} drafts accepted")
@@ -178,7 +173,7 @@ def branch_row(branch: Branch, width: int, looks: Looks) -> Text:
         system.truncate(SYSTEM_CELLS, overflow="ellipsis")
         text.append(f" (system: {system.plain or 'none'})", looks.muted)
     text.append(": ", name_style)
-    text.append(one_line(node.preview).strip() or "(nothing came)")
+    text.append(one_line(node.preview).strip() or "(empty)")
     if state := STATES.get(node.state, node.state):
         text.append(f" ({state})", looks.muted)
     text.truncate(width, overflow="ellipsis")

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import events, on, work
@@ -17,7 +16,7 @@ from textual.widgets import Input, Static
 
 from ds4chat.files import user_path
 from ds4chat.store import Conversation, Hit, Message, Store
-from ds4chat.text import one_line
+from ds4chat.text import counted, one_line
 from ds4chat.tui.history import changes, rows
 from ds4chat.tui.history.branches import BranchScreen
 from ds4chat.tui.history.changes import Change, Chosen
@@ -176,7 +175,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
             if not self._hits:
                 what = "Nothing found. All words have to be in one message or title."
         elif self._found:
-            what = rows.amount(len(self._found), "conversation")
+            what = counted(len(self._found), "conversation")
         else:
             what = "No conversation is stored yet. What you write in the chat will be here."
         self._say(f"{what} · model: {one_line(self._model)}" if self._model else what)
@@ -378,7 +377,7 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
 def _listed(store: Store, model: str, limit: int) -> tuple[list[Conversation], list[str]]:
     """The first conversations of a model, or of all if it is empty, and the names of all models."""
-    names = [found.name or Path(found.path).stem for found in store.conversations.models()]
+    names = [found.title for found in store.conversations.models()]
     return store.conversations.listed(model=model, limit=limit), list(dict.fromkeys(names))
 
 

@@ -16,14 +16,14 @@ CLOCK = re.compile(r"\d\d:\d\d:\d\d ")
 
 
 class Shortener:
-    """Leaves out of each line what the reader knows: the day stands once, above its first line; the level
-    only where it is not INFO; and the program's name nowhere."""
+    """Leaves out of each line what the reader knows: the day, which is shown once above its first line; the
+    level INFO; and the program's name."""
 
     def __init__(self) -> None:
         self._day = ""
 
     def shorten(self, lines: Iterable[str]) -> list[str]:
-        """What is shown of the lines that follow the last ones."""
+        """These lines as they are shown after the earlier ones."""
         shown = []
         for line in (drawn(line.expandtabs(8)).replace("\n", " ") for line in lines):
             found = STAMPED.fullmatch(line)
@@ -39,7 +39,7 @@ class Shortener:
 
 
 def hanging(line: str, width: int) -> int:
-    """Cells by which a line's further rows are set in: they stand below its text where it has a clock."""
+    """Cells by which a line's further rows are indented: below its text, if it begins with a time."""
     found = CLOCK.match(line)
     return len(found[0]) if found is not None and width > 3 * len(found[0]) else 0
 

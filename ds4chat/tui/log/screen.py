@@ -22,7 +22,7 @@ POLL_SECONDS = 0.5
 
 
 class LogTail:
-    """Reads what was appended to a file since the last look. Only whole lines are handed out."""
+    """Reads what was appended to a file since the last read, in whole lines."""
 
     def __init__(self, path: Path, tail_bytes: int = TAIL_BYTES) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class LogTail:
         """Why the file cannot be read, as a sentence; empty when it can."""
 
     def read(self) -> tuple[list[str], bool]:
-        """The new lines, and True if the file was begun anew and they replace the earlier ones."""
+        """The new lines, and True if the file was replaced, and with it the earlier lines."""
         try:
             with open_regular(self.path) as file:
                 return self._read_from(file)
@@ -45,9 +45,9 @@ class LogTail:
     def _read_from(self, stream: BinaryIO) -> tuple[list[str], bool]:
         info = os.fstat(stream.fileno())
         identity = (info.st_dev, info.st_ino)
-        anew = self._at is not None and (info.st_size < self._at or identity != self._identity)
+        replaced = self._at is not None and (info.st_size < self._at or identity != self._identity)
         skip_partial = False
-        if self._at is None or anew:
+        if self._at is None or replaced:
             self._at = max(0, info.st_size - self._tail_bytes)
             skip_partial = self._at > 0
             self._rest = b""
@@ -59,7 +59,7 @@ class LogTail:
         if skip_partial:
             data = data.partition(b"\n")[2]
         *whole, self._rest = (self._rest + data).split(b"\n")
-        return [line.decode("utf-8", "replace").rstrip("\r") for line in whole], anew
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in whole], replaced
 
 
 class LogScreen(Sheet[None]):
@@ -81,24 +81,26 @@ class LogScreen(Sheet[None]):
         super().__init__()
         self._tail = LogTail(path)
         self._view = LogView(id="log-view")
+        self._search = Input(placeholder="search", id="log-search")
+        self._search.display = False
+        self._state = Static(id="log-state", markup=False)
 
     def compose_sheet(self) -> ComposeResult:
         yield self._view
         with Horizontal(id="log-foot"):
-            yield Input(placeholder="search", id="log-search")
-            yield Static(id="log-state", markup=False)
+            yield self._search
+            yield self._state
 
     def on_mount(self) -> None:
         self.retitle(f"Log  {self._tail.path}")
-        self.query_one("#log-search").display = False
         self._view.focus()
         self.read_more()
         self.set_interval(POLL_SECONDS, self.read_more)
 
     def read_more(self) -> None:
         """Show what was appended since the last look."""
-        lines, anew = self._tail.read()
-        if anew:
+        lines, replaced = self._tail.read()
+        if replaced:
             self._view.replace(lines)
         elif lines:
             self._view.extend(lines)
@@ -107,44 +109,39 @@ class LogScreen(Sheet[None]):
     def _show_state(self) -> None:
         view = self._view
         state = self._tail.problem or f"{len(view.lines):,} lines"
-        if self.query_one(Input).value:
+        if self._search.value:
             state = f"{view.hit + 1} of {len(view.hits)} hits · {state}"
         state += " · following" if view.following else " · f follows"
-        self.query_one("#log-state", Static).update(state)
+        self._state.update(state)
 
     def action_search(self) -> None:
-        """Open the search field."""
-        field = self.query_one(Input)
-        field.display = True
-        self.set_focus(field)
+        self._search.display = True
+        self.set_focus(self._search)
 
     def action_hit(self, by: int) -> None:
-        """Go to another hit."""
         self._view.step_hit(by)
         self._show_state()
 
     def action_follow(self) -> None:
-        """Keep the end in sight."""
         self._view.follow()
         self._show_state()
 
     def action_close(self) -> None:
         """Close the search field if it is open, else the screen."""
-        field = self.query_one(Input)
-        if field.display:
-            field.value = ""
-            field.display = False
+        if self._search.display:
+            self._search.value = ""
+            self._search.display = False
             self._view.focus()
         else:
             self.dismiss(None)
 
     @on(Input.Changed, "#log-search")
     def search_as_typed(self, event: Input.Changed) -> None:
-        """Mark the hits of what stands in the field."""
+        """Mark the hits of the typed words."""
         self._view.search(event.value)
         self._show_state()
 
     @on(Input.Submitted, "#log-search")
     def leave_field(self) -> None:
-        """Enter goes back to the lines, where n and N walk over the hits."""
+        """Go back to the lines, where n and N step through the hits."""
         self._view.focus()

@@ -32,41 +32,29 @@ class LogView(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[str] = []
+        self.lines: list[str] = []
+        """What is shown, oldest first."""
         self._shortener = Shortener()
         self._width = 0
         self._starts: list[tuple[int, ...]] = []
-        """Of each line, the first characters of its rows in ``_width`` cells."""
+        """For each line, the index of the first character of each of its rows in ``_width`` cells."""
         self._tops: list[int] = [0]
         """Row of the view at which each line begins, and after them the number of rows."""
         self._needle = ""
-        self._hits: list[int] = []
-        self._hit = -1
-        self.following = True
-
-    @property
-    def lines(self) -> Sequence[str]:
-        """What is shown, oldest first."""
-        return self._lines
-
-    @property
-    def hits(self) -> Sequence[int]:
+        self.hits: list[int] = []
         """Indices of the lines that contain what is searched."""
-        return self._hits
-
-    @property
-    def hit(self) -> int:
+        self.hit = -1
         """Which of the hits is the current one; -1 without one."""
-        return self._hit
+        self.following = True
 
     def extend(self, lines: Sequence[str]) -> None:
         """Append lines; the oldest go when there are too many."""
         new = self._shortener.shorten(lines)
-        self._lines += new
+        self.lines += new
         self._starts += [starts(line, self._width) for line in new] if self._width else [(0,)] * len(new)
-        lost = max(0, len(self._lines) - MAX_LINES)
+        lost = max(0, len(self.lines) - MAX_LINES)
         lost_rows = sum(map(len, self._starts[:lost]))
-        del self._lines[:lost], self._starts[:lost]
+        del self.lines[:lost], self._starts[:lost]
         self._place()
         if self._needle:
             self._find()
@@ -77,31 +65,31 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def replace(self, lines: Sequence[str]) -> None:
-        """Show these lines instead of all others: the file was begun anew."""
-        self._lines.clear()
+        """Show these lines instead of the others: the file was replaced."""
+        self.lines.clear()
         self._starts.clear()
         self._shortener = Shortener()
-        self._hit = -1
+        self.hit = -1
         self.extend(lines)
 
     def search(self, needle: str) -> None:
         """Mark every line that contains ``needle`` in any letter case, and go to the last of them."""
         self._needle = needle.lower()
-        self._hit = -1
+        self.hit = -1
         self._find()
-        if self._hits:
+        if self.hits:
             self.step_hit(-1)
         self.refresh()
 
     def step_hit(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) hit, round the end."""
-        if not self._hits:
+        """Go to the next (1) or previous (-1) hit, around the end."""
+        if not self.hits:
             return
-        start = len(self._hits) if self._hit < 0 and by < 0 else self._hit
-        self._hit = (start + by) % len(self._hits)
+        start = len(self.hits) if self.hit < 0 and by < 0 else self.hit
+        self.hit = (start + by) % len(self.hits)
         self.following = False
         middle = self.scrollable_content_region.height // 2
-        self.scroll_to(y=max(0, self._tops[self._hits[self._hit]] - middle), animate=False, immediate=True)
+        self.scroll_to(y=max(0, self._tops[self.hits[self.hit]] - middle), animate=False, immediate=True)
         self.refresh()
 
     def follow(self) -> None:
@@ -111,8 +99,8 @@ class LogView(ScrollView, can_focus=True):
 
     def _find(self) -> None:
         needle = self._needle
-        self._hits = [i for i, line in enumerate(self._lines) if needle in line.lower()] if needle else []
-        self._hit = min(self._hit, len(self._hits) - 1)
+        self.hits = [i for i, line in enumerate(self.lines) if needle in line.lower()] if needle else []
+        self.hit = min(self.hit, len(self.hits) - 1)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -122,12 +110,12 @@ class LogView(ScrollView, can_focus=True):
             self.following = True
 
     def on_resize(self) -> None:
-        """A first layout or a new size breaks the lines anew; the end, or the line on top, stays in sight."""
+        """Break the lines for the new width; the end, or the line at the top, stays in sight."""
         width = self.scrollable_content_region.width
         if width != self._width and width > 0:
-            top = self._line_at(self.scroll_offset.y) if self._lines else 0
+            top = self._line_at(self.scroll_offset.y) if self.lines else 0
             self._width = width
-            self._starts = [starts(line, width) for line in self._lines]
+            self._starts = [starts(line, width) for line in self.lines]
             self._place()
             if not self.following:
                 self.scroll_to(y=self._tops[top], animate=False, immediate=True)
@@ -139,12 +127,12 @@ class LogView(ScrollView, can_focus=True):
         self.virtual_size = Size(0, self._tops[-1])
 
     def _line_at(self, row: int) -> int:
-        return min(bisect_right(self._tops, row), len(self._lines)) - 1
+        return min(bisect_right(self._tops, row), len(self.lines)) - 1
 
     # -- selection
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract("\n".join(self._lines)), "\n"
+        return selection.extract("\n".join(self.lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -159,7 +147,7 @@ class LogView(ScrollView, can_focus=True):
             return Strip.blank(width, style)
         index = self._line_at(row)
         part = row - self._tops[index]
-        line, first = self._lines[index], self._starts[index]
+        line, first = self.lines[index], self._starts[index]
         end = first[part + 1] if part + 1 < len(first) else len(line)
         text = self._styled(index, style)[first[part] : end]
         text.end = ""
@@ -169,14 +157,14 @@ class LogView(ScrollView, can_focus=True):
         return strip.crop_extend(0, width, style)
 
     def _styled(self, index: int, style: Style) -> Text:
-        line = self._lines[index]
+        line = self.lines[index]
         text = Text(line, no_wrap=True, end="")
         text.stylize(style)
         found = LEVEL.search(line)
         if found is not None and found.lastgroup is not None:
             text.stylize(self.get_component_rich_style(f"log--{found.lastgroup}"))
         if self._needle:
-            now = 0 <= self._hit < len(self._hits) and self._hits[self._hit] == index
+            now = 0 <= self.hit < len(self.hits) and self.hits[self.hit] == index
             look = self.get_component_rich_style("log--hit-now" if now else "log--hit")
             lowered, at = line.lower(), 0
             while (at := lowered.find(self._needle, at)) >= 0:

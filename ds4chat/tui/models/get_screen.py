@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -103,7 +104,7 @@ class GetModel(Sheet[Path | None]):
         for one in found:
             notes = [*one["marks"], *(["gated"] if one["gated"] else [])]
             right = f"{', '.join(notes)}  {one['downloads']:>11,}"
-            rows.append(_Row(one["repo"], right, lambda to=one["repo"]: self._ask(to, self._rows)))  # type: ignore[misc]
+            rows.append(_Row(one["repo"], right, partial(self._open_repository, one["repo"])))
         said = (
             "At the right: what it has to draft with, and its downloads."
             if rows
@@ -111,12 +112,15 @@ class GetModel(Sheet[Path | None]):
         )
         self._show(rows, said)
 
+    def _open_repository(self, repository: str) -> None:
+        self._ask(repository, self._rows)
+
     def _show_models(self, models: list[dict[str, Any]]) -> None:
         rows = []
         for one in models:
             size = "" if one["size_bytes"] is None else shown_size(one["size_bytes"])
             right = f"{one['quantisation']:<10} {size:>8}"
-            rows.append(_Row(one["name"], right, lambda to=one["reference"]: self._load(to)))  # type: ignore[misc]
+            rows.append(_Row(one["name"], right, partial(self._load, one["reference"])))
         self._show(rows, "Enter downloads the file." if rows else "This repository has no GGUF file.")
 
     # -- loading
@@ -141,11 +145,12 @@ class GetModel(Sheet[Path | None]):
         elif then is not None or not answer["support"]:
             self.dismiss(then or path)
         else:
-            rows = [_Row("Without it", "", lambda: self.dismiss(path))]
+            rows = [_Row("Without it", "", partial(self.dismiss, path))]
             for one in answer["support"]:
                 right = f"{one['drafts']}  {shown_size(one['size_bytes'])}"
-                fetch = lambda to=one["reference"]: self._load(to, path)  # noqa: E731
-                rows.insert(0, _Row(f"Download {one['name']}", right, fetch))
+                rows.insert(
+                    0, _Row(f"Download {one['name']}", right, partial(self._load, one["reference"], path))
+                )
             self._before = ()
             self._show(rows, f"{path.name} is here. This file can draft for it.")
 

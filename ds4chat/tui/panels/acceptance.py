@@ -27,7 +27,7 @@ OUTCOME_ROLES: dict[Outcome, str] = {
 }
 
 
-_TOLD: dict[Tells, str] = {
+_REPORTED: dict[Tells, str] = {
     "exact": "acceptance from every step of the server",
     "exact at the end": "acceptance is known at the reply's end",
     "by step": "only accepted tokens are known",
@@ -42,9 +42,9 @@ def counter_lines(stats: Stats, session: Stats) -> list[Line]:
     def pair(left: str, a: str, right: str, b: str) -> Line:
         return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
 
-    untold = bool(stats.outcomes["unknown"])  # unknown figures of a server are not zeros
+    unknown = bool(stats.outcomes["unknown"])  # unknown figures of a server are not zeros
     drafted, accepted, judged = (
-        count(None if untold and not value else value, 8)
+        count(None if unknown and not value else value, 8)
         for value in (stats.drafted, stats.accepted, stats.judged)
     )
     lines = [
@@ -89,7 +89,7 @@ def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
     if plain.tokens_per_s is not None:
         note = f"{plain.tokens_per_s:.1f} tok/s plain: {baseline_words(plain)}"
     elif loaded is not None and loaded.server is not None:
-        note = _TOLD[loaded.server.tells]
+        note = _REPORTED[loaded.server.tells]
     else:
         note = "plain speed was not measured here"
     return [head, ((note, "muted"),)]

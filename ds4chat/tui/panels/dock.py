@@ -52,12 +52,12 @@ class PanelDock(VerticalScroll):
         self.timings = TimingsPanel()
         self.confidence = ConfidencePanel()
         self.tuning = TuningPanel()
-        panels_of_dock = (self.acceptance, self.timings, self.confidence, self.tuning)
-        self._by_name: dict[str, Panel] = {panel.NAME: panel for panel in panels_of_dock}
+        every = {panel.NAME: panel for panel in (self.acceptance, self.timings, self.confidence, self.tuning)}
         opened = open_panels(panels)
-        self._order = opened + [name for name in PANELS if name not in opened]
-        for name in self._order:
-            self._by_name[name].fold(name not in opened)
+        self._panels: list[Panel] = [every[name] for name in dict.fromkeys([*opened, *PANELS])]
+        """From top to bottom."""
+        for panel in self._panels:
+            panel.fold(panel.NAME not in opened)
         self._wide = True
         self._open_beside = True
         self._open_over = False
@@ -65,13 +65,12 @@ class PanelDock(VerticalScroll):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        for name in self._order:
-            yield self._by_name[name]
+        yield from self._panels
 
     @property
     def first_title(self) -> PanelTitle:
         """The title of the uppermost panel."""
-        return self._by_name[self._order[0]].title_bar
+        return self._panels[0].title_bar
 
     # -- place
 
@@ -97,14 +96,14 @@ class PanelDock(VerticalScroll):
 
     def show_engine(self, loaded: Loaded | None, state: str) -> None:
         """What is loaded (None: nothing), and the engine's state in words."""
-        for panel in self._by_name.values():
+        for panel in self._panels:
             panel.set_engine(loaded, state)
         self._draw_soon()
 
     def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Add steps since the last call, with the reply's and the session's totals, which include these
         steps."""
-        for panel in self._by_name.values():
+        for panel in self._panels:
             panel.add_steps(steps, stats, session)
         self._draw_soon()
 
@@ -120,13 +119,13 @@ class PanelDock(VerticalScroll):
 
     def show_end(self, stats: Stats) -> None:
         """A reply is over; its totals now have the prefill and the time to the first token."""
-        for panel in self._by_name.values():
+        for panel in self._panels:
             panel.end(stats)
         self._draw_soon()
 
     def reset_reply(self) -> None:
         """A new reply begins: counters and curves are reset, the confidence log continues."""
-        for panel in self._by_name.values():
+        for panel in self._panels:
             panel.reset()
         self._draw_soon()
 
@@ -148,7 +147,7 @@ class PanelDock(VerticalScroll):
     @property
     def open(self) -> str:
         """The value of the setting ``panels``: the open ones from top to bottom."""
-        return " ".join(name for name in self._order if not self._by_name[name].folded)
+        return " ".join(panel.NAME for panel in self._panels if not panel.folded)
 
     def on_panel_fold_changed(self, event: Panel.FoldChanged) -> None:
         event.stop()
@@ -179,7 +178,7 @@ class PanelDock(VerticalScroll):
             self._timer = None
         self._drawn_at = monotonic()
         self.acceptance.depth = self.tuning.tuning.depth
-        for panel in self._by_name.values():
+        for panel in self._panels:
             panel.draw()
 
     def on_mount(self) -> None:
@@ -194,6 +193,6 @@ class PanelDock(VerticalScroll):
         compact = self.size.height < ROOMY_HEIGHT
         if compact != self.has_class("-compact"):
             self.set_class(compact, "-compact")
-            for panel in self._by_name.values():
+            for panel in self._panels:
                 panel.compact = compact
             self._draw()

@@ -181,11 +181,6 @@ def without_fixed(before: Tuning, wanted: Tuning, server: ServerInfo | None) -> 
     return replace(wanted, **{f: getattr(before, f) for f, _ in kept}), f"{field} stays as it is: {why}."
 
 
-def is_default(tuning: Tuning, field: str) -> bool:
-    """This field of the tuning was never changed."""
-    return bool(getattr(tuning, field) == getattr(Tuning(), field))
-
-
 def depth_bound(tuning: Tuning, loaded: Loaded | None) -> str:
     """Why drafts are limited below the depth that is set; empty if they are not."""
     drafter = loaded.drafter if loaded else None

@@ -111,11 +111,9 @@ class Panel(Vertical):
 
     def words_at(self, widget: Widget, row: int) -> str:
         """The row of a widget with the words that name what the pointer is on; empty for none."""
-        return (
-            "".join(text for text, _ in widget.lines[row])
-            if isinstance(widget, LinesView) and row < len(widget.lines)
-            else ""
-        )
+        if isinstance(widget, LinesView) and row < len(widget.lines):
+            return "".join(text for text, _ in widget.lines[row])
+        return ""
 
     def action_explain(self) -> None:
         """Explain the words of the panel, or that of the focused control."""

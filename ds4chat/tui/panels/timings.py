@@ -66,7 +66,6 @@ class TimingsPanel(Panel):
         self._last: Phases | None = None
         self._last_tuning: Tuning | None = None
         self._stats = Stats()
-        self._ended = False
         self._first_step_ms: float | None = None
         self.prefill: Prefill | None = None
         """How the prompt of the running reply was read, as far as it is known before the reply's end."""
@@ -86,14 +85,13 @@ class TimingsPanel(Panel):
         self._stats = stats
 
     def end(self, stats: Stats) -> None:
-        self._stats, self._ended = stats, True
+        self._stats = stats
 
     def reset(self) -> None:
         """A new reply: reset its figures and its curve."""
         self._history.clear()
         self._last = None
         self._stats = Stats()
-        self._ended = False
         self._first_step_ms = self.prefill = None
 
     def draw(self) -> None:
@@ -101,7 +99,7 @@ class TimingsPanel(Panel):
         width = self._view.size.width or 38
         lines = phase_lines(self._last, self._stats)
         if self._stats.ms["other"] == self._stats.ms["total"] > 0:
-            lines.append((("the server tells no phases of a step", "muted"),))
+            lines.append((("the server does not report phases", "muted"),))
         else:
             lines.append(stacked_line([(part, self._stats.ms[part]) for part in PARTS], width))
         lines += speed_lines(self._stats, *self._begin())
@@ -114,7 +112,7 @@ class TimingsPanel(Panel):
         """Prefill speed and time to the first token: at the end as measured, before that the time of the
         prefill and the first step, without rendering the prompt."""
         prefill = self.prefill
-        if self._ended:
+        if self._stats.first_token_ms:
             return self._stats.prefill_tokens_per_s, self._stats.first_token_ms
         if prefill is None or self._first_step_ms is None:
             return None, None

@@ -18,7 +18,7 @@ from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.lines import LinesView, style_sheet
 from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by, is_default
+from ds4chat.tui.panels.knobs import KNOBS, Memory, fixed_by
 from ds4chat.tui.panels.panel import Panel, PanelTitle
 
 UNDO_DEPTH = 50
@@ -105,16 +105,12 @@ class TuningPanel(Panel):
         """Show a tuning that was changed elsewhere; undo can revert that too."""
         if tuning != self._tuning:
             self._remember()
-            self._tuning = tuning
-            self.memory.note(tuning)
-            self._draw_controls()
+            self._show(tuning)
 
     def begin_with(self, tuning: Tuning) -> None:
         """Show the tuning of the settings; there is nothing before it to undo."""
         self._undo.clear()
-        self._tuning = tuning
-        self.memory.note(tuning)
-        self._draw_controls()
+        self._show(tuning)
 
     def show_presets(self, presets: Mapping[str, Mapping[str, Any]]) -> None:
         """Offer these presets: tables of option keys by name."""
@@ -215,10 +211,13 @@ class TuningPanel(Panel):
             self._set(tuning)
 
     def _set(self, tuning: Tuning) -> None:
+        self._show(tuning)
+        self.post_message(TuningChanged(tuning))
+
+    def _show(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self.memory.note(tuning)
         self._draw_controls()
-        self.post_message(TuningChanged(tuning))
 
     def _choose_preset(self, by: int) -> None:
         names = list(self._presets)
@@ -250,9 +249,10 @@ class TuningPanel(Panel):
             knob = KNOBS[name]
             share = knob.share(self._tuning, self.memory) if knob.share is not None else None
             field = knob.option.tuning
+            is_default = getattr(self._tuning, field) == getattr(Tuning(), field)
             if field in fixed_by(self._server):
                 control.show("–", "the server's own")
-            elif self._server and field not in self._server.chosen and is_default(self._tuning, field):
+            elif self._server and field not in self._server.chosen and is_default:
                 control.show("–", "the server's default")
             else:
                 control.show(knob.shown(self._tuning), knob.says(self._tuning), share)

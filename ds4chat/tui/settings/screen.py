@@ -1,11 +1,10 @@
-"""The settings screen, made from the option table: every setting with its value, where that came from, its
-default and what it does; changes are checked as they are made and saved together."""
+"""The settings screen, made from the option table: every setting with its value and where that came from, its
+default and its help. Changes are checked as they are made and saved together."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -17,13 +16,13 @@ from textual.containers import Horizontal
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option as ListOption
 
-from ds4chat.settings.model_sampling import for_file
-from ds4chat.settings.save import SaveError, save
+from ds4chat.settings.save import SaveError
 from ds4chat.settings.schema import BY_KEY, GROUPS, OPTIONS, Option, Settings
 from ds4chat.settings.validate import SettingError, check, range_of
 from ds4chat.text import one_line
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import SettingsSaved
+from ds4chat.tui.settings.file import SettingsFile
 from ds4chat.tui.themes import unknown_theme
 
 LIST_HINT = (
@@ -47,8 +46,8 @@ def shown_value(value: Any) -> str:
     return one_line(value) or "–"
 
 
-def takes(option: Option) -> str:
-    """What an option takes, in words: its range, choices or kind."""
+def accepted_values(option: Option) -> str:
+    """The values of an option in words: its range, choices or kind."""
     if option.kind == "table":
         return "edited in the settings file"
     if option.kind == "path":
@@ -67,7 +66,7 @@ def next_value(option: Option, value: Any, by: int = 1) -> Any:
 
 
 class SettingsScreen(Sheet[Settings | None]):
-    """Dismisses with the saved settings, which SettingsSaved also brings to the app, or with None."""
+    """Posts SettingsSaved to the app, and dismisses with the saved settings or with None."""
 
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Settings"
@@ -83,61 +82,45 @@ class SettingsScreen(Sheet[Settings | None]):
         Binding("S", "save_over", "Save over a file with problems", show=False, id="settings.save_over"),
     ]
 
-    def __init__(
-        self,
-        settings: Settings,
-        path: Path,
-        sources: Mapping[str, str] | None = None,
-        wanted: str = "",
-        *,
-        from_sources: Settings | None = None,
-    ) -> None:
-        """``path`` is the file that saving writes. ``sources`` says where a value came from, by option key
-        ("file", "environment", "command line"); what it lacks has its default. ``from_sources`` are the
-        settings as the sources gave them: a value that differs was set in the chat. ``wanted`` stands in the
-        filter."""
+    def __init__(self, settings: Settings, file: SettingsFile, wanted: str = "") -> None:
+        """``wanted``: words to filter by."""
         super().__init__()
-        self._wanted = wanted
-        self._from_sources = from_sources
+        self._file = file
         self._saved = settings
-        self._draft = settings
-        self._path = path
-        self._sources = dict(sources or {})
-        self._keys: list[str] = []
-        self._editing = ""
+        self.draft = settings
+        """The settings as the screen shows them, saved or not."""
+        self._editing: Option | None = None
+        """The option whose value is in the field."""
         self._asked_to_leave = False
         self._refused = False
         """The file has problems and was not written over; only then does S do so."""
+        self._wanted = wanted
+        self._filter = Input(placeholder="filter", id="settings-filter")
+        self._list = OptionList(id="settings-list")
+        self._key = Static(id="settings-key", markup=False)
+        self._field = Input(id="settings-value", select_on_focus=True)
+        self._field_row = Horizontal(self._key, self._field, id="settings-edit")
+        self._field_row.display = False
+        self._help = Static(id="settings-help", markup=False)
+        self._message = Static(id="settings-message", markup=False)
 
     def compose_sheet(self) -> ComposeResult:
-        yield Input(self._wanted, placeholder="filter", id="settings-filter")
-        yield OptionList(id="settings-list")
-        with Horizontal(id="settings-edit"):
-            yield Static(id="settings-key", markup=False)
-            yield Input(id="settings-value", select_on_focus=True)
-        yield Static(id="settings-help", markup=False)
-        yield Static(id="settings-message", markup=False)
+        yield from (self._filter, self._list, self._field_row, self._help, self._message)
 
     def on_mount(self) -> None:
-        self.retitle(f"Settings  {self._path}")
-        self.query_one("#settings-filter").display = bool(self._wanted)
-        self.query_one("#settings-edit").display = False
+        self.retitle(f"Settings  {self._file.path}")
+        self._filter.value = self._wanted
+        self._filter.display = bool(self._wanted)
         self._show_rows()
-        self.query_one(OptionList).focus()
-
-    @property
-    def draft(self) -> Settings:
-        """The settings as they stand on the screen, saved or not."""
-        return self._draft
+        self._list.focus()
 
     # -- the list
 
     def _show_rows(self) -> None:
-        words = self.query_one("#settings-filter", Input).value.lower().split()
-        options = self.query_one(OptionList)
-        kept = self._current_key()
-        width = max(40, options.scrollable_content_region.width or self.size.width - 6)
-        self._keys = []
+        words = self._filter.value.lower().split()
+        before = self._highlighted
+        width = max(40, self._list.scrollable_content_region.width or self.size.width - 6)
+        shown: list[str] = []
         rows: list[ListOption] = []
         for group, title in GROUPS.items():
             members = [
@@ -147,20 +130,19 @@ class SettingsScreen(Sheet[Settings | None]):
                 and all(word in f"{option.key} {option.help}".lower() for word in words)
             ]
             if members:
-                self._keys += ["", *(option.key for option in members)]
+                shown += [option.key for option in members]
                 rows.append(ListOption(Text(title, style="bold", end=""), disabled=True))
                 rows += [ListOption(self._row(option, width), id=option.key) for option in members]
-        options.set_options(rows)
-        usable = [i for i, key in enumerate(self._keys) if key]
-        if usable:
-            at = self._keys.index(kept) if kept in self._keys and kept else usable[0]
-            options.highlighted = at
-        self._show_detail()
+        self._list.set_options(rows)
+        if shown:
+            key = before.key if before is not None and before.key in shown else shown[0]
+            self._list.highlighted = self._list.get_option_index(key)
+        self._show_help()
 
     def _row(self, option: Option, width: int) -> Text:
-        value = getattr(self._draft, option.attribute)
+        value = self._value(option)
         changed = value != getattr(self._saved, option.attribute)
-        source = self._source(option)
+        source = "not saved" if changed else self._file.source(option, value)
         room = max(8, width - KEY_WIDTH - SOURCE_WIDTH - 5)
         text = shown_value(value)
         if cell_len(text) > room:
@@ -170,52 +152,40 @@ class SettingsScreen(Sheet[Settings | None]):
         row.append(f" {source:>{SOURCE_WIDTH}}")
         return row
 
-    def _source(self, option: Option) -> str:
-        value = getattr(self._draft, option.attribute)
-        if value != getattr(self._saved, option.attribute):
-            return "not saved"
-        known = self._sources.get(option.key, "default")
-        given = option.default if known == "default" else value
-        if self._from_sources is not None:
-            given = getattr(self._from_sources, option.attribute)
-            if known == "default" and given != option.default and self._from_sources.demo:
-                known = "demo"  # the demo brings its own where nothing else is said
-        return known if value == given else "set in chat"
+    def _value(self, option: Option) -> Any:
+        return getattr(self.draft, option.attribute)
 
     def _what_wins(self, option: Option) -> str:
-        """A sentence about a source that stands above the file; empty where none does."""
-        source = self._sources.get(option.key)
+        """A sentence about a source that wins over the file; empty without one."""
+        source = self._file.sources.get(option.key)
         if source == "environment":
             over = "the command line and the file" if option.env_wins else "the file"
-            return (
-                f"{option.env} is set in the environment and wins over {over}: what you save here holds from "
-                "the first start without it.\n"
-            )
-        if source == "command line":
-            return (
-                "Given on the command line, which wins over the file: what you save here holds from the "
-                "first start without it.\n"
-            )
-        return ""
+            where = f"{option.env} is set in the environment and wins over {over}"
+        elif source == "command line":
+            where = "Given on the command line, which wins over the file"
+        else:
+            return ""
+        return f"{where}: what you save here holds from the first start without it.\n"
 
-    def _current_key(self) -> str:
-        at = self.query_one(OptionList).highlighted
-        return self._keys[at] if at is not None and at < len(self._keys) else ""
+    @property
+    def _highlighted(self) -> Option | None:
+        row = self._list.highlighted_option
+        return BY_KEY[row.id] if row is not None and row.id else None
 
-    def _show_detail(self) -> None:
-        option = BY_KEY.get(self._current_key())
+    @on(OptionList.OptionHighlighted)
+    def _show_help(self) -> None:
+        option = self._highlighted
         if option is None:
-            self.query_one("#settings-help", Static).update("Nothing has these words.")
+            self._help.update("No setting has these words.")
             return
         env = f" · {option.env}" + (" wins over all" if option.env_wins else "") if option.env else ""
-        live = " · holds at once" if option.live else ""
-        head = f"{takes(option)} · default {shown_value(option.default)}{env}{live}"
-        self.query_one("#settings-help", Static).update(f"{head}\n{self._what_wins(option)}{option.help}")
+        live = " · applies at once" if option.live else ""
+        head = f"{accepted_values(option)} · default {shown_value(option.default)}{env}{live}"
+        self._help.update(f"{head}\n{self._what_wins(option)}{option.help}")
 
     def _say(self, message: str, error: bool = False) -> None:
-        line = self.query_one("#settings-message", Static)
-        line.set_class(error, "-error")
-        line.update(message)
+        self._message.set_class(error, "-error")
+        self._message.update(message)
 
     # -- changing a value
 
@@ -227,58 +197,52 @@ class SettingsScreen(Sheet[Settings | None]):
         return value
 
     def _set(self, option: Option, raw: Any) -> bool:
+        """Set a value; False, after saying why, if the option does not accept it."""
         try:
             value = self._checked(option, raw)
         except SettingError as error:
             self._say(str(error), error=True)
             return False
         changes: dict[str, Any] = {option.attribute: value}
-        self._draft = dataclasses.replace(self._draft, **changes)
+        self.draft = dataclasses.replace(self.draft, **changes)
         self._asked_to_leave = False
-        unsaved = len(self._changed())
-        self._say(f"{unsaved} not saved yet: s saves." if unsaved else "")
-        self._show_rows()
+        self._show_unsaved()
         return True
 
-    def _changed(self) -> list[str]:
-        return [
-            option.key
-            for option in OPTIONS
-            if getattr(self._draft, option.attribute) != getattr(self._saved, option.attribute)
-        ]
+    def _show_unsaved(self) -> None:
+        unsaved = len(self._unsaved())
+        self._say(f"{unsaved} not saved yet: s saves." if unsaved else "")
+        self._show_rows()
 
-    @on(OptionList.OptionHighlighted)
-    def show_help(self) -> None:
-        """What the highlighted setting does."""
-        self._show_detail()
+    def _unsaved(self) -> list[str]:
+        return [o.key for o in OPTIONS if self._value(o) != getattr(self._saved, o.attribute)]
 
     @on(OptionList.OptionSelected)
     def edit(self) -> None:
         """Enter: open the field, or take the next of a few values."""
-        option = BY_KEY.get(self._current_key())
+        option = self._highlighted
         if option is None:
             return
+        value = self._value(option)
         if option.kind == "table":
-            self._say(f"[{option.key}] is edited in {self._path}.")
-        elif next_value(option, getattr(self._draft, option.attribute)) is not None:
+            self._say(f"[{option.key}] is edited in {self._file.path}.")
+        elif next_value(option, value) is not None:
             self.action_cycle(1)
         else:
-            self._editing = option.key
-            self.query_one("#settings-key", Static).update(f"{option.key} ")
-            value = getattr(self._draft, option.attribute)
-            field = self.query_one("#settings-value", Input)
-            field.value = f"{value:g}" if isinstance(value, float) else str(value)
-            self.query_one("#settings-edit").display = True
-            self.set_focus(field)
+            self._editing = option
+            self._key.update(f"{option.key} ")
+            self._field.value = f"{value:g}" if isinstance(value, float) else str(value)
+            self._field_row.display = True
+            self.set_focus(self._field)
             self.show_hint(EDIT_HINT)
 
     @on(Input.Changed, "#settings-value")
     def check_as_typed(self, event: Input.Changed) -> None:
         """Say what is wrong with the value while it is typed."""
-        if not self._editing:
+        if self._editing is None:
             return
         try:
-            self._checked(BY_KEY[self._editing], event.value)
+            self._checked(self._editing, event.value)
         except SettingError as error:
             self._say(str(error), error=True)
         else:
@@ -287,39 +251,30 @@ class SettingsScreen(Sheet[Settings | None]):
     @on(Input.Submitted, "#settings-value")
     def use_value(self, event: Input.Submitted) -> None:
         """Set the typed value; a wrong one stays in the field with its sentence."""
-        if self._editing and self._set(BY_KEY[self._editing], event.value):
+        if self._editing is not None and self._set(self._editing, event.value):
             self._leave_field()
 
     def _leave_field(self) -> None:
-        self._editing = ""
-        self.query_one("#settings-edit").display = False
-        self.query_one(OptionList).focus()
-        self.show_hint(LIST_HINT)
+        self._editing = None
+        self._field_row.display = False
+        self.leave_filter()
 
     def action_cycle(self, by: int) -> None:
         """The next or previous of a few values."""
-        option = BY_KEY.get(self._current_key())
-        if option is not None:
-            value = next_value(option, getattr(self._draft, option.attribute), by)
-            if value is not None:
-                self._set(option, value)
+        option = self._highlighted
+        value = next_value(option, self._value(option), by) if option is not None else None
+        if option is not None and value is not None:
+            self._set(option, value)
 
     def action_default(self) -> None:
-        """Back to the built-in value."""
-        option = BY_KEY.get(self._current_key())
-        if option is not None:
-            default = dict(option.default) if isinstance(option.default, dict) else option.default
-            changes: dict[str, Any] = {option.attribute: default}
-            self._draft = dataclasses.replace(self._draft, **changes)
-            self._show_rows()
+        if (option := self._highlighted) is not None:
+            self._set(option, option.default)
 
     # -- filter, save, leave
 
     def action_filter(self) -> None:
-        """Open the filter."""
-        field = self.query_one("#settings-filter", Input)
-        field.display = True
-        self.set_focus(field)
+        self._filter.display = True
+        self.set_focus(self._filter)
         self.show_hint(FILTER_HINT)
 
     @on(Input.Changed, "#settings-filter")
@@ -329,8 +284,8 @@ class SettingsScreen(Sheet[Settings | None]):
 
     @on(Input.Submitted, "#settings-filter")
     def leave_filter(self) -> None:
-        """Back to the list, with the filter in force."""
-        self.query_one(OptionList).focus()
+        """Back to the list, which stays filtered."""
+        self._list.focus()
         self.show_hint(LIST_HINT)
 
     def action_save(self) -> None:
@@ -343,35 +298,42 @@ class SettingsScreen(Sheet[Settings | None]):
             self._save(force=True)
 
     def _save(self, force: bool) -> None:
+        self._say("Saving…")
+        # The app's worker: it goes on if this screen is closed while the disk is slow.
+        self.app.run_worker(self._write(self.draft, force))
+
+    async def _write(self, settings: Settings, force: bool) -> None:
         try:
-            given = self._from_sources or self._saved
-            save(for_file(self._draft, given, self._sources), self._path, force=force)
+            await self._file.save(settings, force=force)
         except SaveError as error:
-            self._refused = self._path.is_file() and not force
-            self._say(f"{error} S writes over it." if self._refused else str(error), error=True)
+            self._refused = self._file.path.is_file() and not force
+            if self.is_current:
+                self._say(f"{error} S writes over it." if self._refused else str(error), error=True)
+            else:
+                self.notify(str(error), severity="error")
             return
-        self.app.post_message(SettingsSaved(self._draft, self._path))
-        self.dismiss(self._draft)
+        self.app.post_message(SettingsSaved(settings))
+        self._saved = settings
+        if self.is_current and self.draft == settings:
+            self.dismiss(settings)
+        elif self.is_current:
+            self._show_unsaved()
 
     def action_close(self) -> None:
         """Leave the field or the filter; else the screen, after asking once if something is not saved."""
-        if self._editing:
+        unsaved = self._unsaved()
+        if self._editing is not None:
             self._say("")
             self._leave_field()
-            return
-        field = self.query_one("#settings-filter", Input)
-        if field.display:
-            field.value = ""
-            field.display = False
-            self.query_one(OptionList).focus()
-            self.show_hint(LIST_HINT)
-            return
-        unsaved = self._changed()
-        if unsaved and not self._asked_to_leave:
+        elif self._filter.display:
+            self._filter.value = ""
+            self._filter.display = False
+            self.leave_filter()
+        elif unsaved and not self._asked_to_leave:
             self._asked_to_leave = True
             self._say(f"Not saved: {', '.join(unsaved)}. s saves, Esc drops the changes.", error=True)
-            return
-        self.dismiss(None)
+        else:
+            self.dismiss(None)
 
     def on_resize(self, event: events.Resize) -> None:
         """The rows fill the width."""

@@ -13,18 +13,15 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ds4chat.text import one_line
+from ds4chat.tui.glossary import LEGEND
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import SettingsChanged
 
-SAMPLE = (
-    ("token-accepted", "accepted", "the target agreed with it"),
-    ("token-corrected", "corrected", "in a wrong draft's place"),
-    ("token-bonus", "bonus", "one more after a full draft"),
-    ("token-plain", "plain", "no draft was judged"),
-    ("token-unknown", "unknown", "a server did not tell"),
-    ("token-approximate", "by ratio", "likely enough, not the first"),
-    ("thinking", "thinking", "let me see, the user asks…"),
-)
+SAMPLE = {
+    **{f"token-{name}": f"{name:<12}{means}" for name, means in LEGEND.items()},
+    "thinking": "thinking    let me see, the user asks…",
+}
+"""A line for each look of a text, by its CSS variable."""
 CHART = (
     ("chart-draft", 4),
     ("chart-verify", 14),
@@ -53,8 +50,8 @@ class ThemePicker(Sheet[str | None]):
             names = (Option(Content(one_line(name)), id=name) for name in self._names)
             yield OptionList(*names, id="theme-list")
             with Vertical(id="theme-sample"):
-                for variable, name, text in SAMPLE:
-                    yield Static(f"{name:<11}{text}", classes=variable)
+                for variable, text in SAMPLE.items():
+                    yield Static(text, classes=variable)
                 yield Static("".join(f"[${v}]{'█' * n}[/]" for v, n in CHART), id="theme-chart")
 
     def on_mount(self) -> None:

@@ -199,7 +199,7 @@ def test_a_pipe_is_refused_before_measuring_and_stays(tmp_path: Path) -> None:
     with pytest.raises(BenchError) as refused:
         bench.run(Settings(model="x"), BenchOptions(save=str(pipe)))
     assert str(refused.value) == (
-        f"{pipe} cannot be written: It is no regular file. Name another file with --save FILE."
+        f"{pipe} cannot be written: It is not a regular file. Name another file with --save FILE."
     )
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 

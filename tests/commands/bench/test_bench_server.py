@@ -219,7 +219,7 @@ def test_a_server_that_refuses_is_named_with_what_to_do(
     [
         ("context", "too small a context for this conversation .*start the server with a larger context"),
         ("invalid_tokens", r"refused the request \(HTTP 400: Prompt contains invalid tokens\)"),
-        ((200, {"choices": []}), "without text and timings, so it is no llama-server"),
+        ((200, {"choices": []}), "without text and timings, so it is not a llama-server"),
         ((200, {"content": "x", "timings": {"predicted_n": None}}), "without text and timings"),
     ],
 )

@@ -14,7 +14,7 @@ from kits.world import FixedDepth
 
 from ds4chat.engine.auto.acceptance import Ledger
 from ds4chat.engine.auto.controller import AutoDepth
-from ds4chat.engine.auto.costs import CostTable, StepCost
+from ds4chat.engine.auto.costs import CostTable
 from ds4chat.engine.drafters.base import Policy
 from ds4chat.engine.drafters.lookup import Lookup
 
@@ -73,9 +73,7 @@ def answer(
         took = verify(costs, len(drafts)) + (change if same < 2 else 0.0)
         ms, draft_ms = PLAIN_MS * took * rng.gauss(1, 0.03), 0.06 if depth else 0.0
         judged = min(len(drafts), accepted + 1)
-        controller.observe(
-            StepCost(depth, len(drafts), judged, accepted, draft_ms, ms + draft_ms + 0.15, len(emitted))
-        )
+        controller.observe(len(drafts), judged, accepted, draft_ms, ms + draft_ms + 0.15, len(emitted))
         new = [last, *emitted[:-1]]
         lookup.observe(new, len(committed), len(new))
         committed, last, at, cost = committed + new, emitted[-1], at + len(emitted), cost + took
@@ -208,7 +206,7 @@ def asked_run(tokens: int, changed: float) -> list[int]:
         if drafts:
             drafted.append(at)
         ms = PLAIN_MS * (1 + drafts / 5)
-        auto.observe(StepCost(depth, drafts, drafts, drafts, 0.01, ms + 0.01, drafts + 1))
+        auto.observe(drafts, drafts, drafts, 0.01, ms + 0.01, drafts + 1)
         at += drafts + 1
     return drafted
 
@@ -222,11 +220,14 @@ def test_a_change_of_size_that_was_mismeasured_is_measured_again() -> None:
 
 def test_what_follows_a_prompt_is_no_loss() -> None:
     """Where each of the first two steps of another size takes a plain step longer, a reply's first ones do,
-    with or without drafts: short replies without a draft leave all of the room there was."""
+    with or without drafts: short replies without a draft leave all of the room there was, and plain
+    steps cost what they did."""
     auto = AutoDepth(CostTable([PLAIN_MS], [0.0], [PLAIN_MS, PLAIN_MS]))
     for _ in range(12):
         auto.begin()
         for step in range(20):
             ms = PLAIN_MS * (2 if step < 2 else 1)
-            auto.observe(StepCost(auto.choose(0), 0, 0, 0, 0.0, ms, 1))
+            assert auto.choose(0) == 0
+            auto.observe(0, 0, 0, 0.0, ms, 1)
     assert auto._ledger.room == pytest.approx(Ledger.BOUND)
+    assert auto.table is not None and auto.table.plain_ms == pytest.approx(PLAIN_MS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from ds4chat.tui.app import ChatApp, run
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.messages import TuningChanged
-from ds4chat.tui.recorder import NullRecorder
 from ds4chat.tui.transcript import Transcript
 
 # -- prompt to reply
@@ -92,7 +92,7 @@ async def test_retry_answers_anew(opened: Open) -> None:
         await chat.settle()
         assert len(chat.engine.generates) == 2
         assert chat.shown().count("Speculative decoding") == 1
-        assert "the other reply is kept" not in chat.shown(), "nothing keeps this conversation"
+        assert "the other reply is kept: Shift+F5 shows it" in chat.shown()
 
 
 async def test_retry_says_where_the_earlier_reply_is(opened: Open) -> None:
@@ -181,10 +181,20 @@ async def test_what_was_changed_just_before_a_save_is_saved(opened: Open) -> Non
         await chat.press("f8", "ctrl+t")
         chat.screen.action_toggle_view()
         chat.app.action_save()
-        await chat.settle()
-        saved = load({}, chat.app.config_path, {}).settings
+        await chat.searched()
+        saved = load({}, chat.app.settings_file.path, {}).settings
         assert (saved.mtp_draft, saved.view) == (3, chat.app.settings.view) == (3, "markdown")
         assert chat.app.chat.tuning.depth == 0
+
+
+async def test_what_is_saved_just_before_the_chat_is_left_is_written(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.press("f8")
+        await chat.pilot.press("ctrl+s", "ctrl+q")
+    path = chat.app.settings_file.path
+    while not path.exists():  # the thread ends on its own: as a process, the chat waits for it
+        await asyncio.sleep(0.01)
+    assert load({}, path, {}).settings.mtp_draft == 3
 
 
 async def test_a_change_in_a_running_reply_is_marked_where_it_took_effect(opened: Open) -> None:
@@ -524,6 +534,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
         await pilot.pause()
+        await app.workers.wait_for_complete()
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"
@@ -536,5 +547,5 @@ async def test_the_command_line_hands_its_sources_to_the_chat(tmp_path, monkeypa
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path))
     monkeypatch.setattr(ChatApp, "run", lambda self: seen.append(self) or 0)
     given = load({"temp": "0.7"}, None, {})
-    assert run(given.settings, given, NullRecorder()) == 0
-    assert seen[0]._sources["temp"] == "command line"
+    assert run(given) == 0
+    assert seen[0].settings_file.sources["temp"] == "command line"

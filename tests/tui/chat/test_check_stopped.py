@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kits.chat import PIECES, ReplayEngine, ended, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, ended, steps_of
 from kits.chat_stage import Open
 
 from ds4chat.engine.events import (
@@ -18,8 +18,8 @@ from ds4chat.engine.events import (
     Tuning,
     uncompared,
 )
-from ds4chat.tui.controller import KILL_AFTER, Chat
-from ds4chat.tui.recorder import NullRecorder
+from ds4chat.tui.controller import Chat
+from ds4chat.tui.watchdog import KILL_AFTER
 
 EQUAL = Replayed(1, True, 22, -1, -1, -1, "", "", 0.0, "")
 STOPPED = uncompared(1, "The check was stopped.")
@@ -39,12 +39,12 @@ class Engine(ReplayEngine):
 def checking(clock=None) -> tuple[Chat, Engine]:  # type: ignore[no-untyped-def]
     """A finished reply that is being checked."""
     engine = Engine()
-    chat = Chat(engine, NullRecorder(), Tuning(depth=2), **({"clock": clock} if clock else {}))
+    chat = Chat(engine, SettledRecorder(), Tuning(depth=2), **({"clock": clock} if clock else {}))
     chat.load(Load("/models/tiny.gguf"))
     chat.frame()
     chat.submit("one")
     chat.frame()
-    assert chat.replay() is not None
+    assert chat.replay()
     assert engine.sent[-1] == Replay(1)
     return chat, engine
 
@@ -54,10 +54,10 @@ def test_a_check_is_a_state_of_its_own_with_progress() -> None:
     assert (chat.state, chat.busy, chat.frame().engine) == ("checking", True, True)
     engine.push(Prefill(1, 30, 60, 0, 1.0))
     assert chat.frame().engine
-    assert (chat.progress.done, chat.progress.total) == (30, 60)
+    assert isinstance(chat.progress, Prefill) and (chat.progress.done, chat.progress.total) == (30, 60)
     reply = chat.conversation.last_reply
     assert reply is not None and reply.prefill is not None and reply.prefill.total == 40
-    assert chat.replay() is None  # one at a time
+    assert not chat.replay()  # one at a time
     engine.push(EQUAL)
     assert chat.frame().replayed == [EQUAL]
     assert (chat.state, chat.busy) == ("ready", False)
@@ -65,7 +65,7 @@ def test_a_check_is_a_state_of_its_own_with_progress() -> None:
 
 def test_a_stop_ends_the_check_and_the_prompt_that_waited_is_answered() -> None:
     chat, engine = checking()
-    assert not chat.submit("two")
+    chat.submit("two")
     assert chat.stop()
     assert (engine.sent[-1], chat.state) == (Cancel(1), "stopping")
     engine.push(STOPPED)
@@ -145,11 +145,11 @@ async def test_the_conversation_decoded_again_shows_in_the_status_line(opened: O
 
 
 def test_only_what_is_read_first_is_recorded() -> None:
-    took: list[Event] = []
+    added: list[Event] = []
 
-    class Book(NullRecorder):
-        def took(self, reply, events) -> None:  # type: ignore[no-untyped-def]
-            took.extend(events)
+    class Book(SettledRecorder):
+        def add(self, reply, event) -> None:  # type: ignore[no-untyped-def]
+            added.append(event)
 
     engine = ReplayEngine(answer=False)
     chat = Chat(engine, Book(), Tuning())
@@ -159,13 +159,13 @@ def test_only_what_is_read_first_is_recorded() -> None:
     first = Prefill(1, 40, 40, 0, 80.0)
     engine.push(first, Prefill(1, 128, 512, 0, 20.0, again=True))
     chat.frame()
-    assert took == [first]
+    assert added == [first]
 
 
 def test_a_drafter_that_was_given_up_is_no_longer_loaded_for_anybody() -> None:
     told: list[Loaded] = []
 
-    class Book(NullRecorder):
+    class Book(SettledRecorder):
         def loaded(self, command: Load, loaded: Loaded) -> None:
             told.append(loaded)
 

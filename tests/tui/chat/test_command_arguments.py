@@ -32,7 +32,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "undo": Case("tuning", "everything", "/undo takes nothing after it, or tuning."),
+    "undo": Case("tuning", "everything", "/undo takes tuning, or no argument."),
     "model": Case("{file}", "nowhere.gguf", "nowhere.gguf is not a file"),
     "mtp": Case("off", "sometimes", "/mtp takes on, off, embedded, lookup, none or a file"),
     "draft": Case("7", "17", "out of range"),
@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     "read": Case("{text}", "nowhere.txt", "nowhere.txt"),
     "ctx": Case("1024", "long", "ctx-size"),
     "try": Case("2", "4", "/try takes 1, 2 or 3"),
-    "compare": Case("plain 4", "plain deeper", "deeper is no setting to compare"),
+    "compare": Case("plain 4", "plain deeper", "deeper is not a setting to compare"),
     "view": Case("markdown", "pictures", "/view takes tokens or markdown"),
     "theme": Case("ds4-light", "ds4-lihgt", "There is no theme 'ds4-lihgt'. Did you mean ds4-light"),
     "export": Case("{out}", "{nowhere}", "nowhere"),

@@ -9,6 +9,7 @@ import pytest
 from kits.chat_stage import Open
 
 from ds4chat.tui.app import ChatApp
+from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import COMMANDS, CommandError, is_command, parse
 from ds4chat.tui.messages import PromptSubmitted
@@ -17,8 +18,9 @@ from ds4chat.tui.prompt.completion import suggest
 
 def test_every_command_has_a_handler() -> None:
     for command in COMMANDS:
-        own = getattr(ChatCommands, f"do_{command.name}", None)
-        assert callable(own or getattr(ChatApp, f"action_{command.name}"))
+        name = command.name
+        owners = ((ChatCommands, f"do_{name}"), (ChatScreen, f"action_{name}"), (ChatApp, f"action_{name}"))
+        assert command.sets or any(callable(getattr(owner, method, None)) for owner, method in owners)
 
 
 def test_names_are_unique() -> None:
@@ -39,7 +41,7 @@ def test_a_command_without_its_argument_says_what_it_takes() -> None:
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.argument], ids=lambda c: c.name)
 def test_a_command_without_an_argument_refuses_one(command) -> None:
     """What follows it is never passed over: it may have been meant as text."""
-    with pytest.raises(CommandError, match=f"/{command.name} takes nothing after it"):
+    with pytest.raises(CommandError, match=f"/{command.name} takes no argument"):
         parse(f"/{command.name} the rest of a sentence")
 
 

@@ -15,7 +15,7 @@ from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.chat.editor import EditorError, edited
 from ds4chat.tui.panels.tuning import TuningPanel
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import Recorder
 
 
 async def command(chat: Chat, line: str) -> None:
@@ -27,8 +27,10 @@ async def command(chat: Chat, line: str) -> None:
 async def test_saving_a_preset_leaves_the_sessions_options_out_of_the_file(opened: Open) -> None:
     async with opened(mtp_margin=0.5, temp=0.25, notices=True) as chat:
         chat.app.post_message(TuningPanel.PresetSaved("mine", {"mtp-draft": 3}))
-        await chat.settle()
-        assert tomllib.loads(chat.app.config_path.read_text()) == {"presets": {"mine": {"mtp-draft": 3}}}
+        await chat.searched()
+        assert tomllib.loads(chat.app.settings_file.path.read_text()) == {
+            "presets": {"mine": {"mtp-draft": 3}}
+        }
         await command(chat, "/preset mine")
         assert chat.app.chat.tuning.depth == 3
         await command(chat, "/preset yours")
@@ -44,7 +46,7 @@ async def test_the_last_conversation_is_opened_at_the_start(
     key = talk.create()
     asked = talk.add(key, None, "user", "An earlier prompt")
     talk.add(key, asked, "assistant", "An imported answer")
-    app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine(), StoreRecorder(store))
+    app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine(), Recorder(store))
     app.first_conversation = talk.latest()
     async with app.run_test(size=(80, 24)) as pilot:
         await app.workers.wait_for_complete()
@@ -102,7 +104,7 @@ async def test_a_context_that_fills_is_said_once_with_what_to_do(opened: Open) -
     async with opened(load=loaded(n_ctx=70), size=(100, 40)) as chat:
         await chat.type("one", "enter")
         await chat.type("two", "enter")
-        assert chat.shown().count("The context holds 62 of 70 tokens") == 1
+        assert chat.shown().count("The context is nearly full: 62 of 70 tokens") == 1
         assert "/ctx 140" in chat.shown()
         await command(chat, "/drop 1")
         await chat.type("three", "enter")

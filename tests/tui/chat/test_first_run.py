@@ -20,14 +20,14 @@ def loads(chat) -> list[Load]:
 
 async def test_enter_on_the_card_takes_the_demo_in_its_depth(opened: Open) -> None:
     async with opened(size=(120, 30), model="", mtp_draft=Settings().mtp_draft) as chat:
-        assert "takes the demo, SmolLM2 135M Instruct" in chat.shown()
+        assert "loads the demo, SmolLM2 135M Instruct" in chat.shown()
         assert "/get WORDS" in chat.shown()
         await chat.press("enter")
         await chat.settle()
         (load,) = loads(chat)
         assert (load.model, load.support) == (str(demo_model()), str(demo_support()))
         assert chat.app.chat.tuning.depth == 2
-        assert "takes the demo" not in chat.shown()
+        assert "loads the demo" not in chat.shown()
         await chat.press("enter")
         assert len(loads(chat)) == 1
 

@@ -9,14 +9,13 @@ from time import monotonic, sleep
 
 import pytest
 import tiny
-from kits.chat import loaded
+from kits.chat import SettledRecorder, loaded
 from kits.chat_stage import Chat, Open
 from textual.command import CommandPalette
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import EngineDied, Load, Loading, Tuning
 from ds4chat.tui import controller
-from ds4chat.tui.recorder import NullRecorder
 
 GONE = EngineDied(None, None, "SIGKILL", "The engine stopped: it was killed.", ())
 
@@ -111,7 +110,7 @@ def test_a_real_engine_that_hangs_in_a_load_is_ended_and_another_one_loads(
 ) -> None:
     """The process is held with SIGSTOP, as a load from a dead network drive would hold it."""
     engine = EngineClient(tmp_path / "log")
-    chat = controller.Chat(engine, NullRecorder(), Tuning())
+    chat = controller.Chat(engine, SettledRecorder(), Tuning())
     try:
         engine.start()
         first = engine.pid

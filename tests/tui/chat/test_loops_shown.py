@@ -54,9 +54,7 @@ async def test_replies_end_at_a_loop_as_is_set_for_what_is_loaded(opened: Open) 
     async with opened(end_loops="on") as chat:
         await chat.type("one", "enter")
         assert chat.engine.generates[-1].end_loops
-        chat.app.post_message(
-            SettingsSaved(replace(chat.app.settings, end_loops="off"), chat.app.config_path)
-        )
+        chat.app.post_message(SettingsSaved(replace(chat.app.settings, end_loops="off")))
         await chat.settle()
         await chat.type("two", "enter")
         assert not chat.engine.generates[-1].end_loops

@@ -33,7 +33,8 @@ async def test_saving_writes_what_was_set_and_not_what_the_model_asks(opened: Op
     async with opened(load=ASKS) as chat:
         await chat.type("/set top-k 33", "enter")
         await chat.type("/save", "enter")
-        values = read_file(chat.app.config_path).values
+        await chat.searched()
+        values = read_file(chat.app.settings_file.path).values
         assert values["top-k"] == 33
         assert "temp" not in values
         assert chat.app.chat.tuning.temp == 0.6

@@ -21,8 +21,8 @@ async def test_a_notice_never_covers_the_prompt(opened: Open, size: tuple[int, i
 @pytest.mark.parametrize(
     ("key", "settings", "words"),
     [
-        ("f7", {"mtp_draft": 1}, "depth 1 is the least: Ctrl+T pauses drafting"),
-        ("f8", {"mtp_draft": "auto"}, "auto is the end: F7 goes back"),
+        ("f7", {"mtp_draft": 1}, "depth 1 is the lowest: Ctrl+T pauses drafting"),
+        ("f8", {"mtp_draft": "auto"}, "auto is the last: F7 goes back"),
         ("f9", {"mtp_margin": 0.0}, "margin 0 is the loosest"),
         ("f10", {}, "margin 1.00 is exact, the tightest"),
         ("ctrl+r", {}, "no change of a setting to undo"),

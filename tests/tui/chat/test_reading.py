@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from kits.chat import ended, steps_of
 from kits.chat_stage import Chat, Open
 
 from ds4chat.engine.events import Message
-from ds4chat.store import Store
 from ds4chat.tui.conversation import Reply, UserTurn
-from ds4chat.tui.recorder import StoreRecorder
+from ds4chat.tui.recorder import read_conversation
 
 BRIEF = {"answer": False, "size": (80, 24)}
-
-
-@pytest.fixture
-def recorder() -> Iterator[StoreRecorder]:
-    yield StoreRecorder(Store.in_memory())
 
 
 async def answer(chat: Chat, text: str, *, reason: str = "stop") -> None:
@@ -45,8 +37,8 @@ def texts(chat: Chat) -> list[str]:
     ]
 
 
-async def test_a_retry_leaves_the_other_reply_one_key_away(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_a_retry_leaves_the_other_reply_one_key_away(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "Why?", "First.")
         assert "1/1" not in chat.shown()
         await chat.press("f5")
@@ -61,11 +53,16 @@ async def test_a_retry_leaves_the_other_reply_one_key_away(opened: Open, recorde
         assert [m.content for m in chat.engine.generates[-1].messages] == ["Why?", "First.", "More?"]
         key = chat.app.chat.conversation.key
         assert key is not None
-        assert [m.text for m in recorder.store.conversations.path(key)] == ["Why?", "First.", "More?", "Yes."]
+        assert [m.text for m in chat.app.chat.recorder.store.conversations.path(key)] == [
+            "Why?",
+            "First.",
+            "More?",
+            "Yes.",
+        ]
 
 
-async def test_the_marks_under_a_reply_take_clicks(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_the_marks_under_a_reply_take_clicks(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "Why?", "First.")
         await chat.press("f5")
         await answer(chat, "Second.")
@@ -78,8 +75,8 @@ async def test_the_marks_under_a_reply_take_clicks(opened: Open, recorder: Store
             assert texts(chat) == ["Why?", wanted]
 
 
-async def test_an_end_of_the_versions_is_said(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, notices=True, **BRIEF) as chat:
+async def test_an_end_of_the_versions_is_said(opened: Open) -> None:
+    async with opened(notices=True, **BRIEF) as chat:
         await ask(chat, "Why?", "First.")
         await chat.press("shift+f5")
         assert any("no other version" in said for said in chat.said())
@@ -90,8 +87,8 @@ async def test_an_end_of_the_versions_is_said(opened: Open, recorder: StoreRecor
         assert texts(chat) == ["Why?", "Second."]
 
 
-async def test_an_earlier_prompt_is_edited_in_its_place(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_an_earlier_prompt_is_edited_in_its_place(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "One?", "First.")
         await ask(chat, "Two?", "Second.")
         await chat.type("/edit 2", "escape", "enter")
@@ -106,8 +103,8 @@ async def test_an_earlier_prompt_is_edited_in_its_place(opened: Open, recorder: 
         assert texts(chat) == ["One?", "First.", "Two?", "Second."]
 
 
-async def test_editing_is_left_and_nothing_is_lost(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_editing_is_left_and_nothing_is_lost(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "One?", "First.")
         await chat.type("a draft", "ctrl+n", "up", "ctrl+e")
         assert chat.prompt == "One?"
@@ -121,12 +118,10 @@ async def test_editing_is_left_and_nothing_is_lost(opened: Open, recorder: Store
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "length"])
-async def test_a_reply_that_was_cut_is_gone_on_with(
-    opened: Open, recorder: StoreRecorder, reason: str
-) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_a_reply_that_was_cut_is_gone_on_with(opened: Open, reason: str) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "Count.", "One, tw", reason=reason)
-        assert "Ctrl+G or /continue goes on" in chat.shown()
+        assert "Ctrl+G or /continue continues it" in chat.shown()
         await chat.press("ctrl+g")
         assert chat.engine.generates[-1].messages == (
             Message("user", "Count."),
@@ -143,22 +138,20 @@ async def test_a_reply_that_was_cut_is_gone_on_with(
         # The store gives the same conversation back.
         key = chat.app.chat.conversation.key
         assert key is not None
-        assert recorder.opened(key, chat.app.chat.next_number).messages()[:2] == (
-            Message("user", "Count."),
-            whole,
-        )
+        stored = read_conversation(chat.app.chat.recorder.store, key, chat.app.chat.next_number)
+        assert stored.messages()[:2] == (Message("user", "Count."), whole)
 
 
-async def test_a_complete_reply_is_not_gone_on_with(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, notices=True, **BRIEF) as chat:
+async def test_a_complete_reply_is_not_gone_on_with(opened: Open) -> None:
+    async with opened(notices=True, **BRIEF) as chat:
         await ask(chat, "Count.", "One.")
         await chat.press("ctrl+g")
         assert len(chat.engine.generates) == 1
         assert any("F5 answers again" in said for said in chat.said())
 
 
-async def test_undo_takes_a_reply_and_what_went_on_with_it(opened: Open, recorder: StoreRecorder) -> None:
-    async with opened(store=recorder, **BRIEF) as chat:
+async def test_undo_takes_a_reply_and_what_went_on_with_it(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
         await ask(chat, "Count.", "One, tw", reason="cancelled")
         await chat.press("ctrl+g")
         await answer(chat, "o.")

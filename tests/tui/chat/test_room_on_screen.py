@@ -10,10 +10,9 @@ from kits.chat import PIECES, ended, loaded, steps_of
 from kits.chat_stage import Chat, Open
 from kits.panel_stage import step
 
-from ds4chat.engine.events import DrafterInfo, Loaded, Step, Tuning
+from ds4chat.engine.events import DrafterInfo, Loaded, Prefill, Step, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.chat.status_line import Status, status_lines
-from ds4chat.tui.controller import EngineProgress
 
 # A chat is opened for each case.
 pytestmark = pytest.mark.slow
@@ -85,17 +84,15 @@ def full(off: bool = False, repeating: bool = False) -> Stats:
 
 NAME = "A model with quite a long name that goes on"
 STATUSES: dict[str, Status] = {
-    "ready": Status("ready", EngineProgress(), NAME, loaded(), Tuning(depth=2), full()),
-    "queued": Status("writing", EngineProgress(), NAME, loaded(), Tuning(depth=2), full(), 12),
-    "repeats itself": Status(
-        "writing", EngineProgress(), NAME, loaded(), Tuning(depth=2), full(repeating=True)
-    ),
+    "ready": Status("ready", None, NAME, loaded(), Tuning(depth=2), full()),
+    "queued": Status("writing", None, NAME, loaded(), Tuning(depth=2), full(), 12),
+    "repeats itself": Status("writing", None, NAME, loaded(), Tuning(depth=2), full(repeating=True)),
     "repeats itself, approximate": Status(
-        "writing", EngineProgress(), NAME, loaded(), Tuning(depth=2, margin=0.8), full(repeating=True), 3
+        "writing", None, NAME, loaded(), Tuning(depth=2, margin=0.8), full(repeating=True), 3
     ),
     "repeats itself, strict at 16": Status(
         "writing",
-        EngineProgress(),
+        None,
         NAME,
         loaded(),
         Tuning(depth=16, strict=True, probe=True),
@@ -103,28 +100,22 @@ STATUSES: dict[str, Status] = {
     ),
     "repeats itself, deeper than was loaded": Status(
         "writing",
-        EngineProgress(),
+        None,
         NAME,
         replace(loaded(), drafter=DrafterInfo("nextn-embedded", "", 4, "it has 4 heads")),
         Tuning(depth=16, margin=0.8),
         full(repeating=True),
     ),
-    "MTP off": Status(
-        "ready", EngineProgress(), NAME, loaded(off_reason=LONG), Tuning(depth=2), full(off=True)
-    ),
-    "paused": Status("writing", EngineProgress(), NAME, loaded(), Tuning(depth=0), full(off=True), 2),
+    "MTP off": Status("ready", None, NAME, loaded(off_reason=LONG), Tuning(depth=2), full(off=True)),
+    "paused": Status("writing", None, NAME, loaded(), Tuning(depth=0), full(off=True), 2),
     "off and repeats itself": Status(
-        "writing", EngineProgress(), NAME, loaded(off_reason=LONG), Tuning(margin=0.8), full(True, True)
+        "writing", None, NAME, loaded(off_reason=LONG), Tuning(margin=0.8), full(True, True)
     ),
-    "reading": Status(
-        "reading", EngineProgress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()
-    ),
-    "checking": Status(
-        "checking", EngineProgress(done=123_000, total=131_072), NAME, loaded(), Tuning(), full()
-    ),
+    "reading": Status("reading", Prefill(1, 123_000, 131_072, 0, 1.0), NAME, loaded(), Tuning(), full()),
+    "checking": Status("checking", Prefill(1, 123_000, 131_072, 0, 1.0), NAME, loaded(), Tuning(), full()),
     "two drafters": Status(
         "writing",
-        EngineProgress(),
+        None,
         NAME,
         replace(loaded(), drafter=DrafterInfo("lookup+eagle3", "", 16)),
         Tuning(depth="auto", margin=0.8),

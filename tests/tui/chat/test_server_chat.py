@@ -41,7 +41,7 @@ async def test_the_status_line_names_server_model_drafter_and_what_is_not_told(o
     ("info", "says"),
     [
         ({"speculates": False}, "MTP is off"),
-        ({"speculates": None, "tells": "nothing", "why": "it has no word for drafts"}, "MTP not told"),
+        ({"speculates": None, "tells": "nothing", "why": "it has no word for drafts"}, "MTP unknown"),
         ({"exposed": True}, "over plain http that others can read"),
     ],
 )
@@ -73,7 +73,7 @@ async def test_going_on_is_offered_where_the_server_can(opened: Open, goes_on: b
         await chat.type("x", "enter")
         step = steps_of(1, [("so", "plain")])[0]
         await chat.push(whole(step, outcome="plain"), ended(1, reason="length", tokens=1))
-        assert ("Ctrl+G or /continue goes on" in chat.shown()) == goes_on
+        assert ("Ctrl+G or /continue continues it" in chat.shown()) == goes_on
 
 
 async def test_tokens_that_nobody_knows_of_have_a_look_of_their_own_and_the_legend_says_so(
@@ -133,7 +133,7 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
     assert "the server says nothing about drafts" in shown
-    assert "the server tells no phases of a step" in shown
+    assert "the server does not report phases" in shown
 
 
 # -- counters and the store

@@ -8,11 +8,10 @@ import pytest
 from kits.chat import PIECES, ended, loaded, steps_of
 from kits.chat_stage import Open
 
-from ds4chat.engine.events import DrafterInfo, Tuning
+from ds4chat.engine.events import DrafterInfo, Loading, Prefill, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.chat.legend import legend_line
+from ds4chat.tui.chat.legend import legend_line, legend_words
 from ds4chat.tui.chat.status_line import Status, status_lines
-from ds4chat.tui.controller import EngineProgress
 
 
 def stats() -> Stats:
@@ -22,7 +21,7 @@ def stats() -> Stats:
     return found
 
 
-READY = Status("ready", EngineProgress(), "Tiny Chat", loaded(), Tuning(depth=2), stats())
+READY = Status("ready", None, "Tiny Chat", loaded(), Tuning(depth=2), stats())
 
 
 def lines(status: Status, width: int) -> list[str]:
@@ -105,9 +104,9 @@ async def test_the_chat_says_how_strict_mode_verifies_as_soon_as_it_is_on(opened
 
 
 def test_loading_and_reading_show_how_far_they_are() -> None:
-    loading = replace(READY, state="loading", loaded=None, progress=EngineProgress("reading tensors", 0.5))
+    loading = replace(READY, state="loading", loaded=None, progress=Loading("reading tensors", 0.5))
     assert "50%" in lines(loading, 80)[0] and "reading tensors" in lines(loading, 80)[0]
-    reading = replace(READY, state="reading", progress=EngineProgress("reading", 0.25, 256, 1024))
+    reading = replace(READY, state="reading", progress=Prefill(1, 256, 1024, 0, 1.0))
     assert "256/1,024" in lines(reading, 120)[0]
 
 
@@ -119,9 +118,8 @@ def test_a_nearly_full_context_stays_and_warns() -> None:
 
 
 def test_the_legend_explains_what_is_shown() -> None:
-    def text(**more: bool) -> str:
-        flags = {"two_colours": False, "approximate": False, "unknown": False, "markdown": False, **more}
-        return "".join(t for t, _ in legend_line(80, hint="F1 help", **flags))
+    def text(**shown: bool) -> str:
+        return "".join(t for t, _ in legend_line(legend_words(**shown), 80))
 
     assert text().split() == ["accepted", "corrected", "bonus", "plain", "F1", "help"]
     assert text(unknown=True).split() == ["accepted", "corrected", "bonus", "plain", "unknown", "F1", "help"]

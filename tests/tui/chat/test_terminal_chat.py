@@ -131,7 +131,7 @@ def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path
     """A thread that hangs in a read is not waited for; a pipe that stays empty stands for a dead disk."""
     script = (
         "import os, sys\n"
-        "from ds4chat.settings.schema import Settings\n"
+        "from ds4chat.settings.load import load\n"
         "from ds4chat.tui.app import ChatApp, run\n"
         "ends = os.pipe()\n"
         "show = ChatApp.on_ready\n"
@@ -139,7 +139,7 @@ def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path
         "    show(app)\n"
         "    app.run_worker(lambda: os.read(ends[0], 1), thread=True, exit_on_error=False)\n"
         "ChatApp.on_ready = hang\n"
-        "sys.exit(run(Settings()))\n"
+        "sys.exit(run(load({})))\n"
     )
     chat = Terminal(DS4CHAT_HOME=str(tmp_path), script=script)
     try:

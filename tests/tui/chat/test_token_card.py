@@ -26,7 +26,7 @@ def long_reply(steps: int) -> Reply:
 def test_a_label_never_touches_what_it_labels() -> None:
     """Token 3,001 of 4,000 in step 1500: both labels have nine characters."""
     shown = lines(long_reply(2000), 3000)
-    assert shown[0].startswith(" 3001/4000  ‘a’  id 0  accepted  a draft that the target took")
+    assert shown[0].startswith(" 3001/4000  ‘a’  id 0  accepted  a draft that the target accepted")
     assert shown[1].startswith(" draft 1    ‘a’")
     assert next(line for line in shown if "step" in line).startswith(" step 1500  all drafts accepted")
 

@@ -1,4 +1,4 @@
-"""One prompt under two settings: who is asked what, the figures of both, and where the texts part."""
+"""One prompt under two settings: the requests, the figures of both, and where the texts differ."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_figures_are_of_all_answers_of_a_side_and_do_not_wait_for_an_end() -> No
     for step in steps_of(1, PLAIN, step_ms=20.0):
         comparison.handle(step)
     a, b = comparison.sides
-    assert (a.ms_a_token, a.tokens_per_s, b.ms_a_token, comparison.speedup) == (20.0, 50.0, None, None)
+    assert (a.ms_per_token, a.tokens_per_s, b.ms_per_token, comparison.speedup) == (20.0, 50.0, None, None)
     comparison.handle(ended(1))
     asked(comparison, 2)
     # 22 tokens in 10 steps of 22 ms are 10 ms a token, twice as fast; 12 of 15 judged were accepted.
@@ -70,11 +70,11 @@ def test_figures_are_of_all_answers_of_a_side_and_do_not_wait_for_an_end() -> No
     for step in steps:
         comparison.handle(step)
     judged = [row for step in steps for row in step.judged]
-    assert len(steps) == 10 and b.ms_a_token == 10.0 and comparison.speedup == 2.0
+    assert len(steps) == 10 and b.ms_per_token == 10.0 and comparison.speedup == 2.0
     assert b.stats.acceptance == sum(row.accepted for row in judged) / len(judged) == 12 / 15
 
 
-def test_where_the_texts_part() -> None:
+def test_where_the_texts_differ() -> None:
     comparison = both()
     other: tuple[tuple[str, Origin], ...] = (*PLAIN[:2], (" dreaming", "plain"))
     asked(comparison, 1)
@@ -85,10 +85,10 @@ def test_where_the_texts_part() -> None:
     asked(comparison, 2)
     for step in steps_of(2, PLAIN[:2]):
         comparison.handle(step)
-    assert comparison.verdict == "The same as far as both came, 11 characters."
+    assert comparison.verdict == "Both are the same so far, 11 characters."
     comparison.handle(steps_of(2, other[2:], first=2)[0])
     # "Speculative d" is common to both.
-    assert comparison.verdict == "They part after 13 characters: 'ecoding' or 'reaming'."
+    assert comparison.verdict == "They differ after 13 characters: 'ecoding' or 'reaming'."
 
 
 def test_an_answer_that_is_the_others_beginning_parts_where_it_ends() -> None:
@@ -98,7 +98,7 @@ def test_an_answer_that_is_the_others_beginning_parts_where_it_ends() -> None:
         for step in steps_of(number, pieces):
             comparison.handle(step)
         comparison.handle(ended(number))
-    assert comparison.verdict == "They part after 11 characters: ' decoding' or the end."
+    assert comparison.verdict == "They differ after 11 characters: ' decoding' or the end."
 
 
 def test_equal_texts_are_said_to_be_equal() -> None:
@@ -186,7 +186,7 @@ async def test_the_table_is_filled_by_turns_and_the_row_chosen_is_kept(opened: O
             for strip in screen._compositor.render_strips(screen.size)
         )
         assert re.search(r"depth 4 +88\.0 +11\.4 +80\.0 % +2\.20 +1\.00×", shown), shown
-        assert "They answered by turns." in shown and "Both write the same" in shown
+        assert "Done: both answered by turns." in shown and "Both write the same" in shown
         await chat.press("down", "enter")
         assert chat.app.screen is chat.screen
         assert chat.app.chat.tuning == Tuning(depth=4)  # its own seed, not the draws of the comparison

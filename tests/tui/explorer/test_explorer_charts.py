@@ -76,7 +76,7 @@ def test_rows_without_a_value_are_counted_below() -> None:
 
 
 def test_a_column_that_no_row_has_a_value_in_is_said_to_be_empty_instead_of_drawn() -> None:
-    """As the ratio over a server, which tells none."""
+    """Like the ratio over a server, which reports none."""
     one = rows()
     one.ratio[:] = float("nan")
     lines = texts(histogram_lines(binned(one, "ratio"), "ratio", 60))

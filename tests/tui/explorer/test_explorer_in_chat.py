@@ -128,6 +128,6 @@ async def test_help_lists_its_keys() -> None:
     async with chat() as (app, pilot, _):
         await pilot.press("f11")
         await explorer(app, pilot)
-        rows = {row.action_id: row.keys for row in collect_keys(app)}
+        rows = {row.binding.id: row.shown for row in collect_keys(app)}
         assert "f11" in rows["app.explore"].lower()
         assert {"explorer.filter", "explorer.sort_next", "explorer.apply"} <= set(rows)

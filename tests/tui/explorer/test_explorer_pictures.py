@@ -1,4 +1,4 @@
-"""Pictures of the explorer at 80x24 and 140x45, dark and light, with no chance in them."""
+"""Pictures of the explorer at 80x24 and 140x45, dark and light, without anything random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.widgets import Input
 from ds4chat.engine.events import Tuning
 from ds4chat.tui.explorer.source import Source, SourceError
 
-# Pictures of whole screens; what they show is tested without them, too.
+# Pictures of whole screens; their contents are also tested without pictures.
 pytestmark = pytest.mark.slow
 
 Scene = Callable[[Pilot[None]], Awaitable[None]]
@@ -101,7 +101,7 @@ def test_nothing_to_show(same, size, theme) -> None:
     ("size", "theme"), [((80, 24), "ds4-dark"), ((120, 40), "ds4-light")], ids=["80x24", "120x40"]
 )
 def test_the_conversation_in_time(same, size, theme) -> None:
-    """Three replies, of which the second was begun at another depth and had its margin changed."""
+    """Three replies; the second began at another depth, and its margin changed."""
     first = reply_of(steps_from(VERDICTS))
     second = steps_from(VERDICTS[:20], Tuning(depth=4, temp=0.8), reply=2)
     changed = [replace(step, tuning=replace(step.tuning, margin=0.8)) for step in second[12:]]

@@ -53,7 +53,7 @@ def test_a_line_means_this_filter(line: str, wanted: Filter) -> None:
 
 
 def test_equals_finds_what_the_table_shows_as_that_number() -> None:
-    """0.125 stands for 0.1245 to 0.1255; a gap of 2 for 1.995 to 2.005."""
+    """0.125 means 0.1245 to 0.1255; a gap of 2 means 1.995 to 2.005."""
     assert parse_query("ratio=0.125").ratio == pytest.approx((0.1245, 0.1255))
     assert parse_query("gap=2").gap == pytest.approx((1.995, 2.005))
 
@@ -62,7 +62,7 @@ def test_equals_finds_what_the_table_shows_as_that_number() -> None:
     ("line", "sentence"),
     [
         ("mis", "There is no filter mis. Did you mean miss?"),
-        ("hello", 'There is no filter hello. A text stands in quotes: "hello".'),
+        ("hello", 'There is no filter hello. Put a text in quotes: "hello".'),
         ("ratio", "ratio takes a comparison, as in ratio<0.5 or ratio=0.2..0.8."),
         ("ratio<", "ratio takes a number, as in ratio<0.5 or ratio=0.2..0.8."),
         ("ratio<x", "ratio takes a number, not x, as in ratio<0.5 or ratio=0.2..0.8."),

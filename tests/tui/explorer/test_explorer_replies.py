@@ -1,4 +1,4 @@
-"""The conversation in time: figures of the replies, the strip, and the view by keys."""
+"""The conversation over time: figures of the replies, the strip, and the view by keys."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_settings_that_do_not_fit_end_in_dots() -> None:
 
 def test_the_sparkline_covers_all_steps_in_its_room() -> None:
     (row,) = reply_rows([reply_of(steps_from(("++",) * 40 + ("-",) * 40))])
-    assert sparkline(row.points, 10) == "█████▁▁▁▁▁"
+    assert sparkline(row.curve, 10) == "█████▁▁▁▁▁"
 
 
 def test_the_strip_has_ms_a_token_the_changes_and_whose_steps_they_are() -> None:
@@ -164,7 +164,7 @@ def test_the_strip_of_a_long_conversation_stays_in_its_room() -> None:
     assert all(cell_len(line) <= 60 for line in lines)
     # 800 steps in 50 columns of 16.
     assert lines[-1].startswith("95") and "99" in lines[-1]
-    # The reply under the cursor has its number whatever stands beside it.
+    # The current reply has its number whatever is beside it.
     assert lines[-1].endswith("104━━") and len(lines[-1]) == 50
 
 
@@ -176,7 +176,7 @@ def test_a_log_without_times_has_an_empty_strip(tmp_path: Path) -> None:
     (row,) = found.replies
     line = text(row_line(row, 80, found.options))
     assert "margin 0.80" in line and "50" not in settings_words(row.tuning, found.options)
-    assert line.count("–") == 2  # no speed, and none to hold it against
+    assert line.count("–") == 2  # no speed, and none to compare it with
     assert drawn(Strip(found.replies).lines(40, 0))[2].startswith("··")
 
 

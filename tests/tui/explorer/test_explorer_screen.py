@@ -98,7 +98,7 @@ async def test_a_filter_line_narrows_the_rows_and_keeps_the_cursor(size) -> None
         assert app.focused is app.explorer.table
 
 
-async def test_an_error_is_said_and_the_rows_stay() -> None:
+async def test_an_error_is_shown_and_the_rows_stay() -> None:
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
@@ -112,7 +112,7 @@ async def test_an_error_is_said_and_the_rows_stay() -> None:
         assert app.explorer.said.startswith("6 of 96 rows")
 
 
-async def test_the_word_is_completed_and_taken_with_right() -> None:
+async def test_the_word_is_completed_and_accepted_with_right() -> None:
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
@@ -124,7 +124,7 @@ async def test_the_word_is_completed_and_taken_with_right() -> None:
         assert app.explorer.said.startswith("24 of 96 rows")
 
 
-async def test_nothing_that_passes_is_said_over_the_table() -> None:
+async def test_the_table_says_that_no_row_passes() -> None:
     app = Stage(source)
     async with app.run_test(size=NARROW) as pilot:
         await settled(pilot)
@@ -161,7 +161,7 @@ async def test_columns_sort_by_keys() -> None:
         assert outcomes.tolist() == sorted(outcomes.tolist(), reverse=True)
 
 
-async def test_a_click_on_a_name_sorts_and_a_second_one_turns_it_round() -> None:
+async def test_a_click_on_a_name_sorts_and_a_second_one_reverses_the_order() -> None:
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
@@ -269,7 +269,7 @@ async def test_a_applies_and_says_when_there_is_nothing_to() -> None:
 
 @BOTH
 async def test_no_control_swallows_a_key_that_the_line_at_the_foot_names(size) -> None:
-    """a applies, and takes along what is being typed; other letters do what they do outside of a control."""
+    """``a`` applies, including what is being typed; other letters do what they do outside a control."""
     app = Stage(source)
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
@@ -279,7 +279,7 @@ async def test_no_control_swallows_a_key_that_the_line_at_the_foot_names(size) -
         assert not app.explorer.query_one("#control-whatif-depth", Control).editing
         await pilot.press("9", "9", "a")
         await settled(pilot)
-        assert len(app.of(TuningChanged)) == 1, "a value that is none is not applied"
+        assert len(app.of(TuningChanged)) == 1, "an invalid value is not applied"
         assert "99" in app.explorer.query_one("#control-whatif-depth", Control).says
         await pilot.press("8", "e")
         assert app.focused is app.explorer.query_one("#explorer-export")
@@ -376,7 +376,7 @@ async def test_only_the_last_of_many_changes_is_worked_out(monkeypatch) -> None:
             assert len(app.explorer.what_if.result.by_position) == 8
 
 
-async def test_a_walk_that_fails_is_said_and_the_next_one_works(monkeypatch) -> None:
+async def test_a_failed_walk_is_reported_and_the_next_one_works(monkeypatch) -> None:
     def broken(*args, **values):
         raise ValueError("no rows of that kind")
 
@@ -396,7 +396,7 @@ async def test_a_walk_that_fails_is_said_and_the_next_one_works(monkeypatch) -> 
 # -- reading
 
 
-async def test_what_cannot_be_read_is_said_and_f5_tries_again() -> None:
+async def test_a_record_that_cannot_be_read_is_reported_and_f5_tries_again() -> None:
     tries = []
 
     def load() -> Source:

@@ -1,4 +1,4 @@
-"""Where rows come from: the chat, a log file, the store; and what is said where there are none."""
+"""Where rows come from: the chat, a log file, the store; and the sentence if there are none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kits.chat import PIECES, ReplayEngine, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, loaded, steps_of
 from kits.explorer_stage import reply_of, steps_from
 from kits.stored_replies import step as stored_step
 
@@ -25,7 +25,6 @@ from ds4chat.tui.explorer.source import (
     opener,
     stored_source,
 )
-from ds4chat.tui.recorder import NullRecorder
 
 STEPS = steps_from(("++", "-", "+-"))
 
@@ -38,7 +37,7 @@ def same(one: JudgedRows, other: JudgedRows) -> bool:
 
 
 def chat_of(*replies: Reply) -> Chat:
-    chat = Chat(ReplayEngine(), NullRecorder(), Tuning())
+    chat = Chat(ReplayEngine(), SettledRecorder(), Tuning())
     chat.loaded = loaded(plain_ms=25.0)
     for reply in replies:
         chat.conversation.turns += [UserTurn("?"), reply]
@@ -135,7 +134,7 @@ def test_a_stored_conversation_gives_the_rows_of_its_replies() -> None:
     assert found.listing.rows.accepted.tolist() == [True, True, False] * 3
     assert found.listing.rows.draft_text[:3] == ("d1", "d2", "d3")
     with pytest.raises(
-        SourceError, match="The stored conversation 99 has no judged drafts, or there is none"
+        SourceError, match="The stored conversation 99 does not exist, or has no judged drafts"
     ):
         stored_source(store, 99)
 

@@ -80,7 +80,7 @@ def test_the_word_under_the_pointer_is_explained_not_its_neighbour() -> None:
 
 def test_terms_are_whole_and_settings_come_from_their_table() -> None:
     assert len(INTRODUCTION) == 6
-    assert {role for _, role in ORIGINS} <= {name for name, _ in LEGEND}
+    assert {role for _, role in ORIGINS} <= LEGEND.keys()
     for option in TUNING:
         (term,) = [term for term in TERMS if term.place == "Tuning" and term.name == option.short]
         assert option.help.removesuffix(".") in term.sentences
@@ -98,9 +98,9 @@ async def test_help_opens_with_what_mtp_is_and_the_legend(opened: Open) -> None:
         await chat.press("f1")
         shown = await lines(chat)
         assert shown.startswith("What MTP is")
-        assert INTRODUCTION[0].split(",")[0] in shown and LEGEND[2][1] in shown
+        assert INTRODUCTION[0].split(",")[0] in shown and LEGEND["bonus"] in shown
         roles = {role for line in chat.app.screen.query_one(HelpLines).lines for _, role in line}
-        assert {name for name, _ in LEGEND} <= roles
+        assert LEGEND.keys() <= roles
 
 
 async def test_help_answers_a_word(opened: Open) -> None:

@@ -38,9 +38,9 @@ async def test_every_command_and_every_key_without_one_is_there_once(opened: Ope
             assert sum(command.help in text and command.usage in text for text in listed) == 1, command
         with_command = {command.action for command in COMMANDS}
         for node in (chat.app, chat.screen):
-            for shown, binding in own_keys(node, chat.app):
-                if binding.id not in with_command and binding.id != "app.palette":
-                    assert sum(binding.description in t and shown in t for t in listed) == 1, binding
+            for row in own_keys(node, chat.app):
+                if row.binding.id not in with_command and row.binding.id != "app.palette":
+                    assert sum(row.binding.description in t and row.shown in t for t in listed) == 1, row
         assert any("/help [WORDS]  F1" in text for text in listed), "with the key that does the same"
 
 

@@ -43,7 +43,7 @@ def facts(text: str) -> dict[str, str]:
 
 
 def figures(text: str, label: str) -> list[str]:
-    """What stands behind a label that may have several words."""
+    """The words after a label, which may have several words itself."""
     (line,) = [line for line in text.splitlines() if line.strip().startswith(label)]
     return line.strip().removeprefix(label).split()
 
@@ -151,7 +151,7 @@ def test_over_a_server_its_kind_is_told_and_not_its_address() -> None:
     )
     text = report(Settings(server="http://llama.example.org:8080"), there, None, Stats(), "ready")
     told = facts(text)
-    assert "server           llama-server b7000, on another machine; it tells by step\n" in text
+    assert "server           llama-server b7000, on another machine; it reports by step\n" in text
     assert (told["model"], told["drafter"]) == ("Big", "nextn")
     assert "example" not in text and "device" not in told
     local = dataclasses.replace(SERVER, url="http://127.0.0.1:8080", name="127.0.0.1:8080")
@@ -161,7 +161,7 @@ def test_over_a_server_its_kind_is_told_and_not_its_address() -> None:
 
 
 def test_settings_that_differ_are_told_and_what_may_be_private_is_only_set() -> None:
-    """Every option of a kind that can hold words of the user's, with a word of his in it."""
+    """Every option of a kind that can hold the user's words, with such a word in it."""
     secret = {"str": "SECRET", "table": {"SECRET": {"url": "SECRET"}}}
     private = {option.attribute: secret[option.kind] for option in OPTIONS if option.kind in secret}
     settings = Settings(**private, mtp_draft=2, mtp_strict=True, model=f"{HOME}/models/a.gguf")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Pictures of the history at 80x24 and 140x45, with no chance in them."""
+"""Pictures of the history at 80x24 and 140x45, without anything random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ds4chat.store import Store, open_store
 from ds4chat.tui.history import screen as history
 from ds4chat.tui.history.screen import HistoryScreen
 
-# Pictures of whole screens; what they show is tested without them, too.
+# Pictures of whole screens; their contents are also tested without pictures.
 pytestmark = pytest.mark.slow
 
 SIZES = ((80, 24), (140, 45))
@@ -29,7 +29,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Thirty conversations, two days apart, one of them pinned, one with branches."""
     days = iter(range(-60, 10_000))
     at = {"now": NOON}
-    store = open_store(tmp_path / "conversations.db", wall=lambda: at["now"])
+    store = open_store(tmp_path / "conversations.db")
+    monkeypatch.setattr(store.database, "_wall", lambda: at["now"])
     monkeypatch.setattr(history.time, "time", lambda: NOON)
     for i in range(30):
         at["now"] = NOON + 2 * next(days) * 43_200

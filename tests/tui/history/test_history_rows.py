@@ -8,7 +8,7 @@ from rich.style import Style
 
 from ds4chat.store import Hit, Node
 from ds4chat.store.entities import Role
-from ds4chat.tui.history.rows import Looks, amount, branch_row, branches, hit_rows, when
+from ds4chat.tui.history.rows import Looks, branch_row, branches, hit_rows, when
 
 LOOKS = Looks(Style(dim=True), Style(bold=True), Style(color="blue"))
 
@@ -89,19 +89,10 @@ def test_a_system_prompt_that_everything_stands_under_has_its_row() -> None:
     ]
 
 
-def test_amounts_have_the_number_of_the_noun() -> None:
-    assert [amount(n, "message") for n in (0, 1, 2, 2000)] == [
-        "0 messages",
-        "1 message",
-        "2 messages",
-        "2,000 messages",
-    ]
-
-
 def test_a_long_row_is_cut_and_an_empty_message_says_so() -> None:
     (branch,) = branches([Node(1, None, "assistant", "crashed", 0, "")], 1)
-    assert branch_row(branch, 60, LOOKS).plain == "● Model: (nothing came) (crashed)"
-    assert branch_row(branch, 12, LOOKS).plain == "● Model: (n…"
+    assert branch_row(branch, 60, LOOKS).plain == "● Model: (empty) (crashed)"
+    assert branch_row(branch, 12, LOOKS).plain == "● Model: (e…"
 
 
 def test_matches_are_marked_where_escapes_made_the_text_longer() -> None:

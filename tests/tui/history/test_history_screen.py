@@ -24,13 +24,14 @@ from ds4chat.tui.history.branches import BranchScreen
 from ds4chat.tui.history.changes import Chosen
 from ds4chat.tui.history.screen import HistoryScreen
 from ds4chat.tui.kit.row_list import RowList
-from ds4chat.tui.recorder import StoreRecorder, read_conversation
+from ds4chat.tui.recorder import Recorder, read_conversation
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     ticks = iter(range(1_700_000_000, 1_800_000_000))
-    store = open_store(tmp_path / "conversations.db", wall=lambda: float(next(ticks)))
+    store = open_store(tmp_path / "conversations.db")
+    monkeypatch.setattr(store.database, "_wall", lambda: float(next(ticks)))
     yield store
     store.close()
 
@@ -43,7 +44,7 @@ def shown(app: Host | ChatApp) -> list[str]:
 
 
 async def until(pilot: Pilot[object], condition: Callable[[], object]) -> None:
-    """Wait for what workers bring; only a fault makes it wait long."""
+    """Wait for the workers; only a bug makes it wait long."""
     for _ in range(1500):
         await pilot.pause()
         if condition():
@@ -65,7 +66,7 @@ async def test_the_list_has_pinned_ones_first_then_the_newest_and_a_preview(stor
         rows = shown(app)
         assert [row[2:11].strip() for row in rows] == ["ask one", "ask three", "ask two"]
         assert [row[0] for row in rows] == ["★", " ", "●"]
-        # It stands on the conversation of the chat.
+        # The conversation of the chat is the current row.
         await until(pilot, lambda: "ask two" in text_of(app, "#history-text"))
         assert TEXT in text_of(app, "#history-text")
         assert "12 drafts accepted" not in text_of(app, "#history-text")
@@ -282,7 +283,7 @@ async def test_model_text_is_shown_harmless(store: Store) -> None:
 def chat(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChatApp:
     monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
     settings = Settings(model="/models/tiny.gguf", mtp_draft=2)
-    return ChatApp(settings, ReplayEngine(), StoreRecorder(store))
+    return ChatApp(settings, ReplayEngine(), Recorder(store))
 
 
 async def test_a_chosen_conversation_is_shown_and_goes_on(chat: ChatApp, store: Store) -> None:
@@ -397,5 +398,5 @@ async def test_export_of_the_chat_is_the_document_that_can_be_imported(
         assert [m.text for m in store.conversations.path(made)] == ["ask one", TEXT]
         chat.chat_screen.run_command(f"/export {tmp_path / 'chat.json'}")
         await until(pilot, lambda: any("exists already" in n.message for n in chat._notifications))
-        # What could not be done stands in the prompt again.
+        # The command that failed is in the prompt again.
         await until(pilot, lambda: chat.chat_screen.prompt.text.startswith("/export "))

@@ -1,4 +1,4 @@
-"""Getting a model in the chat, against a hub on loopback: search, choose, stop, go on, and what drafts."""
+"""Getting a model in the chat from a hub on loopback: search, choose, stop, resume, and its drafter."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ds4chat.tui.models.screen import ModelPicker
 
 @pytest.fixture(autouse=True)
 def no_store_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ollama's models of whoever runs this are no part of it."""
+    """Without the Ollama models of whoever runs the tests."""
     monkeypatch.setattr(search, "OLLAMA_SERVICE", Path("/nonexistent"))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
 
@@ -88,8 +88,8 @@ def test_a_bad_file_is_found_with_its_problem(tmp_path: Path) -> None:
 
 
 def test_ollamas_models_are_found_by_their_manifests(tiny_dir: Path, tmp_path: Path) -> None:
-    """The default registry and its library are left out of a name, as Ollama does; what is no model, or not
-    there, or leads elsewhere, is passed over."""
+    """Names leave out the default registry and its library, as in Ollama; manifests that are not of a model,
+    are missing or lead elsewhere are skipped."""
     store = tmp_path / ".ollama/models"
     data = tiny.build("llama", tiny_dir).read_bytes()
     digest = hashlib.sha256(data).hexdigest()

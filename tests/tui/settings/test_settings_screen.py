@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.screen_stage import Host
 from textual.widgets import Input, OptionList, Static
 
+from ds4chat.files import write_whole
 from ds4chat.settings.load import load
 from ds4chat.settings.save import save
 from ds4chat.settings.schema import BY_KEY, OPTIONS, Settings
 from ds4chat.tui.messages import SettingsSaved
-from ds4chat.tui.settings.screen import SettingsScreen, next_value, shown_value, takes
+from ds4chat.tui.settings.file import SettingsFile
+from ds4chat.tui.settings.screen import SettingsScreen, accepted_values, next_value, shown_value
+
+
+def sheet(path: Path, settings: Settings | None = None, wanted: str = "") -> SettingsScreen:
+    settings = settings or Settings()
+    return SettingsScreen(settings, SettingsFile(path, settings, {}), wanted)
+
+
+async def press_and_save(app: Host, pilot, *keys: str) -> None:
+    await pilot.press(*keys)
+    await app.workers.wait_for_complete()
+    await pilot.pause()
 
 
 def rows(app: Host) -> dict[str, str]:
@@ -35,8 +52,8 @@ async def go_to(app: Host, pilot, key: str) -> None:
 
 
 async def test_every_option_is_a_row_with_value_source_default_and_help(tmp_path: Path) -> None:
-    settings = Settings(mtp_draft=4, temp=0.5)
-    app = Host(SettingsScreen(settings, tmp_path / "c.toml", {"mtp-draft": "file"}))
+    file = SettingsFile(tmp_path / "c.toml", Settings(mtp_draft=4), {"mtp-draft": "file"})
+    app = Host(SettingsScreen(Settings(mtp_draft=4, temp=0.5), file))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
         shown = rows(app)
@@ -60,8 +77,7 @@ async def test_what_wins_over_the_file_is_said_beside_the_setting(tmp_path: Path
         {"mtp-margin": "0.5", "temp": "0.7"}, None, {"DS4_MTP_MIN_MARGIN": "0.25", "DS4_MTP_PROBE": "1"}
     )
     settings = dataclasses.replace(given.settings, mtp_probe=False, top_k=10)
-    screen = SettingsScreen(settings, tmp_path / "c.toml", given.sources, from_sources=given.settings)
-    app = Host(screen)
+    app = Host(SettingsScreen(settings, SettingsFile(tmp_path / "c.toml", given.settings, given.sources)))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         shown = rows(app)
@@ -85,8 +101,8 @@ async def test_what_wins_over_the_file_is_said_beside_the_setting(tmp_path: Path
 
 async def test_what_the_demo_brings_is_not_called_a_default(tmp_path: Path) -> None:
     given = load({"demo": True}, None, {})
-    screen = SettingsScreen(given.settings, tmp_path / "c.toml", given.sources, from_sources=given.settings)
-    app = Host(screen)
+    file = SettingsFile(tmp_path / "c.toml", given.settings, given.sources)
+    app = Host(SettingsScreen(given.settings, file))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert rows(app)["mtp-draft"].split() == ["mtp-draft", "2", "demo"]
@@ -94,7 +110,7 @@ async def test_what_the_demo_brings_is_not_called_a_default(tmp_path: Path) -> N
 
 
 async def test_words_given_stand_in_the_filter(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml", wanted="repeat penalty"))
+    app = Host(sheet(tmp_path / "c.toml", wanted="repeat penalty"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert set(rows(app)) == {"repeat-penalty"}
@@ -104,7 +120,7 @@ async def test_words_given_stand_in_the_filter(tmp_path: Path) -> None:
 
 async def test_a_value_is_typed_checked_and_saved(tmp_path: Path) -> None:
     path = tmp_path / "conf" / "config.toml"
-    app = Host(SettingsScreen(Settings(), path))
+    app = Host(sheet(path))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "mtp-draft")
         await pilot.press("enter", *"17")
@@ -116,18 +132,15 @@ async def test_a_value_is_typed_checked_and_saved(tmp_path: Path) -> None:
         await pilot.pause()
         assert app.sheet.draft.mtp_draft == 7
         assert rows(app)["mtp-draft"].split() == ["*", "mtp-draft", "7", "not", "saved"]
-        await pilot.press("s")
-        await pilot.pause()
+        await press_and_save(app, pilot, "s")
     assert tomllib.loads(path.read_text())["mtp-draft"] == 7
     assert load({}, path, {}).settings == Settings(mtp_draft=7)
     assert app.results == [Settings(mtp_draft=7)]
-    assert [(m.settings, m.path) for m in app.seen if isinstance(m, SettingsSaved)] == [
-        (Settings(mtp_draft=7), path)
-    ]
+    assert [m.settings for m in app.seen if isinstance(m, SettingsSaved)] == [Settings(mtp_draft=7)]
 
 
 async def test_switches_and_choices_turn_without_a_field(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml"))
+    app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "lookup")
         await pilot.press("space")
@@ -142,7 +155,7 @@ async def test_switches_and_choices_turn_without_a_field(tmp_path: Path) -> None
 
 
 async def test_the_filter_looks_in_names_and_help(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml"))
+    app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
         await pilot.press("slash", *"cache k")
@@ -160,7 +173,7 @@ async def test_the_filter_looks_in_names_and_help(tmp_path: Path) -> None:
 
 
 async def test_leaving_with_changes_asks_once(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml"))
+    app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "lookup")
         await pilot.press("space", "escape")
@@ -172,7 +185,7 @@ async def test_leaving_with_changes_asks_once(tmp_path: Path) -> None:
 
 
 async def test_esc_in_the_field_keeps_the_old_value(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml"))
+    app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "seed")
         await pilot.press("enter", "9", "escape")
@@ -184,28 +197,24 @@ async def test_esc_in_the_field_keeps_the_old_value(tmp_path: Path) -> None:
 async def test_a_file_with_problems_is_written_over_only_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("mtp-draft = 99\n")
-    app = Host(SettingsScreen(Settings(), path))
+    app = Host(sheet(path))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
-        await pilot.press("S")
-        await pilot.pause()
+        await press_and_save(app, pilot, "S")
         assert path.read_text() == "mtp-draft = 99\n" and app.results == []
-        await pilot.press("s")
-        await pilot.pause()
+        await press_and_save(app, pilot, "s")
         assert "has a problem" in message(app) and path.read_text() == "mtp-draft = 99\n"
-        await pilot.press("S")
-        await pilot.pause()
+        await press_and_save(app, pilot, "S")
     assert app.results == [Settings()]
     assert load({}, path, {}).problems == []
 
 
 async def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    app = Host(SettingsScreen(Settings(), tmp_path / "file" / "c.toml"))
+    app = Host(sheet(tmp_path / "file" / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await pilot.pause()
-        await pilot.press("s")
-        await pilot.pause()
+        await press_and_save(app, pilot, "s")
         assert "not saved" in message(app) and app.results == []
 
 
@@ -213,21 +222,20 @@ async def test_presets_and_keys_survive_a_save(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     settings = Settings(keys={"chat.retry": "f6"}, presets={"fast": {"mtp-draft": "auto"}})
     save(settings, path)
-    app = Host(SettingsScreen(settings, path))
+    app = Host(sheet(path, settings))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "keys")
         await pilot.press("enter")
         await pilot.pause()
         assert str(path) in message(app)
         await go_to(app, pilot, "lookup")
-        await pilot.press("space", "s")
-        await pilot.pause()
+        await press_and_save(app, pilot, "space", "s")
     assert load({}, path, {}).settings == dataclasses.replace(settings, lookup=True)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_what_an_option_takes_is_said_and_its_values_turn_in_a_circle(option) -> None:
-    assert takes(option)
+    assert accepted_values(option)
     value = next_value(option, option.default)
     if option.kind == "bool":
         assert next_value(option, value) == option.default
@@ -240,7 +248,7 @@ def test_what_an_option_takes_is_said_and_its_values_turn_in_a_circle(option) ->
 
 
 async def test_an_unknown_theme_names_the_nearest(tmp_path: Path) -> None:
-    app = Host(SettingsScreen(Settings(), tmp_path / "c.toml"))
+    app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
         await go_to(app, pilot, "theme")
         await pilot.press("enter", *["backspace"] * 8, *"duskk", "enter")
@@ -249,3 +257,84 @@ async def test_an_unknown_theme_names_the_nearest(tmp_path: Path) -> None:
         await pilot.press("backspace", "enter")
         await pilot.pause()
         assert app.sheet.draft.theme == "dusk"
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Writing the settings file waits for this event."""
+    answers = threading.Event()
+
+    def write(*args: Any, **options: Any) -> None:
+        assert answers.wait(60)
+        write_whole(*args, **options)
+
+    monkeypatch.setattr("ds4chat.settings.save.write_whole", write)
+    yield answers
+    answers.set()
+
+
+async def test_a_slow_disk_holds_up_no_key(tmp_path: Path, slow_disk: threading.Event) -> None:
+    """What is changed while the file is written is still to be saved then."""
+    path = tmp_path / "c.toml"
+    app = Host(sheet(path))
+    async with app.run_test(size=(100, 40)) as pilot:
+        await go_to(app, pilot, "lookup")
+        await pilot.press("space", "s")
+        assert message(app) == "Saving…"
+        await pilot.press("space")
+        assert app.sheet.draft.lookup is False and not path.exists()
+        slow_disk.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert load({}, path, {}).settings.lookup is True
+        assert app.screen is app.sheet and message(app) == "1 not saved yet: s saves."
+        assert rows(app)["lookup"].split() == ["*", "lookup", "off", "not", "saved"]
+        await press_and_save(app, pilot, "s")
+    assert load({}, path, {}).settings.lookup is False
+    assert [m.settings.lookup for m in app.seen if isinstance(m, SettingsSaved)] == [True, False]
+
+
+async def test_a_screen_closed_during_the_write_leaves_the_settings_saved_and_used(
+    tmp_path: Path, slow_disk: threading.Event
+) -> None:
+    app = Host(sheet(tmp_path / "c.toml"))
+    async with app.run_test(size=(100, 40)) as pilot:
+        await go_to(app, pilot, "lookup")
+        await pilot.press("space", "s", "escape", "escape")
+        await pilot.pause()
+        assert app.results == [None]
+        slow_disk.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+    assert load({}, tmp_path / "c.toml", {}).settings.lookup is True
+    assert [m.settings.lookup for m in app.seen if isinstance(m, SettingsSaved)] == [True]
+
+
+async def test_an_error_after_the_screen_was_closed_is_a_notice(
+    tmp_path: Path, slow_disk: threading.Event
+) -> None:
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    app = Host(sheet(folder / "c.toml"))
+    async with app.run_test(size=(100, 40), notifications=True) as pilot:
+        await pilot.pause()
+        await pilot.press("s", "escape")
+        await pilot.pause()
+        folder.rmdir()
+        slow_disk.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert [n.message.partition(" to ")[0] for n in app._notifications] == ["The settings were not saved"]
+
+
+async def test_saves_are_written_in_the_order_in_which_they_were_asked_for(
+    tmp_path: Path, slow_disk: threading.Event
+) -> None:
+    file = SettingsFile(tmp_path / "c.toml", Settings(), {})
+    saves = [asyncio.create_task(file.save(Settings(mtp_draft=depth))) for depth in (3, 5, 7)]
+    saves.append(asyncio.create_task(file.save_preset("deep", {"mtp-draft": 9})))
+    slow_disk.set()
+    await asyncio.gather(*saves)
+    assert load({}, file.path, {}).settings == Settings(mtp_draft=7, presets={"deep": {"mtp-draft": 9}})
+    assert file.source(BY_KEY["mtp-draft"], 7) == file.source(BY_KEY["presets"], file.given.presets) == "file"
+    assert file.source(BY_KEY["mtp-draft"], 5) == "set in chat"

@@ -1,4 +1,4 @@
-"""Work of the engine besides answering: a check or a comparison."""
+"""Tasks of the engine other than a reply: a check or a comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from ds4chat.engine.events import Event, Generate, Replay, Replayed
 
 
-class Aside(Protocol):
+class EngineTask(Protocol):
     """One or more requests, sent one after the other."""
 
     state: Literal["checking", "comparing"]
@@ -18,7 +18,7 @@ class Aside(Protocol):
 
     @property
     def over(self) -> bool:
-        """There are no more requests."""
+        """There is no further request."""
 
     def next_command(self, new_number: Callable[[], int]) -> Replay | Generate:
         """The next request."""

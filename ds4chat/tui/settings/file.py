@@ -1,0 +1,70 @@
+"""The settings file of the running chat, and where the values in force come from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ds4chat.settings.load import SettingSource
+from ds4chat.settings.model_sampling import apply_model_sampling, for_file
+from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
+
+
+class SettingsFile:
+    """Writes the settings in a thread, because a disk may be slow, and knows the source of each value."""
+
+    def __init__(self, path: Path, given: Settings, sources: Mapping[str, SettingSource]) -> None:
+        """``given`` are the settings as the sources gave them; ``sources`` names the source of each option
+        key's value, and what it lacks has its default."""
+        self.path = path
+        self.given = given
+        """As the sources gave them, or as they were last saved: a value that differs was set in the chat."""
+        self.sources = dict(sources)
+        self._writing = asyncio.Lock()
+
+    def source(self, option: Option, value: Any) -> str:
+        """Where a value in force comes from, in a word or two."""
+        given = getattr(self.given, option.attribute)
+        if value != given:
+            return "set in chat"
+        source = self.sources.get(option.key, "default")
+        # The demo has values of its own for what no source sets.
+        return "demo" if source == "default" and given != option.default and self.given.demo else source
+
+    def use_model_sampling(self, settings: Settings, sampling: Mapping[str, float]) -> Settings:
+        """The settings with the sampling that a model's file asks for, where no source sets another."""
+        settings, self.given, self.sources = apply_model_sampling(
+            settings, self.given, self.sources, sampling
+        )
+        return settings
+
+    async def save(self, settings: Settings, *, force: bool = False) -> None:
+        """Write all settings. With ``force``, even over a file with problems. Raises SaveError."""
+        from ds4chat.settings.save import save
+
+        async with self._writing:
+            changed = [
+                o for o in OPTIONS if getattr(settings, o.attribute) != getattr(self.given, o.attribute)
+            ]
+            written = for_file(settings, self.given, self.sources)
+            await asyncio.to_thread(save, written, self.path, force=force)
+            for option in changed:
+                # A source that wins over the file sets its value again at the next start.
+                if self.sources.get(option.key, "default") in ("default", "model", "file"):
+                    self._set_by_file(option, getattr(settings, option.attribute))
+
+    def _set_by_file(self, option: Option, value: Any) -> None:
+        self.sources[option.key] = "file" if value != option.default else "default"
+        changed: dict[str, Any] = {option.attribute: value}
+        self.given = replace(self.given, **changed)
+
+    async def save_preset(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a named preset, and no other setting. Raises SaveError."""
+        from ds4chat.settings.save import save_preset
+
+        async with self._writing:
+            await asyncio.to_thread(save_preset, name, values, self.path)
+            self._set_by_file(BY_KEY["presets"], {**self.given.presets, name: dict(values)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import gc
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from ds4chat.tui.command_table import CommandError, usage_rows
 from ds4chat.tui.controller import Chat
 from ds4chat.tui.help.palette import PaletteCommands
 from ds4chat.tui.kit import clipboard
+from ds4chat.tui.kit.garbage import spare_replies
 from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.printable import PrintableFilter
 from ds4chat.tui.messages import (
@@ -268,10 +268,8 @@ class ChatApp(App[int]):
             self.notify(saved)
 
     def on_ready(self) -> None:
-        """Spare the garbage collector what exists now, and stays until the end: going through it each time
-        would hold up a key, and the engine's threads, by some 60 ms."""
         if self._process_exit is not None:
-            gc.freeze()
+            spare_replies()
 
     def on_settings_saved(self, event: SettingsSaved) -> None:
         """The settings screen saved: apply what may change while the chat runs."""

@@ -30,6 +30,7 @@ from ds4chat.tui.controller import Chat, Frame
 from ds4chat.tui.conversation import UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.kit.compositor import FrugalCompositor
+from ds4chat.tui.kit.garbage import collect_if_due
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.slider import Control
@@ -170,6 +171,7 @@ class ChatScreen(ReadingScreen):
         """Process events that come between replies: a notice, or the engine's death."""
         if not self.chat.busy:
             self.draw_frame()
+            collect_if_due()
 
     def draw_frame(self) -> None:
         """Process the engine's events, and redraw what they changed."""

@@ -7,7 +7,6 @@ lies in others that fill the screen, so that this is most of what drawing a grow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import cast
 
@@ -34,30 +33,23 @@ class FrugalCompositor(Compositor):
             wanted.setdefault(y, set()).update(starts)
         chops: dict[int, dict[int, Strip | None]] = {y: dict.fromkeys(cuts[y][:-1]) for y in wanted}
         for widget, (region, clip) in self.visible_widgets.items():  # from the top of the stack
+            if not wanted:
+                break
             shown = region.intersection(clip)
-            rows = [y for y in wanted if y in shown.line_range and _any_within(wanted[y], shown)]
-            for top, bottom in runs_of(rows):
-                part = Region(shown.x - region.x, top - region.y, shown.width, bottom - top)
-                for y, strip in zip(range(top, bottom), widget.render_lines(part)):
-                    starts_here = [x for x in cuts[y] if shown.x <= x <= shown.right]
-                    pieces = strip.divide([x - shown.x for x in starts_here[1:]])
-                    for x, piece in zip(starts_here, pieces):
-                        if x in wanted[y]:
-                            chops[y][x] = piece
-                            wanted[y].remove(x)
+            left, right = shown.column_span
+            rows = [y for y in shown.line_range if y in wanted and any(left <= x < right for x in wanted[y])]
+            if not rows:
+                continue
+            # One call for all rows: those between them are most often rendered already.
+            part = Region(shown.x - region.x, rows[0] - region.y, shown.width, rows[-1] + 1 - rows[0])
+            strips = widget.render_lines(part)
+            for y in rows:
+                starts_here = [x for x in cuts[y] if shown.x <= x <= shown.right]
+                pieces = strips[y - rows[0]].divide([x - shown.x for x in starts_here[1:]])
+                for x, piece in zip(starts_here, pieces):
+                    if x in wanted[y]:
+                        chops[y][x] = piece
+                        wanted[y].remove(x)
+                if not wanted[y]:
+                    del wanted[y]
         return ChopsUpdate(cast("list[dict[int, Strip | None]]", chops), spans, [cut[1:] for cut in cuts])
-
-
-def _any_within(starts: Iterable[int], region: Region) -> bool:
-    return any(region.x <= x < region.right for x in starts)
-
-
-def runs_of(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as runs without a gap, each with its first and the one after its last."""
-    runs: list[tuple[int, int]] = []
-    for row in rows:
-        if runs and runs[-1][1] == row:
-            runs[-1] = (runs[-1][0], row + 1)
-        else:
-            runs.append((row, row + 1))
-    return runs

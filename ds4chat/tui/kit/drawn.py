@@ -1,8 +1,10 @@
-"""Widgets that draw their own lines, and text in them that is selected with the mouse and copied."""
+"""Widgets that draw their own lines: their styles, and text in them that is selected and copied."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -19,8 +21,16 @@ class DrawnLines(Widget):
     A widget that scrolls names ScrollView before this base: Textual takes style sheets from the first alone.
     """
 
-    SELECT_FROM = 0
+    STYLES: ClassVar[str] = ""
+    """Prefix of its component classes: the style of role ``x`` is that of ``<prefix>--x``."""
+    PARTIAL: ClassVar[frozenset[str]] = frozenset()
+    """Roles that have only what their rules set, to be laid over another style."""
+    SELECT_FROM: ClassVar[int] = 0
     """Characters of a line before those that can be selected."""
+
+    def __init__(self, *children: Widget, **options: Any) -> None:
+        super().__init__(*children, **options)
+        self._style_by_role: dict[str, Style] = {}
 
     def draw_line(self, y: int) -> Strip:
         """A line as it looks while nothing of it is selected."""
@@ -29,6 +39,30 @@ class DrawnLines(Widget):
     def lines_drawn(self) -> range:
         """The lines that there are."""
         raise NotImplementedError
+
+    def style_of(self, role: str) -> Style:
+        """The style of a role; of the widget itself for the role ""."""
+        found = self._style_by_role.get(role)
+        if found is None:
+            found = self._style_by_role[role] = (
+                self.get_component_rich_style(f"{self.STYLES}--{role}", partial=role in self.PARTIAL)
+                if role
+                else self.rich_style
+            )
+        return found
+
+    def notify_style_update(self) -> None:
+        self._style_by_role = {}
+        super().notify_style_update()
+
+    def strip_of(
+        self, spans: Iterable[tuple[str, str | Style]], width: int, over: Style | None = None
+    ) -> Strip:
+        """Texts with their roles or styles as a line of ``width`` cells. ``over`` is laid over all of it."""
+        styled = ((text, self.style_of(s) if isinstance(s, str) else s) for text, s in spans)
+        strip = Strip([Segment(text, style + over if over else style) for text, style in styled])
+        ground = self.style_of("")
+        return strip.adjust_cell_length(width, ground + over if over else ground)
 
     def render_line(self, y: int) -> Strip:
         there = self.lines_drawn()
@@ -39,7 +73,7 @@ class DrawnLines(Widget):
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             strip = self._with_selection(strip, *span)
-        return strip.apply_offsets(0, y)
+        return _placed(strip, y)
 
     def _with_selection(self, strip: Strip, start: int, end: int) -> Strip:
         shown = len(strip.text.rstrip())
@@ -70,6 +104,22 @@ class DrawnLines(Widget):
         """The end of a drag that selected text is no click."""
         if not isinstance(event, events.Click) or self.text_selection is None:
             super()._forward_event(event)
+
+
+def _placed(strip: Strip, y: int) -> Strip:
+    """The line with its place in the text, from which Textual knows what the mouse selects. Its own
+    ``apply_offsets`` makes every style anew, and with it the codes for the terminal."""
+    segments, x = [], 0
+    for text, style, _ in strip:
+        segments.append(Segment(text, _style_at(style, x, y)))
+        x += len(text)
+    return Strip(segments, strip.cell_length)
+
+
+@lru_cache(4096)
+def _style_at(style: Style | None, x: int, y: int) -> Style:
+    place = Style.from_meta({"offset": (x, y)})
+    return style + place if style else place
 
 
 def overlay(

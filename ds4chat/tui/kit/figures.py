@@ -64,10 +64,8 @@ def level(share: float) -> str:
 
 
 def stacked(parts: Sequence[float], width: int) -> list[int]:
-    """Cells of each part in a bar of ``width`` cells, by the largest remainder; together always ``width``.
-
-    All zero when there is nothing to divide. A part that is not zero may round to no cell.
-    """
+    """Cells of each part in a bar of ``width`` cells, by the largest remainder. Their sum is ``width``, or
+    0 if all parts are 0."""
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)

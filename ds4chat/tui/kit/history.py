@@ -9,7 +9,7 @@ CAPACITY = 2048
 
 @dataclass(slots=True)
 class Group:
-    """Consecutive steps taken together; ``numerator`` / ``denominator`` is their mean."""
+    """Consecutive steps; ``numerator`` / ``denominator`` is their mean."""
 
     numerator: float = 0.0
     denominator: float = 0.0

@@ -1,4 +1,4 @@
-"""A widget of styled lines that redraws only those that changed."""
+"""A widget of styled lines, which redraws only those that changed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 
 from ds4chat.tui.kit.drawn import DrawnLines
-from ds4chat.tui.kit.role_styles import RoleStyles
 
 Span = tuple[str, str]
 """A text and its role: the part after ``lines--`` of a component class, or "" for the widget's own style."""
@@ -45,13 +43,12 @@ class LinesView(DrawnLines):
     """Lines of spans, cut at the widget's width; its height is the number of lines."""
 
     DEFAULT_CSS = style_sheet(__package__, "lines.tcss")
+    STYLES = "lines"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: tuple[Line, ...] = ()
-        self._strips: dict[int, Strip] = {}
-        self._styles = RoleStyles(self, "lines")
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -67,34 +64,18 @@ class LinesView(DrawnLines):
         """Show these lines; returns how many of them were redrawn."""
         old, self._lines = self._lines, tuple(lines)
         if len(old) != len(self._lines):
-            self._strips.clear()
             # A fixed height instead of "auto": Textual may cache an automatic height between two changes and
             # lay out with it.
             self.styles.height = len(self._lines)
             self.refresh()
             return len(self._lines)
         changed = [y for y, (before, now) in enumerate(zip(old, self._lines)) if before != now]
-        for y in changed:
-            self._strips.pop(y, None)
         if changed:
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
         return len(changed)
-
-    def notify_style_update(self) -> None:
-        self._strips.clear()
-        self._styles.clear()
-        super().notify_style_update()
 
     def lines_drawn(self) -> range:
         return range(len(self._lines))
 
     def draw_line(self, y: int) -> Strip:
-        width = self.size.width
-        if y >= len(self._lines):
-            return Strip.blank(width, self._styles[""])
-        strip = self._strips.get(y)
-        if strip is None or strip.cell_length != width:
-            segments = [Segment(text, self._styles[role]) for text, role in self._lines[y]]
-            strip = Strip(segments).adjust_cell_length(width, self._styles[""])
-            self._strips[y] = strip
-        return strip
+        return self.strip_of(self._lines[y] if y < len(self._lines) else (), self.size.width)

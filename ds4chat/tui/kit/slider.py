@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -20,7 +18,6 @@ VALUE_WIDTH = 8
 MINUS_AT = LABEL_WIDTH
 VALUE_AT = MINUS_AT + 2
 PLUS_AT = VALUE_AT + VALUE_WIDTH
-SAYS_AT = PLUS_AT + 3
 NUMBER = frozenset("0123456789.-")
 """Characters of numbers."""
 
@@ -36,12 +33,13 @@ def filled_cells(share: float) -> int:
 class Control(DrawnLines, can_focus=True):
     """Shows a value and reports what the user does; it does not change the value itself.
 
-    Left and right, − and +, or a click on those signs step; page keys step five at once; what is typed is
-    sent with Enter, and Esc drops it. A number is a slider too: its value field is filled as far as the value
-    has come in its range, and moves by dragging it sideways, one cell a step, or by the wheel. The wheel only
-    counts once the pointer was moved onto the field, so that scrolling past it changes nothing.
+    Left and right, − and +, or a click on those signs step; page keys take five steps; what is typed is sent
+    with Enter and dropped with Esc. A number is a slider too: its field is filled up to the value's place in
+    its range, and changes by dragging, one cell a step, or by the wheel. The wheel only counts after the
+    pointer was moved onto the field, so that scrolling past it changes nothing.
     """
 
+    STYLES = "control"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "control--label",
         "control--button",
@@ -70,7 +68,7 @@ class Control(DrawnLines, can_focus=True):
             self.source = source
             self.by = by
             self.joins = joins
-            """It continues the previous turn of the wheel."""
+            """It continues the previous step of the wheel."""
 
     class Dragged(Message):
         """The value should be ``by`` steps from where it was when the drag began."""
@@ -80,7 +78,7 @@ class Control(DrawnLines, can_focus=True):
             self.source = source
             self.by = by
             self.begins = begins
-            """The first one of its drag."""
+            """The first step of its drag."""
 
     class Pressed(Message):
         """Enter, or a click on the value."""
@@ -117,7 +115,7 @@ class Control(DrawnLines, can_focus=True):
         self._moved: int | None = None
         """Steps of the drag so far; None before its first."""
         self._wheel_ready = False
-        """The pointer was moved onto the value: the wheel turns it."""
+        """The pointer was moved onto the value, so that the wheel changes it."""
         self._wheel_turned = False
         self._value = ""
         self._says = ""
@@ -147,7 +145,7 @@ class Control(DrawnLines, can_focus=True):
         return self._filled
 
     def show(self, value: str, says: str, share: float | None = None) -> None:
-        """Show this value, what it means, and its share (0..1) of its range; a line about an error goes."""
+        """Show a value, its meaning, and its place in its range (0..1), instead of any error."""
         filled = filled_cells(share) if share is not None else 0
         if (value, says, filled, "") != (self._value, self._says, self._filled, self._error):
             self._value, self._says, self._filled, self._error = value, says, filled, ""
@@ -173,7 +171,7 @@ class Control(DrawnLines, can_focus=True):
         self.post_message(self.Stepped(self, by))
 
     def action_press(self) -> None:
-        """What Enter means for this control."""
+        """Press the control, as Enter does."""
         self.post_message(self.Pressed(self))
 
     def on_key(self, event: events.Key) -> None:
@@ -200,7 +198,7 @@ class Control(DrawnLines, can_focus=True):
         event.prevent_default()
 
     def _may_become_value(self, text: str | None) -> bool:
-        """Something that can be typed here begins with this. Other keys are passed on."""
+        """A value that can be typed here may begin with this. Other keys are passed on."""
         if not text or not self._editable:
             return False
         return NUMBER.issuperset(text) or any(word.startswith(text) for word in self._words)
@@ -279,30 +277,26 @@ class Control(DrawnLines, can_focus=True):
 
     @property
     def allow_select(self) -> bool:
-        """A selection may go over it, but none begins here, where dragging moves the value."""
+        """A selection may extend over it, but not begin here, where dragging changes the value."""
         return super().allow_select and bool(self.screen._selecting)
 
     def lines_drawn(self) -> range:
         return range(1)
 
     def draw_line(self, y: int) -> Strip:
-        width = self.size.width
         if self._edit is None:
             value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"
         else:
             value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
         says = "Enter sets it, Esc drops" if self.editing else self.says
         filled = 0 if self.editing else self._filled
-        segments = [
-            Segment(set_cell_size(self._label, LABEL_WIDTH), self._style("label")),
-            Segment("− ", self._style("button")),
-            Segment(value[:filled], self._style("filled")),
-            Segment(value[filled:], self._style(look)),
-            Segment(" +", self._style("button")),
-            Segment(" ", self.rich_style),
-            Segment(says, self._style("error" if self._error and not self.editing else "says")),
+        spans = [
+            (set_cell_size(self._label, LABEL_WIDTH), "label"),
+            ("− ", "button"),
+            (value[:filled], "filled"),
+            (value[filled:], look),
+            (" +", "button"),
+            (" ", ""),
+            (says, "error" if self._error and not self.editing else "says"),
         ]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _style(self, role: str) -> Style:
-        return self.get_component_rich_style(f"control--{role}")
+        return self.strip_of(spans, self.size.width)

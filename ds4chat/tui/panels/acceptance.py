@@ -115,6 +115,9 @@ class AcceptancePanel(Panel):
         super().__init__()
         self._view = LinesView(id="acceptance-lines")
         self._history = History()
+        self.depth: int | str = 1
+        """The depth in force, which the dock sets: each of its positions has a row before anything is judged
+        there."""
         self._last_tuning: Tuning | None = None
         self._last_change = ""
         self._loaded: Loaded | None = None
@@ -176,8 +179,7 @@ class AcceptancePanel(Panel):
         self.title_bar.show(headline=percent(stats.acceptance).strip())
 
     def _positions(self) -> list[PositionCount]:
-        """Counts up to the current depth, so that rows do not appear one by one as a reply begins."""
-        depth = self._last_tuning.depth if self._last_tuning else 1
-        rows = max(len(self._stats.by_position), depth if isinstance(depth, int) else 1, 1)
+        """Counts up to the depth in force: a row that appears takes a new layout of the whole screen."""
+        rows = max(len(self._stats.by_position), self.depth if isinstance(self.depth, int) else 1, 1)
         counted = list(self._stats.by_position)
         return counted + [PositionCount() for _ in range(rows - len(counted))]

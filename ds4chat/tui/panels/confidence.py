@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -22,7 +20,6 @@ from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.figures import NONE, count, decimal, token_text
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
-from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.scrolling import GrowingView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.panels.panel import Panel
@@ -100,6 +97,7 @@ def row_spans(row: JudgedRow, fit: Columns) -> Line:
 class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
     """The rows. It follows the newest until the user scrolls away, and again after End."""
 
+    STYLES = "confidence"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "confidence--muted",
         "confidence--accept",
@@ -117,13 +115,6 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
         Binding("enter", "pick", "Show this draft in the text", id="confidence.pick"),
     ]
 
-    class FollowChanged(Message):
-        """The log started or stopped following the newest row."""
-
-        def __init__(self, following: bool) -> None:
-            super().__init__()
-            self.following = following
-
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(id="confidence-log")
         self._rows: deque[JudgedRow] = deque(maxlen=capacity)
@@ -131,18 +122,11 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
         """Number of rows dropped from the front: row ``_rows[i]`` has the permanent number ``_dropped +
         i``."""
         self._cursor: int | None = None
-        self._following = True
-        self._styles = RoleStyles(self, "confidence")
 
     @property
     def rows(self) -> Sequence[JudgedRow]:
         """The rows kept, oldest first."""
         return self._rows
-
-    @property
-    def following(self) -> bool:
-        """The newest row is kept visible."""
-        return self._following
 
     @property
     def cursor_row(self) -> JudgedRow | None:
@@ -161,42 +145,30 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
             self._cursor = None
         width = self.scrollable_content_region.width
         self.grow_to(Size(width, len(self._rows)))
-        if self._following:
+        if self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-            self.refresh()
         elif lost:
             self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
+        if lost:
             self.refresh()
         else:
-            self._refresh_rows(before, before + len(rows))
+            self.refresh_rows(before, before + len(rows))
 
     def clear(self) -> None:
         """Forget every row."""
         self._dropped += len(self._rows)
         self._rows.clear()
         self._cursor = None
-        self._set_following(True)
+        self.set_following(True)
         self.virtual_size = Size(self.size.width, 0)
         self.refresh()
 
     # -- scrolling
 
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if new_value < old_value and new_value < self.max_scroll_y:
-            self._set_following(False)
-        elif round(new_value) >= self.max_scroll_y and self.max_scroll_y:
-            self._set_following(True)
-
     def on_resize(self) -> None:
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
-        if self._following:
+        if self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-
-    def _set_following(self, following: bool) -> None:
-        if following != self._following:
-            self._following = following
-            self.post_message(self.FollowChanged(following))
 
     # -- cursor
 
@@ -223,8 +195,7 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
     def action_follow(self) -> None:
         """Remove the cursor and follow the newest row again."""
         self._cursor = None
-        self._set_following(True)
-        self.scroll_end(animate=False, immediate=True, x_axis=False)
+        super().action_follow()
         self.refresh()
 
     def action_pick(self) -> None:
@@ -246,23 +217,12 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
         old, self._cursor = self._cursor, number
         for changed in (old, number):
             if changed is not None:
-                self._refresh_rows(changed - self._dropped, changed - self._dropped + 1)
+                self.refresh_rows(changed - self._dropped, changed - self._dropped + 1)
         index = number - self._dropped
-        self._set_following(False)
+        self.set_following(False)
         self.scroll_to_region(Region(0, index, 1, 1), animate=False, immediate=True, force=True, x_axis=False)
 
     # -- drawing
-
-    def _refresh_rows(self, first: int, end: int) -> None:
-        top = self.scroll_offset.y
-        height = self.scrollable_content_region.height
-        first, end = max(first, top), min(end, top + height)
-        if first < end:
-            self.refresh(Region(0, first - top, self.size.width, end - first))
-
-    def notify_style_update(self) -> None:
-        self._styles.clear()
-        super().notify_style_update()
 
     def lines_drawn(self) -> range:
         return range(self._dropped, self._dropped + len(self._rows))
@@ -271,16 +231,13 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
         index = number - self._dropped
         width = self.scrollable_content_region.width
         if not 0 <= index < len(self._rows):
-            return Strip.blank(width, self._styles[""])
-        over = self._cursor_style() if number == self._cursor else Style.null()
-        spans = row_spans(self._rows[index], columns(width))
-        strip = Strip([Segment(text, self._styles[role] + over) for text, role in spans])
-        return strip.adjust_cell_length(width, self._styles[""] + over)
-
-    def _cursor_style(self) -> Style:
-        """Replaces each cell's ground and keeps its colour."""
-        style = self._styles["cursor"]
-        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
+            return self.strip_of((), width)
+        over = None
+        if number == self._cursor:
+            # It replaces each cell's ground and keeps its colour.
+            style = self.style_of("cursor")
+            over = Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse)
+        return self.strip_of(row_spans(self._rows[index], columns(width)), width, over)
 
 
 class ConfidencePanel(Panel):
@@ -324,6 +281,6 @@ class ConfidencePanel(Panel):
         rows = f"{len(self.log_view.rows):,} rows"
         self.title_bar.show(headline=rows if self.log_view.following else f"▼ End follows · {rows}")
 
-    def on_confidence_log_follow_changed(self, event: ConfidenceLog.FollowChanged) -> None:
+    def on_growing_view_follow_changed(self, event: GrowingView.FollowChanged) -> None:
         event.stop()
         self._show_headline()

@@ -177,6 +177,7 @@ class PanelDock(VerticalScroll):
             self._timer.stop()
             self._timer = None
         self._drawn_at = monotonic()
+        self.acceptance.depth = self.tuning.tuning.depth
         for panel in self._panels:
             panel.draw()
 

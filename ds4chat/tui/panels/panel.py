@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -28,6 +27,7 @@ class PanelTitle(DrawnLines, can_focus=True):
     """One line: a fold mark, the title, and at the right the figure that stays visible when the panel is
     folded."""
 
+    STYLES = "panel-title"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"panel-title--headline"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "fold", "Fold or open", id="panel.fold"),
@@ -74,15 +74,7 @@ class PanelTitle(DrawnLines, can_focus=True):
         room = width - cell_len(left) - 1
         right = self._headline if cell_len(self._headline) <= room else ""
         gap = " " * max(0, width - cell_len(left) - cell_len(right))
-        style = self.rich_style
-        strip = Strip(
-            [
-                Segment(left, style),
-                Segment(gap, style),
-                Segment(right, self.get_component_rich_style("panel-title--headline")),
-            ]
-        )
-        return strip.adjust_cell_length(width, style)
+        return self.strip_of([(left, ""), (gap, ""), (right, "headline")], width)
 
 
 class Panel(Vertical):

@@ -1,4 +1,4 @@
-"""The prompt: where messages and commands are written, with what waits and what may be completed."""
+"""The prompt: the text field, the queue of prompts, and completions."""
 
 from __future__ import annotations
 

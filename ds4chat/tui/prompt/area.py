@@ -1,4 +1,4 @@
-"""The prompt with what belongs to it: queued prompts above, completions, the text field."""
+"""The prompt: queued prompts, completions and the text field."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class QueueView(LinesView):
     """Prompts that wait for their turn, the next one first."""
 
     class Pressed(Message):
-        """It was clicked: the newest prompt comes back for editing."""
+        """It was clicked, to edit the newest prompt again."""
 
     def show(self, prompts: Sequence[str], why: str) -> None:
-        """Show these, and why they wait; none hides it."""
+        """Show these prompts, and why they wait; without any it is hidden."""
         self.display = bool(prompts)
         lines: list[Line] = []
         for prompt in list(prompts)[:QUEUE_ROWS]:
@@ -49,7 +49,7 @@ class PromptArea(Vertical):
     DEFAULT_CSS = style_sheet(__package__, "area.tcss")
 
     class QueueRecalled(Message):
-        """The newest queued prompt is to come back into the prompt."""
+        """The user wants to edit the newest queued prompt."""
 
     def __init__(self, prompts: Iterable[str] = (), *, id: str | None = None) -> None:
         """``prompts`` of earlier sessions, oldest first."""
@@ -71,7 +71,7 @@ class PromptArea(Vertical):
 
     @property
     def text(self) -> str:
-        """What stands in the prompt, folded texts written out."""
+        """The text of the prompt, with folded texts written out."""
         return self.text_field.folds.expand(self.text_field.text)
 
     def show_queue(self, prompts: Sequence[str], why: str = "") -> None:
@@ -80,7 +80,7 @@ class PromptArea(Vertical):
         self.queue_view.show(prompts, why)
 
     def put_back(self, texts: Sequence[str]) -> None:
-        """Put prompts before what stands in the prompt, the last one sent with its folded texts folded."""
+        """Insert prompts before the text of the prompt; the one sent last with its texts folded again."""
         sent, folded = self.text_field.last_sent
         parts = [folded if text == sent else text for text in texts]
         if self.text_field.text.strip():
@@ -90,18 +90,18 @@ class PromptArea(Vertical):
         self.text_field.focus()
 
     def refuse(self, text: str, problem: str) -> None:
-        """A line that cannot be done: say why, and put it back."""
+        """Say why a line cannot be sent, and put it back."""
         self.notify(problem, severity="warning", markup=False)
         self.put_back([text])
 
     def begin(self, text: str) -> None:
-        """Begin a line for the user to complete; a draft that stands here goes into the history."""
+        """Begin a line for the user to complete; a draft in the prompt goes into the history."""
         self.taken(self.text_field.text)
         self.text_field.put(text)
         self.text_field.focus()
 
     def close_menu(self) -> bool:
-        """Close the completions; False when none are shown."""
+        """Close the completions; False if none are shown."""
         if not self.menu.is_open:
             return False
         self._dismissed = self.text_field.before_cursor
@@ -115,7 +115,7 @@ class PromptArea(Vertical):
         self.offer()
 
     def offer(self) -> None:
-        """Offer what may complete the text as it now stands."""
+        """Offer what may complete the current text."""
         before = self.text_field.before_cursor
         if before in (self._dismissed, self.menu.completed):
             return

@@ -20,21 +20,21 @@ MOST_ENTRIES = 5000
 PATIENCE_SECONDS = 0.5
 """How long a key may wait for a folder."""
 _SILENT: set[Path] = set()
-"""Folders that were asked and have not answered yet: until they do, no key waits for them again."""
+"""Folders that have not answered yet: until they do, no other key waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One way to go on."""
+    """One way to complete the text."""
 
     label: str
     help: str
     insert: str
-    """Takes the place of the text from ``start`` to the cursor."""
+    """Replaces the text from ``start`` to the cursor."""
     start: int
     """Index in the text before the cursor."""
     final: bool = True
-    """Nothing more is to be completed after it."""
+    """It is complete: nothing can follow, as inside a folder."""
 
 
 def suggest(before: str, themes: Iterable[str] = ()) -> list[Suggestion]:
@@ -52,7 +52,7 @@ def suggest(before: str, themes: Iterable[str] = ()) -> list[Suggestion]:
 
 
 def _mentions(begun: re.Match[str]) -> list[Suggestion]:
-    """Files for a mention; a path with blanks goes between quotes, closed behind a file."""
+    """Files for a mention; a path with blanks is quoted, and the quotes are closed after a file."""
     quoted, plain = begun["quoted"], begun["plain"]
     found = _paths(quoted if quoted is not None else plain, begun.start() + 1)
     return [
@@ -110,8 +110,8 @@ def _argument(completes: Completes, typed: str, start: int, themes: Iterable[str
 
 
 def _paths(typed: str, start: int, ending: str = "") -> list[Suggestion]:
-    """Entries of the folder that a path begins with: files with this ending, and folders, which end with a
-    slash and go on completing."""
+    """Files with this ending, and folders, in the folder that the path names. A folder ends with a slash,
+    after which completion continues."""
     folder, _, leaf = typed.rpartition("/")
     shown = f"{folder}/" if folder or typed.startswith("/") else ""
     place = user_path(shown or ".")

@@ -1,4 +1,4 @@
-"""Text files that go into a prompt, and texts folded to one mark in it."""
+"""Text files in a prompt, and long texts folded to a mark in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 1 << 20
 """Bytes of a file that is put into a prompt: more than any local model's context holds."""
 
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
-"""A path after an @; one with blanks in it stands between quotes."""
+"""A path after an @, quoted if it has blanks."""
 
 
 class FileError(Exception):
@@ -21,7 +21,7 @@ class FileError(Exception):
 
 
 def read_text(name: str) -> str:
-    """The text of a file as it may stand in a prompt. Raises FileError."""
+    """The text of a file for a prompt. Raises FileError."""
     try:
         data = read_regular(user_path(name), LARGEST)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def quoted(name: str, text: str) -> str:
 
 
 class Folds:
-    """Long texts that stand in the prompt as one short mark each, such as ``⟦paste 1 · 42 lines⟧``."""
+    """Long texts that are shown in the prompt as short marks, such as ``⟦paste 1 · 42 lines⟧``."""
 
     MARK = re.compile(r"⟦[^⟦⟧\n]*⟧")
 
@@ -57,7 +57,7 @@ class Folds:
         self._count = 0
 
     def add(self, text: str, name: str = "", lines: int = 0) -> str:
-        """The mark for a text, or for a file of this name, whose own ``lines`` it tells."""
+        """The mark for a text. ``name`` and ``lines``: those of the file that it came from."""
         self._count += not name
         lines = lines or text.count("\n") + 1
         label = name.translate(_PLAIN) or f"paste {self._count}"
@@ -68,15 +68,15 @@ class Folds:
         return mark
 
     def expand(self, text: str) -> str:
-        """``text`` with every mark as the text that it stands for."""
+        """``text`` with every mark replaced by its text."""
         return self.MARK.sub(lambda match: self._texts.get(match.group(), match.group()), text)
 
     def text_of(self, mark: str) -> str | None:
-        """What a mark stands for."""
+        """The text of a mark; None if it is not one of these."""
         return self._texts.get(mark)
 
     def around(self, line: str, column: int) -> tuple[int, int] | None:
-        """Beginning and end of the mark that stands at, or ends or begins at, a column of a line."""
+        """Beginning and end of the mark around a column of a line, or next to it."""
         for match in self.MARK.finditer(line):
             if match.start() <= column <= match.end() and match.group() in self._texts:
                 return match.span()
@@ -87,8 +87,8 @@ _PLAIN = str.maketrans(dict.fromkeys("⟦⟧\n\t", " "))
 
 
 def with_mentions(text: str) -> str:
-    """``text`` with each ``@path`` of an existing file as that file. Raises FileError for one that cannot be
-    read; an ``@word`` that names nothing, or a folder, stays."""
+    """``text`` with each ``@path`` of an existing file replaced by the file. Other words that begin with @
+    stay as they are. Raises FileError for a file that cannot be read."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1) or match.group(2)

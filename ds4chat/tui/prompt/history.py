@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class PromptHistory:
-    """Prompts from oldest to newest, and where among them the prompt stands."""
+    """Prompts from oldest to newest, and which of them is shown."""
 
     def __init__(self, prompts: Iterable[str] = ()) -> None:
         self._prompts = list(prompts)
@@ -14,7 +14,7 @@ class PromptHistory:
         self._unsent = ""
 
     def add(self, prompt: str) -> None:
-        """A prompt was sent: it is the newest, once."""
+        """Add a prompt that was sent, unless it is the same as the one before."""
         if not self._prompts or self._prompts[-1] != prompt:
             self._prompts.append(prompt)
         self._place = len(self._prompts)

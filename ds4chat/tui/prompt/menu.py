@@ -13,7 +13,7 @@ from ds4chat.tui.prompt.completion import Suggestion
 
 ROWS = 8
 AROUND = 10
-"""Rows of the screen that the list leaves to what is around it."""
+"""Rows of the screen that the list leaves to other widgets."""
 
 
 class CompletionMenu(LinesView):
@@ -42,11 +42,11 @@ class CompletionMenu(LinesView):
 
     @property
     def chosen(self) -> Suggestion | None:
-        """The suggestion that Tab and Enter take."""
+        """The suggestion that Tab and Enter accept."""
         return self._suggestions[self._chosen] if self._suggestions else None
 
     def offer(self, suggestions: Sequence[Suggestion], text: str = "") -> None:
-        """Show these, which complete ``text``; none closes the list."""
+        """Show these suggestions for ``text``; without any the list is closed."""
         self.completed = text
         if suggestions == self._suggestions:
             return
@@ -56,7 +56,7 @@ class CompletionMenu(LinesView):
         self._draw_rows()
 
     def move(self, by: int) -> None:
-        """Choose another one, round the ends."""
+        """Choose another one, wrapping around at the ends."""
         if self._suggestions:
             self._chosen = (self._chosen + by) % len(self._suggestions)
             self._first = min(max(self._first, self._chosen - self._rows + 1), self._chosen)
@@ -64,7 +64,7 @@ class CompletionMenu(LinesView):
 
     @property
     def _rows(self) -> int:
-        """How many suggestions show: one at least, so that the prompt below keeps its place."""
+        """How many suggestions are shown; at least one, so that the prompt does not move."""
         return min(ROWS, max(1, self.screen.size.height - AROUND))
 
     def on_resize(self) -> None:

@@ -26,8 +26,8 @@ MENU_KEYS = ("enter", "tab", "up", "down")
 class PromptText(TextArea):
     """Enter sends; the newline keys, or a backslash before Enter, begin a new line.
 
-    Up and down walk the history at the first and last row. A long paste is one mark, which one backspace
-    takes away and Tab writes out.
+    Up and down go through the history from the first and last row. A long paste is shown as one mark, which
+    one backspace removes and Tab writes out.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"prompt--fold"}
@@ -52,20 +52,20 @@ class PromptText(TextArea):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
-            """With the folded texts written out."""
+            """With folded texts written out."""
 
     class SentBlank(Message):
         """Enter was pressed on a blank prompt."""
 
     class ScrollRequested(Message):
-        """The transcript is to scroll by pages, or (0) to follow its end."""
+        """The transcript should scroll by pages, or (0) follow its end."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
             self.by = by
 
     class Recalled(Message):
-        """Up was pressed in an empty prompt: a queued prompt may come back."""
+        """Up was pressed in an empty prompt, to edit a queued prompt again."""
 
     def __init__(self, menu: CompletionMenu, history: PromptHistory, *, id: str | None = None) -> None:
         super().__init__(
@@ -78,16 +78,15 @@ class PromptText(TextArea):
         self.cursor_blink = False
         self._menu = menu
         self.look_again: Callable[[], None] = lambda: None
-        """Brings the completions up to the text: a key may come before the change that the last one made was
-        looked at."""
+        """Updates the completions at once: a key may come before the message about the last change."""
         self.history_list = history
         self.folds = Folds()
         self.last_sent = ("", "")
-        """The prompt sent last: written out, and as it stood in the field."""
+        """The prompt sent last: written out, and as it was in the field."""
         self.restored = ""
-        """The text that was put back, for as long as nothing else was in the field."""
+        """The text that was put back, if nothing else was in the field."""
         self.queued = 0
-        """Prompts that wait; up in an empty prompt fetches the newest of them first."""
+        """Number of queued prompts; up in an empty prompt brings back the newest."""
 
     # -- text
 
@@ -97,7 +96,7 @@ class PromptText(TextArea):
         return self.get_text_range((0, 0), self.cursor_location)
 
     def put(self, text: str) -> None:
-        """Replace what is there by this text, the cursor at its end."""
+        """Replace the text, with the cursor at its end."""
         self.load_text(text)
         self.restored = ""
         self.move_cursor(self.document.end)
@@ -118,7 +117,7 @@ class PromptText(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         if event.character == "/" and self.text and self.text == self.restored:
-            # A command is begun, such as a second /undo: it must not be sent as a part of the text.
+            # A command begins, such as a second /undo: it must not be sent as part of the text.
             self.history_list.add(self.folds.expand(self.text))
             self.put("")
         if event.key in MENU_KEYS:
@@ -137,14 +136,14 @@ class PromptText(TextArea):
         event.prevent_default()
 
     def _action_of(self, key: str) -> str:
-        """The name of the action that the user's keymap gives to a key here; empty where it gives none."""
+        """The name of the action that the user's keymap gives to a key here; may be empty."""
         bindings = self._bindings.copy()
         if self.app._keymap:
             bindings.apply_keymap(self.app._keymap)
         return next((b.id for b in bindings.key_to_bindings.get(key, ()) if b.id), "")
 
     def _menu_key(self, key: str) -> bool:
-        """What a key does while completions are shown; False where it does what it always does."""
+        """Handle a key while completions are shown; False if they do not change what it does."""
         chosen = self._menu.chosen
         if key in ("up", "down"):
             self._menu.move(-1 if key == "up" else 1)
@@ -173,8 +172,8 @@ class PromptText(TextArea):
         self.move_cursor((row, column - length + len(chosen.insert)))
 
     def action_submit(self) -> None:
-        """Send, or begin a new line after a backslash. The field is empty at once: what is typed on before
-        the prompt was dealt with is the next one."""
+        """Send, or begin a new line after a backslash. The field is emptied at once: what is typed before the
+        prompt is handled belongs to the next one."""
         row, column = self.cursor_location
         if self.document[row][:column].endswith("\\") and column == len(self.document[row]):
             self.replace("\n", (row, column - 1), (row, column))
@@ -242,7 +241,7 @@ class PromptText(TextArea):
         return self.folds.around(self.document[row], column)
 
     def _delete_fold(self, *, ending: bool) -> bool:
-        """Take away the mark that ends (or begins) at the cursor; False where none does."""
+        """Delete the mark that ends (or begins) at the cursor; False if there is none."""
         span = self._fold_at_cursor() if self.selection.is_empty else None
         row, column = self.cursor_location
         if span is None or column == (span[0] if ending else span[1]):

@@ -1,4 +1,4 @@
-"""Turns of a conversation as rows of styled text: what stands where, independent of the screen. Pure.
+"""Turns of a conversation as rows of styled text, independent of the screen. Pure.
 
 A row is a tuple of (text, role); a role is the part after ``transcript--`` of a component class, or a style
 where a renderer chose one. Every row begins with a gutter of GUTTER cells, which is never copied.
@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from ds4chat.engine.events import Level, Origin
+from ds4chat.engine.events import Level
 from ds4chat.text import drawn
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
@@ -36,7 +36,7 @@ FOLD_TO = 8
 
 
 class Hit(NamedTuple):
-    """What a place in a block is: a token, a fold to open or close, a way to another version, or nothing."""
+    """What a click on a place in a block is meant for: a token, a fold, another version, or nothing."""
 
     what: str
     """"token", "fold", "version" or ""."""
@@ -57,6 +57,7 @@ class Spot(NamedTuple):
 
 
 Place = tuple[int, int]
+"""Row and column."""
 
 
 def found_in(text: str, pattern: re.Pattern[str], *, thinking: bool = False) -> list[Spot]:
@@ -74,8 +75,6 @@ class Block:
     """Base: a piece of the transcript with a height and rows."""
 
     height: int = 0
-    version: int = 0
-    """Rises when rows other than the last ones change, so that what was cached of them is dropped."""
     turn: Turn | None = None
     """What it shows; None for sentences of ds4chat itself."""
 
@@ -92,48 +91,48 @@ class Block:
         return False
 
     def margin(self, index: int) -> int:
-        """Characters at the left of a row's text that are drawn beside it and are no part of it."""
+        """Characters at the left of a row that are decoration and not part of its text."""
         return 0
 
     def source(self, index: int) -> Source | None:
-        """What was written, of which a part that is shown otherwise begins at this row."""
+        """The text as it was written of a part that begins at this row and is rendered."""
         return None
 
     def hit(self, index: int, column: int) -> Hit:
-        """What stands at a row and a character of its text, the gutter left out."""
+        """What is at a row and a character of its text, not counting the gutter."""
         return NOTHING
 
     def toggle(self) -> bool:
-        """Open or close what is folded in it; False where nothing is."""
+        """Open or close its fold; False if it has none."""
         return False
 
     def measure(self) -> None:
-        """Take in what changed around the text, such as how many versions there are."""
+        """Lay out again what surrounds the text, such as the number of versions."""
 
     # -- finding
 
     def find(self, pattern: re.Pattern[str]) -> list[Spot]:
-        """Where a pattern is found, in order; what is folded counts too."""
+        """Where a pattern is found, in order, also in what is folded."""
         return []
 
     def open_at(self, spot: Spot) -> bool:
-        """Unfold what hides a spot; False where nothing does."""
+        """Unfold what hides a spot; False if it is not hidden."""
         return False
 
-    def place_of(self, spot: Spot) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Row and column of a spot's first character, and those of its end; the gutter is left out."""
+    def place_of(self, spot: Spot) -> tuple[Place, Place]:
+        """Row and column of a spot's first character and of its end, not counting the gutter."""
         raise NotImplementedError
 
 
 def versions_text(turn: Turn) -> str:
-    """Which version of a turn is shown, of how many; empty where it is the only one."""
+    """Which version of a turn is shown, as in ``‹ 2/3 ›``; empty if it is the only one."""
     if turn.key is None or turn.key not in turn.versions:
         return ""
     return f"‹ {turn.versions.index(turn.key) + 1}/{len(turn.versions)} ›"
 
 
 def versions_hit(shown: str, column: int) -> Hit:
-    """What a column of that text is: the left half goes to an older version, the right to a newer."""
+    """The left half of that text goes to an older version, the right half to a newer one."""
     if not 0 <= column < len(shown):
         return NOTHING
     return Hit("version", by=-1 if column < len(shown) / 2 else 1)
@@ -157,7 +156,6 @@ class UserBlock(Block):
         self.measure()
 
     def measure(self) -> None:
-        self.version += 1
         rows = max(1, self._flow.height)
         self._shown = FOLD_TO if self._folded and rows > FOLD_FROM else rows
         self._hidden = rows - self._shown
@@ -219,7 +217,6 @@ class NoteBlock(Block):
         self._lines = [
             piece for line in self._text.split("\n") for piece in (textwrap.wrap(line, room) or [""])
         ]
-        self.version += 1
         self.height = len(self._lines) + 1
 
     def row(self, index: int) -> Row:
@@ -233,7 +230,7 @@ Renderer = Callable[[str, int], Page]
 
 
 class ReplyBlock(Block):
-    """A reply: header, folded thinking, text as tokens or as Markdown, and what it came to."""
+    """A reply: header, folded thinking, text as tokens or as Markdown, and a summary."""
 
     def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
         self.reply = self.turn = reply
@@ -251,7 +248,7 @@ class ReplyBlock(Block):
     # -- content
 
     def rebuild(self) -> None:
-        """Take in the reply from its beginning: what is known of its tokens is another."""
+        """Lay out the whole reply again, because its tokens were revised."""
         self._flow = Flow(text_width(self._width))
         self._thought = Flow(text_width(self._width))
         self._where: list[int] = []
@@ -266,13 +263,13 @@ class ReplyBlock(Block):
         self.grow(bulk=True)
 
     def grow(self, *, bulk: bool = False) -> int:
-        """Take in what the reply gained; returns the first row that may have changed."""
+        """Add what the reply gained; returns the first row that may have changed."""
         reply = self.reply
         before, header = self._top_rows(), self._header
         fresh = reply.tokens[self._taken :]
         answer: list[tuple[str, int]] = []
         thought: list[tuple[str, int]] = []
-        judged_by = self._ratio_tokens()
+        by_ratio = self._ratio_tokens()
         for number, token in enumerate(fresh, start=self._taken):
             target, owners, flow = (
                 (thought, self._thought_tokens, self._thought)
@@ -281,18 +278,16 @@ class ReplyBlock(Block):
             )
             self._where.append(flow.tokens + len(target))
             owners.append(number)
-            kind = _role(token.origin, number in judged_by)
+            kind = "approximate" if number in by_ratio else token.origin
             target.append((token.text, KINDS.index(kind)))
         first = max(0, self._flow.height - 1)
         self._taken = len(reply.tokens)
-        if bulk:
-            self._flow.append_all(answer)
-            self._thought.append_all(thought)
-        else:
-            for text, number in answer:
-                self._flow.append(text, number)
-            for text, number in thought:
-                self._thought.append(text, number)
+        for flow, new in ((self._flow, answer), (self._thought, thought)):
+            if bulk:
+                flow.append_all(new)
+            else:
+                for text, kind_number in new:
+                    flow.append(text, kind_number)
         if (reply.tail or reply.thinking_tail) and not self._tail_taken:
             self._tail_taken = True
             for flow, tail in ((self._flow, reply.tail), (self._thought, reply.thinking_tail)):
@@ -301,10 +296,9 @@ class ReplyBlock(Block):
                 elif tail:
                     flow.append(tail, KINDS.index("plain"))
         self._note_marks()
-        self._measure()
+        self.measure()
         same_top = self._top_rows() == before and self._header == header
         if thought or bulk or not same_top or not reply.running:
-            self.version += 1
             return 0
         return before + first
 
@@ -322,7 +316,7 @@ class ReplyBlock(Block):
         return found
 
     def _note_marks(self) -> None:
-        """Remember where the tuning changed: at the first token of the step that took it up."""
+        """Remember where the tuning changed: at the first token of the first step with the new one."""
         steps = self.reply.steps
         for position in range(self._last_step, len(steps)):
             if position and steps[position].tuning != steps[position - 1].tuning:
@@ -336,31 +330,27 @@ class ReplyBlock(Block):
         self._flow.resize(text_width(width))
         self._thought.resize(text_width(width))
         self._rendered = None
-        self._measure()
-        self.version += 1
+        self.measure()
 
     def colour(self, two: bool) -> None:
         """Two colours (accepted drafts against the rest) or one for each origin."""
         self._two = two
-        self.version += 1
 
     def show_markdown(self, on: bool) -> None:
         """Show the answer as Markdown, once it is over, or as tokens."""
         self.markdown = on
         self._rendered = None
-        self._measure()
-        self.version += 1
+        self.measure()
 
     @property
     def needs_rendering(self) -> bool:
-        """It is to be shown as Markdown and was not rendered for this width."""
+        """It is to be shown as Markdown, but is not rendered for this width yet."""
         return self.markdown and not self.reply.running and self._rendered is None and bool(self.reply.answer)
 
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
         self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
-        self._measure()
-        self.version += 1
+        self.measure()
 
     # -- layout
 
@@ -375,10 +365,6 @@ class ReplyBlock(Block):
         return len(self._rendered.rows) if self._rendered is not None else self._flow.height
 
     def measure(self) -> None:
-        self._measure()
-        self.version += 1
-
-    def _measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
         self._header = header_spans(self.reply, text_width(self._width))
         self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
@@ -466,7 +452,7 @@ class ReplyBlock(Block):
     # -- places
 
     def code_rows(self, code: int) -> tuple[int, int] | None:
-        """First and last row of a code block, counted from 0; None where it is not shown as one."""
+        """First and last row of a code block; None if it is not on the page."""
         top = self._top_rows()
         if self._rendered is not None:
             found = self._rendered.codes[code : code + 1]
@@ -498,8 +484,8 @@ class ReplyBlock(Block):
         return NOTHING if found is None or found >= len(owners) else Hit("token", owners[found])
 
     def locate(self, token: int) -> list[tuple[int, int, int]]:
-        """Where a token is shown: (row, first character, end), the gutter left out. One entry at least while
-        tokens are shown; empty while the token is folded or rendered."""
+        """Where a token is shown, as (row, first character, end) without the gutter; empty while the token is
+        folded or rendered as Markdown."""
         thinking = self.reply.tokens[token].thinking
         if (thinking and not self.thinking_open) or (not thinking and self._rendered is not None):
             return []
@@ -518,17 +504,12 @@ class ReplyBlock(Block):
         return places
 
     def shows(self, token: int) -> bool:
-        """The token is on the page, neither folded away nor rendered."""
+        """The token is shown, neither folded nor rendered as Markdown."""
         return bool(self.locate(token))
 
     def toggle(self) -> bool:
         if not self._has_thought:
             return False
         self.thinking_open = not self.thinking_open
-        self._measure()
-        self.version += 1
+        self.measure()
         return True
-
-
-def _role(origin: Origin, by_ratio: bool) -> str:
-    return "approximate" if by_ratio else origin

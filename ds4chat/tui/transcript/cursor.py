@@ -1,4 +1,4 @@
-"""The token cursor's way through a stack of blocks. Pure."""
+"""Moving the token cursor through a stack of blocks. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in the conversation: where they stand, and the way to them."""
+"""Finding words in the conversation, and showing them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ds4chat.tui.transcript.view import Transcript
 
 
 class Found(NamedTuple):
-    """A place of the words that are looked for."""
+    """A place where the words were found."""
 
     block: Block
     number: int
-    """Of the block's places, from 0 on."""
+    """Index among the block's places."""
 
 
 class Finder:
-    """Finds words in a transcript, in any letter case; what stands between two of them may be any blanks."""
+    """Finds words in a transcript, in any letter case and with any blanks between them."""
 
     def __init__(self, transcript: Transcript, words: str) -> None:
         self._transcript = transcript
@@ -37,14 +37,14 @@ class Finder:
                     yield Found(block, number)
 
     def nearest(self) -> int:
-        """Index of the last place that is not below the screen; that of the first where all are."""
+        """Index of the last place that is not below the screen; of the first if all are."""
         stack = self._transcript._stack
         bottom = self._transcript.scroll_offset.y + self._transcript.size.height
         above = [i for i, place in enumerate(self.places) if stack.top(stack.index(place.block)) < bottom]
         return above[-1] if above else 0
 
     def show(self, index: int) -> bool:
-        """Bring a place into sight and select it, opening what is folded over it; False where it is gone."""
+        """Bring a place into sight and select it, unfolding what hides it; False if it is gone."""
         place, transcript = self.places[index], self._transcript
         stack = transcript._stack
         if self._pattern is None or place.block not in list(stack):
@@ -52,7 +52,7 @@ class Finder:
         at = stack.index(place.block)
         if not _in_sight(transcript, stack.top(at), stack.top(at + 1)):
             transcript.scroll_to(y=stack.top(at), animate=False, immediate=True)
-        # What comes into sight may be rendered only now, and hold the words elsewhere.
+        # Markdown that comes into sight is rendered now, which may move the words.
         transcript.render_in_sight()
         spots = place.block.find(self._pattern)
         if not spots:

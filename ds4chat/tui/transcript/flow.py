@@ -1,4 +1,4 @@
-"""Tokens flowing into rows: a text that grows at its end, wrapped by cell width. Pure.
+"""Tokens in rows: a text that grows at its end, wrapped by cell width. Pure.
 
 Offsets count characters of the shown text from its beginning, newlines included. A row is a piece of one
 line; appending never changes a row before the last, so only that one is wrapped again.
@@ -64,7 +64,7 @@ class Flow:
         self._kinds = bytearray()
         self._wrapping = True
 
-    # -- what is in it
+    # -- content
 
     @property
     def text(self) -> str:
@@ -98,7 +98,7 @@ class Flow:
         return self.extend(text)
 
     def append_all(self, tokens: Iterable[tuple[str, int]]) -> None:
-        """Append many tokens as (text, kind), wrapping once: how a stored text is opened."""
+        """Append many tokens as (text, kind), wrapping only once."""
         self._wrapping = False
         try:
             for text, kind in tokens:
@@ -131,7 +131,7 @@ class Flow:
         return first
 
     def resize(self, width: int) -> None:
-        """Wrap everything anew."""
+        """Wrap everything again."""
         width = max(1, width)
         if width != self._width:
             self._width = width
@@ -163,11 +163,11 @@ class Flow:
         return self._lines[line][start - self._line_at[line] : end - self._line_at[line]]
 
     def continues(self, index: int) -> bool:
-        """The row's line goes on in the next row: no newline stands between them."""
+        """The row's line continues in the next row: there is no newline between them."""
         return index + 1 < len(self._row_line) and self._row_line[index + 1] == self._row_line[index]
 
     def spans(self, index: int) -> list[TokenRun]:
-        """A row's text in spans of tokens of one kind."""
+        """A row's text as runs of tokens of one kind."""
         start, end = self.row(index)
         text = self.row_text(index)
         if start == end or not self._token_at:
@@ -201,7 +201,7 @@ class Flow:
         return self._token_at[token], stop
 
     def visible_start(self, token: int) -> int:
-        """Offset of a token's first character that is no newline, or its end."""
+        """Offset of a token's first character that is not a newline, or its end."""
         at, stop = self.token_range(token)
         while at < stop:
             line = bisect_right(self._line_at, at) - 1
@@ -217,7 +217,7 @@ class Flow:
         return bisect_right(self._token_at, offset) - 1
 
     def row_of(self, offset: int) -> int:
-        """The row in which the character at this offset stands."""
+        """The row of the character at this offset."""
         line = bisect_right(self._line_at, offset) - 1
         row = bisect_right(self._row_line, line) - 1
         column = offset - self._line_at[line]

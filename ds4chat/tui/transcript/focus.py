@@ -1,4 +1,4 @@
-"""A place of the transcript, brought into sight and marked."""
+"""Bringing a place of the transcript into sight, and marking it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def focus_piece(transcript: Transcript, piece: Piece) -> None:
 
 
 def turns_in_sight(transcript: Transcript) -> list[Turn]:
-    """The turns of which something is on the screen, from top to bottom."""
+    """The turns that are at least partly on the screen, from top to bottom."""
     stack = transcript._stack
     if not len(stack):
         return []

@@ -1,4 +1,4 @@
-"""A rendered answer: its rows, and what of its text each came from."""
+"""A rendered answer: its rows, and the text that they came from."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Page:
     sources: dict[int, Source] = field(default_factory=dict)
     """The block that begins at a row."""
     margins: dict[int, int] = field(default_factory=dict)
-    """Characters at the left of a row that are drawn beside its text, where there are any."""
+    """Characters at the left of a row that are decoration, for rows that have any."""
     joined: set[int] = field(default_factory=set)
-    """Rows whose line the next row goes on with."""
+    """Rows whose line continues in the next row."""
     codes: list[tuple[int, int]] = field(default_factory=list)
     """First and last row of each code block, in order."""
 

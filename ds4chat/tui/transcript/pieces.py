@@ -1,4 +1,4 @@
-"""What of a conversation is copied as one: prompts, replies and the code blocks in them. Pure."""
+"""The pieces of a conversation that can be copied: prompts, replies and the code blocks in them. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Code(NamedTuple):
     """A code block of a Markdown text."""
 
     language: str
-    """As the fence names it; empty where it does not."""
+    """The language that the fence names; may be empty."""
     text: str
     """Without the fence."""
     first: int
-    """Number of its first line in the text, the fence included, from 0 on."""
+    """Index of its first line in the text, the fence included."""
     stop: int
-    """Number of the line after its last."""
+    """Index of the line after its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something that is copied as one."""
+    """A prompt, a reply or a code block."""
 
     turn: Turn
     what: str
-    """What it is, in a few words."""
+    """Its name for the user, such as ``prompt 2``."""
     text: str
     """As it was written."""
     code: int | None = None

@@ -1,4 +1,4 @@
-"""Blocks one above the other: which row of which block is where, and the text of a selection. Pure."""
+"""Blocks on top of each other: where each row is, and the text of a selection. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stack:
         self._tops.append(self._tops[-1] + block.height)
 
     def measure(self, first: int) -> None:
-        """Take over the heights of the blocks from ``first`` on."""
+        """Update the places of the blocks from ``first`` on, whose heights may have changed."""
         del self._tops[first + 1 :]
         at = self._tops[first]
         for block in self._blocks[first:]:
@@ -63,26 +63,21 @@ class Stack:
         return index, y - self._tops[index]
 
     def index(self, block: Block) -> int:
-        """Index of a block, looked for from the end, where it most often is. Raises ValueError."""
-        for index in range(len(self._blocks) - 1, -1, -1):
-            if self._blocks[index] is block:
-                return index
-        raise ValueError("The block is not in this stack.")
+        """Index of a block. Raises ValueError."""
+        return self._blocks.index(block)
 
     def find(self, reply: Reply) -> ReplyBlock | None:
         """The block of a reply."""
-        for block in reversed(self._blocks):
-            if isinstance(block, ReplyBlock) and block.reply is reply:
-                return block
-        return None
+        blocks = (block for block in reversed(self._blocks) if isinstance(block, ReplyBlock))
+        return next((block for block in blocks if block.reply is reply), None)
 
     def text_length(self, index: int, row: int) -> int:
         """Characters in a row, the gutter left out."""
         return max(0, sum(len(text) for text, _ in self._blocks[index].row(row)) - GUTTER)
 
     def selected(self, selection: Selection) -> str:
-        """The text of a selection: what is drawn beside it left out, wrapped lines put together again, and
-        what is rendered and selected whole as it was written."""
+        """The text of a selection, without decoration and with wrapped lines joined. A rendered block that is
+        selected whole is copied as it was written."""
         if not self._blocks:
             return ""
         first = selection.start.y if selection.start is not None else 0
@@ -108,7 +103,7 @@ class Stack:
         return "".join(parts).removesuffix("\n")
 
     def _reaches(self, selection: Selection, y: int) -> bool:
-        """The selection goes as far as the end of the text of a row."""
+        """The selection includes the end of a row's text."""
         span = selection.get_span(y)
         index, row = self.at(y)
         text = "".join(text for text, _ in self._blocks[index].row(row)).rstrip()

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from rich.cells import get_character_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.selection import Selection
@@ -20,7 +17,6 @@ from ds4chat.engine.events import Level
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.drawn import DrawnLines, overlay
 from ds4chat.tui.kit.lines import style_sheet
-from ds4chat.tui.kit.role_styles import RoleStyles
 from ds4chat.tui.kit.scrolling import GrowingView
 from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
@@ -65,8 +61,6 @@ MD_ROLES = (
     "literal",
 )
 """Looks of rendered Markdown: ``transcript--md-<name>``."""
-PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
-"""Looks laid over another one: they change only what they name."""
 RENDER_AHEAD = 1
 """Screens of Markdown that are rendered beyond the ones in sight."""
 
@@ -79,6 +73,8 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     """
 
     DEFAULT_CSS = style_sheet(__package__, "view.tcss")
+    STYLES = "transcript"
+    PARTIAL = frozenset({"cursor", "md-em", "md-strong", "md-strike"})
     SELECT_FROM = GUTTER
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"transcript--{role}" for role in ROLES),
@@ -97,18 +93,11 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         Binding("enter,space", "toggle_fold", "Open or fold", show=False, id="transcript.fold"),
     ]
 
-    class FollowChanged(Message):
-        """The transcript began or ceased to follow its end."""
-
-        def __init__(self, following: bool) -> None:
-            super().__init__()
-            self.following = following
-
     class CursorLeft(Message):
-        """The token cursor is gone."""
+        """The token cursor was removed."""
 
     class VersionWanted(Message):
-        """Another version of a turn was asked for by a click."""
+        """A click asked for another version of a turn."""
 
         def __init__(self, turn: Turn, by: int) -> None:
             super().__init__()
@@ -118,13 +107,10 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self._stack = Stack()
-        self._following = True
         self._markdown = markdown
         self._two_colours = False
         self._cursor: Cursor | None = None
         self._width = 0
-        self._strips: LRUCache[tuple[int, int, int], Strip] = LRUCache(2048)
-        self._styles = RoleStyles(self, "transcript", PARTIAL)
 
     # -- content
 
@@ -132,7 +118,6 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         """Show a conversation instead of what is shown."""
         self._cursor = None
         self._stack = Stack(self._block(turn) for turn in turns)
-        self._strips.clear()
         self._settle(0)
         self.refresh()  # also below the end: what was shown may have been longer
         self.action_follow()
@@ -155,11 +140,10 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         if block is not None:
             first = block.grow()
             block.markdown = self._markdown
-            self._forget(block, first)
             self._settle(self._stack.index(block), first)
 
     def recolour(self, reply: Reply) -> None:
-        """Draw a reply whose tokens are known better now."""
+        """Draw a reply again whose tokens were revised."""
         block = self._stack.find(reply)
         if block is not None:
             block.rebuild()
@@ -167,10 +151,10 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
 
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
-        return any(block.turn is turn for block in reversed(list(self._stack)))
+        return any(block.turn is turn for block in self._stack)
 
     def measure(self) -> None:
-        """Draw anew what stands around the turns' texts: the versions that there are."""
+        """Lay out again what surrounds the turns' texts, such as their versions."""
         anchor = self._anchor()
         for block in self._stack:
             block.measure()
@@ -234,48 +218,38 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self._width or 80
 
     def _settle(self, first: int, row: int = 0) -> None:
-        """Take over heights from block ``first`` on, and draw from row ``row`` of it on."""
+        """Update the heights from block ``first`` on, and draw from its row ``row`` on."""
         before = self._stack.height
         self._stack.measure(first)
         size = Size(self._layout_width, self._stack.height)
         if size != self.virtual_size:
             self.grow_to(size)
-            if self._following:
+            if self.following:
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
             self.render_in_sight()
-        y = self.scroll_offset.y
-        top = max(0, self._stack.top(first) + row - y)
-        bottom = min(self.size.height, max(before, self._stack.height) - y)
-        if top < bottom:
-            self.refresh(Region(0, top, self.size.width, bottom - top))
-
-    def _forget(self, block: Block, first: int) -> None:
-        """Drop cached rows of a block from ``first`` on."""
-        key = id(block)
-        for index in range(first, block.height + 2):
-            self._strips.discard((key, block.version, index))
+        self.refresh_rows(self._stack.top(first) + row, max(before, self._stack.height))
 
     def _anchor(self) -> tuple[int, int]:
-        """The block at the top of the screen and the row of it."""
+        """The block at the top of the screen, and which of its rows is there."""
         return self._stack.at(self.scroll_offset.y) if len(self._stack) else (0, 0)
 
     def _return_to(self, anchor: tuple[int, int]) -> None:
-        if self._following or not len(self._stack):
+        if self.following or not len(self._stack):
             return
         index, row = anchor
         y = self._stack.top(index) + min(row, self._stack[index].height - 1)
         self.scroll_to(y=y, animate=False, immediate=True)
 
     def settle_block(self, block: Block) -> None:
-        """Take over the height of a block that was opened or folded."""
+        """Update the height of a block that was opened or folded."""
         self._settle(self._stack.index(block))
         self.refresh()
 
     def render_in_sight(self) -> None:
-        """Render the Markdown of the blocks in sight and a little beyond; keep what is in sight in its place.
+        """Render the Markdown of the blocks in sight and a little beyond, without moving what is in sight.
 
-        A block that was never in sight keeps the height of its tokens until then.
+        Until then a block has the height of its tokens.
         """
         if not len(self._stack) or not self.size.height:
             return
@@ -292,7 +266,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
             return
         from ds4chat.tui.transcript.markdown import markdown_page
 
-        styles = {role: self._styles[f"md-{role}"] for role in MD_ROLES}
+        styles = {role: self.style_of(f"md-{role}") for role in MD_ROLES}
         for _, block in waiting:
             block.render_with(lambda text, width: markdown_page(text, width, styles))
         self._settle(waiting[0][0])
@@ -305,37 +279,17 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
             self._width = width
             for block in self._stack:
                 block.resize(width)
-            self._strips.clear()
             self._settle(0)
             self._return_to(anchor)
-        elif self._following:
+        elif self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
 
     # -- scrolling
 
-    @property
-    def following(self) -> bool:
-        """The end is kept in sight."""
-        return self._following
-
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if round(new_value) >= self.max_scroll_y:
-            self._set_following(True)
-        elif new_value < old_value:
-            self._set_following(False)
         if self._markdown and round(new_value) != round(old_value):
             self.call_after_refresh(self.render_in_sight)
-
-    def _set_following(self, following: bool) -> None:
-        if following != self._following:
-            self._following = following
-            self.post_message(self.FollowChanged(following))
-
-    def action_follow(self) -> None:
-        """Keep the end in sight again."""
-        self._set_following(True)
-        self.scroll_end(animate=False, immediate=True, x_axis=False)
 
     def action_top(self) -> None:
         """The beginning of the conversation."""
@@ -366,7 +320,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self._move(moves.last_between(self._stack, top, top + self.size.height - 1))
 
     def leave_cursor(self) -> None:
-        """Take the cursor away."""
+        """Remove the cursor."""
         if self._cursor is not None:
             self._cursor = None
             self.refresh()
@@ -392,7 +346,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return True
 
     def _move(self, found: Cursor | None) -> bool:
-        """Put the cursor there, if there is such a place, and tell."""
+        """Move the cursor to a place, if one was found, and post TokenPicked."""
         if found is None:
             return False
         self._put_cursor(found)
@@ -432,12 +386,12 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         if self._cursor is not None and not self._cursor.block.shows(self._cursor.token):
             self.leave_cursor()
         y = self.scroll_offset.y
-        following = self._following
-        self._following = False
+        following = self.following
+        self.following = False
         self._settle(self._stack.index(block))
         self.scroll_to(y=min(y, self.max_scroll_y), animate=False, immediate=True)
-        self._following = following
-        self._set_following(y >= self.max_scroll_y)
+        self.following = following
+        self.set_following(y >= self.max_scroll_y)
         self.refresh()
         return True
 
@@ -467,8 +421,6 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     # -- drawing
 
     def notify_style_update(self) -> None:
-        self._strips.clear()
-        self._styles.clear()
         if self._markdown:
             for block in self._stack.replies:
                 block.show_markdown(True)
@@ -481,35 +433,17 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     def draw_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y >= self._stack.height:
-            return Strip.blank(width, self._styles[""])
+            return self.strip_of((), width)
         index, row = self._stack.at(y)
         block = self._stack[index]
-        overlays = self._overlays(block, row)
-        key = (id(block), block.version, row)
-        strip = None if overlays else self._strips.get(key)
-        if strip is None or strip.cell_length != width:
-            parts = [(text, self._style_of(role)) for text, role in block.row(row)]
-            for start, end, style in overlays:
-                parts = overlay(parts, start, end, style)
-            strip = Strip([Segment(text, style) for text, style in parts])
-            strip = strip.adjust_cell_length(width, self._styles[""])
-            if not overlays:
-                self._strips[key] = strip
-        return strip
-
-    def _overlays(self, block: Block, row: int) -> list[tuple[int, int, Style]]:
-        found = []
+        own = self.style_of("")
+        parts = [(text, self.style_of(r) if isinstance(r, str) else own + r) for text, r in block.row(row)]
         if self._cursor is not None and self._cursor.block is block:
-            style = self._styles["cursor"]
-            found += [
-                (GUTTER + start, GUTTER + max(end, start + 1), style)
-                for at, start, end in self._cursor.block.locate(self._cursor.token)
-                if at == row
-            ]
-        return found
-
-    def _style_of(self, role: str | Style) -> Style:
-        return self._styles[role] if isinstance(role, str) else self._styles[""] + role
+            for at, start, end in self._cursor.block.locate(self._cursor.token):
+                if at == row:
+                    end = max(end, start + 1)
+                    parts = overlay(parts, GUTTER + start, GUTTER + end, self.style_of("cursor"))
+        return self.strip_of(parts, width)
 
 
 def _character_at(row: Row, cell: int) -> int:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from kits.chat import PIECES, ended, steps_of
 from kits.chat_stage import Open
 from rich.console import Console
+from rich.segment import Segment
 from textual._compositor import ChopsUpdate, Compositor
 from textual._styles_cache import StylesCache
 from textual.geometry import Region
+from textual.strip import Strip
 from textual.widget import Widget
 
 from ds4chat.engine.events import Generate, Prefill
-from ds4chat.tui.kit.compositor import FrugalCompositor, runs_of
+from ds4chat.tui.kit.compositor import FrugalCompositor
 from ds4chat.tui.kit.scrolling import EdgeScrollBar
 
 # Whole sessions are drawn twice, as they are and by Textual alone.
@@ -53,17 +56,26 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @contextmanager
 def rendered_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Widget, int]]]:
-    """Widgets that are asked for rows meanwhile, and for how many."""
-    asked: list[tuple[Widget, int]] = []
-    render = StylesCache.render_widget
+    """Widgets whose rows are rendered meanwhile, and how many of them at a time."""
+    rendered: list[tuple[Widget, int]] = []
+    render_widget, render_line = StylesCache.render_widget, StylesCache.render_line
+    rows = 0
 
-    def counted(self: StylesCache, widget: Widget, crop: Region) -> object:
-        asked.append((widget, crop.height))
-        return render(self, widget, crop)
+    def counted_line(self: StylesCache, *args: Any) -> Strip:
+        nonlocal rows
+        rows += 1
+        return render_line(self, *args)
+
+    def counted(self: StylesCache, widget: Widget, crop: Region) -> list[Strip]:
+        before = rows
+        strips = render_widget(self, widget, crop)
+        rendered.append((widget, rows - before))
+        return strips
 
     with monkeypatch.context() as patch:
+        patch.setattr(StylesCache, "render_line", counted_line)
         patch.setattr(StylesCache, "render_widget", counted)
-        yield asked
+        yield rendered
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -105,15 +117,62 @@ async def test_a_token_has_its_row_rendered_and_no_others(
         steps = steps_of(reply, [("One", "plain"), (" two", "plain"), (" three", "plain")])
         await chat.push(*steps[:2])
         await chat.pilot.pause(0.3)
-        with rendered_rows(monkeypatch) as asked:
+        with rendered_rows(monkeypatch) as rendered:
             chat.transcript.grow(grown := chat.app.chat.reply)  # type: ignore[arg-type]
             assert grown is not None
             grown.add_step(steps[2])
             chat.transcript.grow(grown)
             await chat.pilot.pause()
-        of_transcript = [rows for widget, rows in asked if widget is chat.transcript]
-        assert sum(of_transcript) <= 2
-        assert sum(rows for _, rows in asked) <= 6
+        of_transcript = [rows for widget, rows in rendered if widget is chat.transcript]
+        assert 0 < sum(of_transcript) <= 2
+        assert sum(rows for _, rows in rendered) <= 6
+
+
+async def test_scrolling_renders_only_rows_that_come_into_sight(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(size=(80, 24), answer=False) as chat:
+        await chat.type("Tell me.", "enter")
+        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        await chat.push(*steps_of(reply, [*PIECES, ("\n\n", "plain")] * 20))
+        height = chat.transcript.size.height
+        assert chat.transcript.max_scroll_y > 2 * height
+        for by, most in ((-1, 1), (-height + 2, height - 2), (3, 3), (-2 * height, height)):
+            with rendered_rows(monkeypatch) as rendered:
+                chat.transcript.action_line(by)
+                await chat.pilot.pause()
+            assert sum(rows for widget, rows in rendered if widget is chat.transcript) == most
+
+
+async def test_rows_that_moved_look_as_if_they_were_rendered_again(opened: Open) -> None:
+    """The transcript and the confidence log, while they grow and are scrolled."""
+
+    def shown() -> list[list[Segment]]:
+        return [
+            list(strip)
+            for view in (chat.transcript, chat.screen.dock_view.confidence.log_view)
+            for strip in view.render_lines(view.size.region)
+        ]
+
+    async with opened(size=(150, 45), answer=False) as chat:
+        await chat.type("Tell me.", "enter")
+        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 20)
+        log = chat.screen.dock_view.confidence.log_view
+        for at in range(0, len(steps), 9):
+            await chat.push(*steps[at : at + 9])
+            await chat.press(
+                *{18: ["pageup"], 54: ["ctrl+end"], 63: ["f4", "up"], 90: ["escape"]}.get(at, [])
+            )
+            if at in (27, 36, 99):
+                log.action_move(-2)
+            while chat.screen.dock_view.drawing_due:
+                await chat.pilot.pause(0.05)
+            before = shown()
+            chat.transcript.refresh()
+            log.refresh()
+            assert shown() == before
+        assert chat.transcript.max_scroll_y and log.max_scroll_y
 
 
 async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
@@ -137,8 +196,3 @@ async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
         bar.refresh()
         await chat.pilot.pause()
         assert shown == [strip.text for strip in bar.render_lines(Region(0, 0, 1, bar.size.height))]
-
-
-def test_rows_without_a_gap_are_one_run() -> None:
-    assert runs_of([1, 2, 3, 7, 9, 10]) == [(1, 4), (7, 8), (9, 11)]
-    assert runs_of([]) == []

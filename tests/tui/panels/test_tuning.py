@@ -12,7 +12,7 @@ from ds4chat.engine.from_settings import changed, preset_of
 from ds4chat.settings.schema import TUNING
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.kit.lines import LinesView
-from ds4chat.tui.kit.slider import MINUS_AT, PLUS_AT, SAYS_AT, VALUE_AT, Control
+from ds4chat.tui.kit.slider import MINUS_AT, PLUS_AT, VALUE_AT, Control
 from ds4chat.tui.messages import TuningChanged
 from ds4chat.tui.panels.knobs import KNOBS, Memory
 from ds4chat.tui.panels.tuning import TuningPanel
@@ -255,5 +255,5 @@ def test_every_control_has_one_short_line_and_the_options_help(knob) -> None:
     assert knob.option.help
     tuning, memory = START, Memory()
     for _ in range(40):
-        assert 0 < len(knob.says(tuning)) <= 44 - SAYS_AT
+        assert 0 < len(knob.says(tuning)) <= 44 - len(" + ") - PLUS_AT
         tuning = knob.step(tuning, 1, memory)

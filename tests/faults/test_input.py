@@ -42,6 +42,7 @@ class Desk:
         """Run a command; what is said about it."""
         before = {id(n) for n in self.app._notifications}
         self.app.chat_screen.run_command(command)
+        await self.app.workers.wait_for_complete()
         await self.pilot.pause()
         return " ".join(n.message for n in self.app._notifications if id(n) not in before)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from kits.command_line import RunHere, running_here
 from kits.mounts import may_mount, run_in_namespace
 
 # Time decides nothing, so that a busy machine finds no fault. The README's command looks at the same examples
@@ -77,3 +78,10 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             if name.startswith("DS4_MTP_"):
                 patch.delenv(name)
         yield home
+
+
+@pytest.fixture
+def run_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[RunHere]:
+    """Runs the command line in this process: a start of one costs more than most of what is looked at."""
+    with running_here(capfd, monkeypatch) as run:
+        yield run

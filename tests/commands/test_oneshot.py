@@ -1,4 +1,5 @@
-"""The one shot as a user runs it: a process, its stdout, its stderr and its exit code."""
+"""The one shot as a user runs it: its stdout, its stderr and its exit code; in a process of its own where
+its start, signals, pipes or what llama.cpp itself writes matter."""
 
 from __future__ import annotations
 
@@ -14,23 +15,10 @@ from pathlib import Path
 
 import pytest
 import tiny
+from kits.command_line import RunHere, ds4chat
 from kits.json_schema import validate
 
 END_NOW = " end now"
-
-
-def ds4chat(
-    *args: str | Path, stdin: str | bytes | None = None, **env: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ds4chat", *map(str, args)],
-        input=stdin if isinstance(stdin, str) else None,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-        timeout=120,
-    )
 
 
 @contextmanager
@@ -61,14 +49,14 @@ def plain_text(n: int) -> str:
 
 def test_the_reply_is_all_that_stdout_holds(pair: list[str]) -> None:
     done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "30")
-    assert done.returncode == 0
-    assert done.stdout == plain_text(30) + "\n"
-    assert done.stderr == ""
+    assert done.code == 0
+    assert done.out == plain_text(30) + "\n"
+    assert done.err == ""
 
 
-def test_json_is_one_object_of_the_documented_form(pair: list[str]) -> None:
-    done = ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "200", "--mtp-draft", "3", "--json")
-    answer = json.loads(done.stdout)
+def test_json_is_one_object_of_the_documented_form(run_here: RunHere, pair: list[str]) -> None:
+    done = run_here(*pair, "--raw", "-p", END_NOW, "-n", "200", "--mtp-draft", "3", "--json")
+    answer = json.loads(done.out)
     validate(answer, "AnswerDocument")
     assert answer["text"] == "".join(t["text"] for t in answer["tokens"]) == plain_text(200)
     assert answer["finish_reason"] == "length"
@@ -93,37 +81,38 @@ def thinking_model(folder: Path) -> list[str]:
     return ["-m", str(path), "-c", "256", "-t", "1", "-p", "hi"]
 
 
-def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(tiny_dir: Path) -> None:
+def test_stdout_holds_the_answer_alone_and_stderr_the_thinking_on_request(
+    run_here: RunHere, tiny_dir: Path
+) -> None:
     model = thinking_model(tiny_dir)
-    done = ds4chat(*model)
-    assert (done.returncode, done.stdout, done.stderr) == (0, " it is five\n", "")
-    done = ds4chat(*model, "--show-thinking")
-    assert (done.stdout, done.stderr) == (" it is five\n", " let me see\n")
-    done = ds4chat(*model, "-n", "3")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "ended while the model was thinking" in done.stderr and "--nothink" in done.stderr
+    done = run_here(*model)
+    assert (done.code, done.out, done.err) == (0, " it is five\n", "")
+    done = run_here(*model, "--show-thinking")
+    assert (done.out, done.err) == (" it is five\n", " let me see\n")
+    done = run_here(*model, "-n", "3")
+    assert (done.code, done.out) == (0, "")
+    assert "ended while the model was thinking" in done.err and "--nothink" in done.err
 
 
-def test_json_has_the_thinking_beside_the_answer(tiny_dir: Path) -> None:
+def test_json_has_the_thinking_beside_the_answer(run_here: RunHere, tiny_dir: Path) -> None:
     model = thinking_model(tiny_dir)
-    answer = json.loads(ds4chat(*model, "--json").stdout)
+    answer = json.loads(run_here(*model, "--json").out)
     validate(answer, "AnswerDocument")
     assert (answer["text"], answer["thinking"]) == (" it is five", " let me see")
     assert [t.get("thinking") for t in answer["tokens"]] == [True] * 5 + [None] * 3
-    cut = json.loads(ds4chat(*model, "--json", "-n", "3").stdout)
+    cut = json.loads(run_here(*model, "--json", "-n", "3").out)
     assert (cut["text"], cut["thinking"], cut["finish_reason"]) == ("", " let me", "length")
 
 
 @pytest.mark.parametrize("depth", ["1", "3", "16", "auto"])
-def test_the_text_does_not_depend_on_the_depth(pair: list[str], depth: str) -> None:
+def test_the_text_does_not_depend_on_the_depth(run_here: RunHere, pair: list[str], depth: str) -> None:
     assert (
-        ds4chat(*pair, "--raw", "-p", END_NOW, "-n", "60", "--mtp-draft", depth).stdout
-        == plain_text(60) + "\n"
+        run_here(*pair, "--raw", "-p", END_NOW, "-n", "60", "--mtp-draft", depth).out == plain_text(60) + "\n"
     )
 
 
-def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
-    done = ds4chat(
+def test_logs_go_to_stderr_one_line_an_event(run_here: RunHere, pair: list[str]) -> None:
+    done = run_here(
         *pair,
         "--raw",
         "-p",
@@ -136,8 +125,8 @@ def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
         "--mtp-spec-log",
         "--mtp-conf-log",
     )
-    assert done.stdout == plain_text(20) + "\n"
-    lines = done.stderr.splitlines()
+    assert done.out == plain_text(20) + "\n"
+    lines = done.err.splitlines()
     assert all(line.startswith("ds4chat: mtp ") for line in lines)
     # Two plain steps for the baseline, and the rest of the text with drafts.
     hand = tiny.simulate([*tiny.encode(END_NOW), *tiny.reply(tiny.encode(END_NOW)[-1], 2)], 18, 3)
@@ -154,19 +143,21 @@ def test_logs_go_to_stderr_one_line_an_event(pair: list[str]) -> None:
 def test_a_prompt_may_come_from_a_pipe_or_a_file(pair: list[str], tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text(END_NOW)
     for args, stdin in ((["--prompt-file", tmp_path / "prompt.txt"], None), ([], END_NOW)):
-        assert ds4chat(*pair, "--raw", "-n", "10", *args, stdin=stdin).stdout == plain_text(10) + "\n"
+        assert ds4chat(*pair, "--raw", "-n", "10", *args, stdin=stdin).out == plain_text(10) + "\n"
 
 
 def test_why_speculation_is_off_is_said(tmp_path: Path) -> None:
     target = tiny.build("llama", tmp_path)
     done = ds4chat("-m", target, "--lookup", "--split-mode", "row", "--raw", "-p", END_NOW, "-n", "5")
-    assert done.stdout == plain_text(5) + "\n"
-    assert "MTP is off" in done.stderr
-    assert "split mode row" in done.stderr
+    assert done.out == plain_text(5) + "\n"
+    assert "MTP is off" in done.err
+    assert "split mode row" in done.err
 
 
 @pytest.mark.parametrize("case", ["missing", "zip", "empty", "cut", "folder", "support as model", "no nextn"])
-def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case: str) -> None:
+def test_files_that_cannot_run_give_one_sentence_and_exit_1(
+    run_here: RunHere, tmp_path: Path, case: str
+) -> None:
     target = tiny.build("llama", tmp_path / "tiny")
     whole = target.read_bytes()
     more: list[str | Path] = []
@@ -183,22 +174,18 @@ def test_files_that_cannot_run_give_one_sentence_and_exit_1(tmp_path: Path, case
         path = tiny.build("deepseek4-support", tmp_path / "tiny")
     elif case == "no nextn":
         path, more = target, ["--mtp"]
-    done = ds4chat("-m", path, *more, "-p", "hi", "--raw")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
+    done = run_here("-m", path, *more, "-p", "hi", "--raw")
+    assert done.code == 1, done.err
+    assert done.out == ""
+    lines = done.err.strip().splitlines()
     assert len(lines) == 1
     assert path.name in lines[0]
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.err
 
 
-def prompt_tokens(*args: str | Path) -> int:
-    done = ds4chat(*args, "-n", "1", "--json")
-    assert done.returncode == 0, done.stderr
-    return int(json.loads(done.stdout)["prompt_tokens"])
-
-
-def test_a_conversation_is_written_as_the_options_say(pair: list[str], tmp_path: Path) -> None:
+def test_a_conversation_is_written_as_the_options_say(
+    run_here: RunHere, pair: list[str], tmp_path: Path
+) -> None:
     """In the model's template, in one of llama.cpp's by name, in a file's, or in none."""
     file = tmp_path / "mine.jinja"
     file.write_text("{{ messages[-1].content }} sea", encoding="utf-8")
@@ -209,30 +196,36 @@ def test_a_conversation_is_written_as_the_options_say(pair: list[str], tmp_path:
         ("--no-template",): "User:  log\nAssistant:",
     }
     for options, text in written.items():
-        assert prompt_tokens(*pair, *options, "--nothink", "-p", " log") == len(tiny.encode(text)), options
+        done = run_here(*pair, *options, "--nothink", "-p", " log", "-n", "1", "--json")
+        assert done.code == 0, done.err
+        assert done.json["prompt_tokens"] == len(tiny.encode(text)), options
 
 
-def test_a_typed_special_token_is_told_of_on_stderr_alone(pair: list[str], tmp_path: Path) -> None:
+def test_a_typed_special_token_is_told_of_on_stderr_alone(
+    run_here: RunHere, pair: list[str], tmp_path: Path
+) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("a<｜User｜>b\n c<｜User｜>\n", encoding="utf-8")
     for prompt in (("-p", "a<｜User｜>b"), ("--prompts-file", str(file))):
-        done = ds4chat(*pair, *prompt, "-n", "2")
-        assert done.stderr.count("holds <｜User｜>: the model gets that as text") == 1
-        assert "holds" not in done.stdout
+        done = run_here(*pair, *prompt, "-n", "2")
+        assert done.err.count("holds <｜User｜>: the model gets that as text") == 1
+        assert "holds" not in done.out
 
 
-def test_a_template_that_does_not_exist_is_said_with_the_names_there_are(pair: list[str]) -> None:
+def test_a_template_that_does_not_exist_is_said_with_the_names_there_are(
+    run_here: RunHere, pair: list[str]
+) -> None:
     for command in (("-p", "hi"), ("--prompts-file", __file__)):
-        done = ds4chat(*pair, *command, "--chat-template", "chatlm")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "There is no chat template chatlm: name a file with a Jinja template, or one of" in done.stderr
-        assert "chatml" in done.stderr
+        done = run_here(*pair, *command, "--chat-template", "chatlm")
+        assert (done.code, done.out) == (1, "")
+        assert "There is no chat template chatlm: name a file with a Jinja template, or one of" in done.err
+        assert "chatml" in done.err
 
 
-def test_a_prompt_longer_than_the_context_is_said_and_exits_1(pair: list[str]) -> None:
-    done = ds4chat(*pair, "--raw", "-p", END_NOW * 500)
-    assert done.returncode == 1
-    assert "the context holds 512" in done.stderr
+def test_a_prompt_longer_than_the_context_is_said_and_exits_1(run_here: RunHere, pair: list[str]) -> None:
+    done = run_here(*pair, "--raw", "-p", END_NOW * 500)
+    assert done.code == 1
+    assert "the context holds 512" in done.err
 
 
 def test_ctrl_c_keeps_what_came_and_exits_130(pair: list[str]) -> None:
@@ -261,16 +254,16 @@ def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["check"]])
-def test_strict_mode_says_how_it_verifies(pair: list[str], command: list[str]) -> None:
+def test_strict_mode_says_how_it_verifies(run_here: RunHere, pair: list[str], command: list[str]) -> None:
     """This target's recurrent state rules batches out; stdout holds the reply alone."""
-    done = ds4chat(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
-    assert done.returncode == 0
-    assert done.stderr == (
+    done = run_here(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
+    assert done.code == 0
+    assert done.err == (
         "ds4chat: strict mode: verification is one token at a time: a recurrent state cannot be rolled back "
         "to compare.\n"
     )
     if not command:
-        assert done.stdout == plain_text(6) + "\n"
+        assert done.out == plain_text(6) + "\n"
 
 
 @pytest.mark.parametrize("command", [["-p", END_NOW], ["check", "-p", END_NOW], ["bench", "--quick"]])
@@ -279,9 +272,9 @@ def test_what_llama_cpp_logs_goes_to_the_log_file(
 ) -> None:
     """This model makes llama.cpp warn while it loads; without a context for it, bench ends there."""
     args = [*pair[:4], "-c", "8", "-t", "1", "--log-file", tmp_path / "log"]
-    done = ds4chat(*command, *args, DS4CHAT_HOME=str(tmp_path / "home"))
+    done = ds4chat(*command, *args, env={"DS4CHAT_HOME": str(tmp_path / "home")})
     assert "llama_" in (tmp_path / "log").read_text()
-    assert "llama_" not in done.stderr
+    assert "llama_" not in done.err
 
 
 def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], tmp_path: Path) -> None:
@@ -298,26 +291,35 @@ def test_ctrl_c_keeps_the_answers_of_a_file_that_are_complete(pair: list[str], t
         assert errors == "ds4chat: Stopped. The answers above are complete; run it again for the rest.\n"
 
 
-@pytest.mark.parametrize("command", [[], ["check"]])
-def test_json_holds_every_text_whatever_the_character_set(command: list[str]) -> None:
-    """The demo's model copies the prompt's accent; ASCII has no letter for it, and JSON has an escape."""
-    args = [*command, "--demo", "-p", "Repeat: café", "-n", "8", "--json", "-t", "1"]
-    narrow, wide = (ds4chat(*args, PYTHONIOENCODING=encoding) for encoding in ("ascii", "utf-8"))
-    assert narrow.stdout.isascii()
-    assert "é" in wide.stdout
-    texts = [json.dumps(json.loads(done.stdout), ensure_ascii=False) for done in (narrow, wide)]
-    assert [text.count("é") for text in texts] == [wide.stdout.count("é")] * 2
+@pytest.mark.parametrize("command", ["one shot", "check"])
+def test_json_holds_every_text_whatever_the_character_set(
+    run_here: RunHere, tiny_dir: Path, command: str
+) -> None:
+    """The reply has the prompt's accent; ASCII has no letter for it, and JSON has an escape."""
+    args: list[str | Path] = ["--demo"]
+    if command == "check":
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        model = tiny.build("llama-speaker", tiny_dir, says=(" café",), special=(), template=template)
+        args = ["check", "-m", model, "--lookup", "-c", "256"]
+    args += ["-p", "Repeat: café", "-n", "8", "--json", "-t", "1"]
+    narrow, wide = ds4chat(*args, env={"PYTHONIOENCODING": "ascii"}), run_here(*args)
+    assert narrow.out.isascii()
+    assert "é" in wide.out
+    texts = [json.dumps(json.loads(done.out), ensure_ascii=False) for done in (narrow, wide)]
+    assert [text.count("é") for text in texts] == [wide.out.count("é")] * 2
 
 
-def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(tmp_path: Path) -> None:
+def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(
+    run_here: RunHere, tmp_path: Path
+) -> None:
     target, support = tiny.build("llama", tmp_path), tiny.build("llama-draft", tmp_path, wrong_every=1)
     args = ["-m", target, "--mtp", support, "-c", "512", "-t", "1", "--raw", "-p", END_NOW, "-n", "100"]
     args += ["--mtp-draft", "1"]
-    ran = ds4chat(*args, "--json")
-    answer = json.loads(ran.stdout)
+    ran = run_here(*args, "--json")
+    answer = json.loads(ran.out)
     assert answer["text"] == plain_text(100)
     assert answer["settings"]["drafter"] is None
     reason = answer["settings"]["off_reason"]
     assert "none of the first 64 drafts was accepted" in reason
-    assert ran.stderr.count("MTP is off") == 1
-    assert f"ds4chat: MTP is off: {reason}." in ran.stderr
+    assert ran.err.count("MTP is off") == 1
+    assert f"ds4chat: MTP is off: {reason}." in ran.err

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
+from kits.command_line import RunHere
 from kits.engine import opened
 from tiny import vocab
 
@@ -64,23 +63,22 @@ def test_a_reply_that_comes_to_such_a_row_ends_as_an_error_and_the_next_one_runs
         assert bench.ask(" stop", tuning=Tuning(temp=0.0)).text == " all done"
 
 
-def test_a_file_of_prompts_says_which_answer_came_to_such_a_row(tiny_dir: Path, tmp_path: Path) -> None:
+def test_a_file_of_prompts_says_which_answer_came_to_such_a_row(
+    run_here: RunHere, tiny_dir: Path, tmp_path: Path
+) -> None:
     path, prompts = tiny.build("llama", tiny_dir, nan_token=LATER), tmp_path / "prompts.txt"
     prompts.write_text(" stop\n loop\n")
-    done = ds4chat("-m", path, "--raw", "--prompts-file", prompts, "-c", "256", "-n", "40", "--json")
-    first, second = map(json.loads, done.stdout.splitlines())
+    args = ["-m", path, "--raw", "--prompts-file", prompts, "-c", "256", "-n", "40", "--json", "-t", "1"]
+    done = run_here(*args)
+    first, second = map(json.loads, done.out.splitlines())
     assert (first["text"], first["finish_reason"]) == (" all done", "stop")
-    assert (second["finish_reason"], done.returncode) == ("error", 1)
-    assert "prompt 2: The model's output is not numbers" in done.stderr
+    assert (second["finish_reason"], done.code) == ("error", 1)
+    assert "prompt 2: The model's output is not numbers" in done.err
 
 
-def test_the_check_fails_where_both_ways_would_meet_the_same_fault(tiny_dir: Path) -> None:
+def test_the_check_fails_where_both_ways_would_meet_the_same_fault(run_here: RunHere, tiny_dir: Path) -> None:
     path = tiny.build("llama", tiny_dir, nan_token=LATER)
-    done = ds4chat("check", "-m", path, "--lookup", "--raw", "-p", " loop", "-c", "256", "-n", "40")
-    assert done.returncode == 1
-    assert "file is damaged" in done.stderr and "equal" not in done.stdout.lower()
-
-
-def ds4chat(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ds4chat", *map(str, arguments), "-t", "1"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    args = ["check", "-m", path, "--lookup", "--raw", "-p", " loop", "-c", "256", "-n", "40", "-t", "1"]
+    done = run_here(*args)
+    assert done.code == 1
+    assert "file is damaged" in done.err and "equal" not in done.out.lower()

@@ -129,30 +129,29 @@ async def test_drafters_that_do_not_fit_leave_the_target_usable(model: Path, tin
         )
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("/draft 17", ("16",)),
-        ("/draft x", ("auto",)),
-        ("/margin -1", ("0", "1")),
-        ("/margin 2", ("gate",)),
-        ("/margin nan", ("nan",)),
-        ("/gate -3", ("0",)),
-        ("/temp hot", ("hot",)),
-        ("/ctx none", ("none",)),
-        ("/read /no/such/file", ("/no/such/file",)),
-        ("/export nowhere.txt", (".md", ".json")),
-        ("/margn 1", ("Did you mean /margin?",)),
-    ],
-)
-async def test_a_command_that_cannot_be_done_says_why_and_changes_nothing(
-    opened: Desk, command: str, words: tuple[str, ...]
-) -> None:
+WRONG: dict[str, tuple[str, ...]] = {
+    "/draft 17": ("16",),
+    "/draft x": ("auto",),
+    "/margin -1": ("0", "1"),
+    "/margin 2": ("gate",),
+    "/margin nan": ("nan",),
+    "/gate -3": ("0",),
+    "/temp hot": ("hot",),
+    "/ctx none": ("none",),
+    "/read /no/such/file": ("/no/such/file",),
+    "/export nowhere.txt": (".md", ".json"),
+    "/margn 1": ("Did you mean /margin?",),
+}
+"""Commands that cannot be done, and words of the sentence that says why."""
+
+
+async def test_a_command_that_cannot_be_done_says_why_and_changes_nothing(opened: Desk) -> None:
     tuning, state = opened.chat.tuning, opened.chat.state
-    said = await opened.say(command)
-    assert [word for word in words if word not in said] == [], said
-    assert said.endswith((".", "?"))
-    assert (opened.chat.tuning, opened.chat.state) == (tuning, state)
+    for command, words in WRONG.items():
+        said = await opened.say(command)
+        assert [word for word in words if word not in said] == [], (command, said)
+        assert said.endswith((".", "?")), (command, said)
+        assert (opened.chat.tuning, opened.chat.state) == (tuning, state), command
 
 
 @pytest.fixture

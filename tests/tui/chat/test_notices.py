@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import pytest
 from kits.chat_stage import Open
 from textual.widgets._toast import Toast
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 45), (60, 16)])
-async def test_a_notice_never_covers_the_prompt(opened: Open, size: tuple[int, int]) -> None:
-    async with opened(size=size, notices=True) as chat:
+async def test_a_notice_never_covers_the_prompt(opened: Open) -> None:
+    async with opened(size=(80, 24), notices=True) as chat:
         await chat.type("/draft 99", "enter")
         await chat.pilot.pause()
         (toast,) = chat.screen.query(Toast)
-        assert toast.region.area > 0
-        assert not toast.region.overlaps(chat.screen.prompt.region)
-        assert not toast.region.overlaps(chat.screen.legend_row.region)
+        for size in ((80, 24), (140, 45), (60, 16)):
+            await chat.pilot.resize_terminal(*size)
+            await chat.settle()
+            assert toast.region.area > 0, size
+            assert not toast.region.overlaps(chat.screen.prompt.region), size
+            assert not toast.region.overlaps(chat.screen.legend_row.region), size
 
 
-@pytest.mark.parametrize(
-    ("key", "settings", "words"),
-    [
-        ("f7", {"mtp_draft": 1}, "depth 1 is the lowest: Ctrl+T pauses drafting"),
-        ("f8", {"mtp_draft": "auto"}, "auto is the last: F7 goes back"),
-        ("f9", {"mtp_margin": 0.0}, "margin 0 is the loosest"),
-        ("f10", {}, "margin 1.00 is exact, the tightest"),
-        ("ctrl+r", {}, "no change of a setting to undo"),
-    ],
-)
-async def test_a_key_at_the_end_of_its_range_says_so(
-    opened: Open, key: str, settings: dict, words: str
-) -> None:
-    async with opened(**settings) as chat:
-        before = chat.app.chat.tuning
-        await chat.press(key)
-        assert chat.app.chat.tuning == before
-        assert words in chat.shown()
+async def test_a_key_at_the_end_of_its_range_says_so(opened: Open) -> None:
+    cases: list[tuple[dict, dict[str, str]]] = [
+        (
+            {"mtp_draft": 1, "mtp_margin": 0.0},
+            {
+                "f7": "depth 1 is the lowest: Ctrl+T pauses drafting",
+                "f9": "margin 0 is the loosest",
+            },
+        ),
+        (
+            {"mtp_draft": "auto"},
+            {
+                "f8": "auto is the last: F7 goes back",
+                "f10": "margin 1.00 is exact, the tightest",
+                "ctrl+r": "no change of a setting to undo",
+            },
+        ),
+    ]
+    for settings, keys in cases:
+        async with opened(**settings) as chat:
+            before = chat.app.chat.tuning
+            for key, words in keys.items():
+                await chat.press(key)
+                assert chat.app.chat.tuning == before, key
+                assert words in chat.shown(), key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 from kits.chat import loaded
 from kits.chat_stage import Chat, Open
@@ -14,34 +16,31 @@ def rows(chat: Chat) -> list[str]:
     return [row.rstrip() for row in chat.shown().splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [
-        ((10, 3), ["Too small:", "make it", "20×5."]),
-        (
-            (19, 9),
-            [
-                "This terminal is",
-                "too small for",
-                "ds4chat. Make it at",
-                "least 20 columns",
-                "wide and 5 rows",
-                "high. What you",
-                "typed is kept.",
-                "",
-            ],
-        ),
-        ((40, 2), ["Too small. Make it 20×5 or more: what", "you typed is kept."]),
-        ((5, 1), ["20×5!"]),
+TOO_SMALL = {
+    (10, 3): ["Too small:", "make it", "20×5."],
+    (19, 9): [
+        "This terminal is",
+        "too small for",
+        "ds4chat. Make it at",
+        "least 20 columns",
+        "wide and 5 rows",
+        "high. What you",
+        "typed is kept.",
+        "",
     ],
-)
-async def test_a_terminal_that_is_too_small_says_what_is_needed(
-    opened: Open, size: tuple[int, int], shown: list[str]
-) -> None:
-    async with opened(size=size, notices=True) as chat:
+    (40, 2): ["Too small. Make it 20×5 or more: what", "you typed is kept."],
+    (5, 1): ["20×5!"],
+}
+
+
+async def test_a_terminal_that_is_too_small_says_what_is_needed(opened: Open) -> None:
+    async with opened(size=(10, 3), notices=True) as chat:
         chat.app.notify("A notice must not hide it.", timeout=60)
         await chat.pilot.pause()
-        assert rows(chat) == shown
+        for size, shown in TOO_SMALL.items():
+            await chat.pilot.resize_terminal(*size)
+            await chat.settle()
+            assert rows(chat) == shown, size
 
 
 async def test_it_comes_back_with_all_that_was_typed_when_the_terminal_grows(opened: Open) -> None:
@@ -66,20 +65,27 @@ async def test_it_comes_back_with_all_that_was_typed_when_the_terminal_grows(ope
 OFF = loaded(off_reason="The target has no NextN block. /mtp chooses a drafter.")
 
 
-@pytest.mark.parametrize("size", [(20, 5), (24, 6), (30, 8), (60, 9)])
-async def test_the_prompt_stays_in_sight_whatever_else_there_is_to_say(
-    opened: Open, size: tuple[int, int]
-) -> None:
+async def at_small_sizes(chat: Chat) -> AsyncIterator[tuple[int, int]]:
+    """Sizes at which there is hardly room, once the chat has each."""
+    for size in ((20, 5), (24, 6), (30, 8), (60, 9)):
+        await chat.pilot.resize_terminal(*size)
+        await chat.settle()
+        yield size
+
+
+async def test_the_prompt_stays_in_sight_whatever_else_there_is_to_say(opened: Open) -> None:
     """A banner, and a status line that says at length why speculation is off."""
-    async with opened(size=size, load=OFF) as chat:
+    async with opened(size=(20, 5), load=OFF) as chat:
         chat.screen._banner.show("The engine has not answered for a while. " * 3, "F5 loads it again.")
         await chat.type("typed")
         field = chat.screen.prompt.text_field
-        assert field.region.height > 0 and "\n typed\n" in chat.shown()
-        assert "● ready" in chat.shown() and "█ The engine" in chat.shown()
-    async with opened(size=size, model="") as chat:
+        async for size in at_small_sizes(chat):
+            assert field.region.height > 0 and "\n typed\n" in chat.shown(), size
+            assert "● ready" in chat.shown() and "█ The engine" in chat.shown(), size
+    async with opened(size=(20, 5), model="") as chat:
         await chat.type("typed")
-        assert "█ No model" in chat.shown() and "\n typed\n" in chat.shown()
+        async for size in at_small_sizes(chat):
+            assert "█ No model" in chat.shown() and "\n typed\n" in chat.shown(), size
 
 
 @pytest.mark.parametrize(

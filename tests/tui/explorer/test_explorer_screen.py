@@ -492,37 +492,37 @@ async def test_escape_keeps_the_file_and_then_closes(tmp_path: Path) -> None:
         assert not isinstance(app.screen, ExplorerScreen)
 
 
-@pytest.mark.parametrize(
-    ("name", "dragged", "turned"),
-    [
-        ("depth", Scenario(depth=5), Scenario(depth=3)),
-        ("margin", Scenario(margin=0.8), Scenario(margin=0.95)),
-        ("gate", Scenario(gate=1.5), Scenario(gate=0.5)),
-    ],
-)
-async def test_a_what_if_value_is_dragged_and_turned(name: str, dragged: Scenario, turned: Scenario) -> None:
+async def test_a_what_if_value_is_dragged_and_turned() -> None:
     """Three cells from the recorded value (margin: four down), then back to it; two notches up, one down."""
+    values = {
+        "depth": (1, Scenario(depth=5), Scenario(depth=3)),
+        "margin": (8, Scenario(margin=0.8), Scenario(margin=0.95)),
+        "gate": (0, Scenario(gate=1.5), Scenario(gate=0.5)),
+    }
     app = Stage(source)
     async with app.run_test(size=WIDE) as pilot:
         await settled(pilot)
         panel = app.explorer.what_if
-        slider = panel.query_one(f"#control-whatif-{name}", Control)
         grip = VALUE_AT + 4
-        assert slider.filled == {"depth": 1, "margin": 8, "gate": 0}[name]
-        await drag(pilot, slider, grip, grip + (-4 if name == "margin" else 3))
-        await settled(pilot)
-        assert panel.scenario == dragged and panel.result is not None
-        await pilot.click("#whatif-reset")
-        await drag(pilot, slider, grip, grip + 5, grip)
-        await pilot.pause()
-        assert panel.scenario == Scenario()
-        await pilot.hover(slider, offset=(grip, 0))
-        step = -1 if name == "margin" else 1
-        await wheel(pilot, slider, 2 * step, grip)
-        await pilot.pause()
-        await wheel(pilot, slider, -step, grip)
-        await pilot.pause()
-        assert panel.scenario == turned
+        for name, (filled, dragged, turned) in values.items():
+            slider = panel.query_one(f"#control-whatif-{name}", Control)
+            assert slider.filled == filled, name
+            await drag(pilot, slider, grip, grip + (-4 if name == "margin" else 3))
+            await settled(pilot)
+            assert panel.scenario == dragged and panel.result is not None
+            await pilot.click("#whatif-reset")
+            await drag(pilot, slider, grip, grip + 5, grip)
+            await pilot.pause()
+            assert panel.scenario == Scenario(), name
+            await pilot.hover(slider, offset=(grip, 0))
+            step = -1 if name == "margin" else 1
+            await wheel(pilot, slider, 2 * step, grip)
+            await pilot.pause()
+            await wheel(pilot, slider, -step, grip)
+            await pilot.pause()
+            assert panel.scenario == turned
+            await pilot.click("#whatif-reset")
+            await settled(pilot)
 
 
 async def test_the_foot_names_the_keys_of_the_view_in_sight_and_how_to_leave() -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from kits.panel_stage import Stage
 from kits.pointer import drag, drag_to, let_go, press_at, wheel
 from textual import events
@@ -39,11 +38,11 @@ NUMBERS = [
 
 
 @asynccontextmanager
-async def panel(*names: str, tuning: Tuning = START) -> AsyncIterator[tuple[Stage, Pilot[Any]]]:
-    """The dock with these panels open (none named: as it comes), showing ``tuning``."""
+async def panel(*names: str) -> AsyncIterator[tuple[Stage, Pilot[Any]]]:
+    """The dock with these panels open (none named: as it comes), showing START."""
     app = Stage(*names)
     async with app.run_test(size=SIZE) as pilot:
-        app.dock.tuning.begin_with(tuning)
+        app.dock.tuning.begin_with(START)
         await pilot.pause()
         yield app, pilot
 
@@ -62,45 +61,45 @@ def test_every_number_is_in_the_table_above() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "three_up", "two_down"), NUMBERS, ids=[row[0] for row in NUMBERS])
-async def test_a_number_follows_the_pointer_one_step_a_cell_and_undo_takes_the_drag_back(
-    name: str, three_up: dict, two_down: dict
-) -> None:
+async def test_a_number_follows_the_pointer_one_step_a_cell_and_undo_takes_the_drag_back() -> None:
     async with panel("tuning") as (app, pilot):
-        slider = control(app, name)
-        await drag(pilot, slider, GRIP, GRIP + 1, GRIP + 3)
-        await pilot.pause()
-        assert tunings(app)[-1] == dataclasses.replace(START, **three_up)
-        assert not slider.editing, "the end of a drag is no click"
-        await drag(pilot, slider, GRIP, GRIP - 5)
-        await pilot.pause()
-        assert tunings(app)[-1] == dataclasses.replace(START, **two_down)
-        app.dock.tuning.action_undo()
-        app.dock.tuning.action_undo()
-        await pilot.pause()
-        assert app.dock.tuning.tuning == START
+        for name, three_up, two_down in NUMBERS:
+            app.dock.tuning.begin_with(START)
+            slider = control(app, name)
+            await drag(pilot, slider, GRIP, GRIP + 1, GRIP + 3)
+            await pilot.pause()
+            assert tunings(app)[-1] == dataclasses.replace(START, **three_up), name
+            assert not slider.editing, f"the end of a drag on {name} is no click"
+            await drag(pilot, slider, GRIP, GRIP - 5)
+            await pilot.pause()
+            assert tunings(app)[-1] == dataclasses.replace(START, **two_down), name
+            app.dock.tuning.action_undo()
+            app.dock.tuning.action_undo()
+            await pilot.pause()
+            assert app.dock.tuning.tuning == START, name
 
 
-@pytest.mark.parametrize(("name", "three_up", "two_down"), NUMBERS, ids=[row[0] for row in NUMBERS])
-async def test_the_wheel_turns_a_number_and_undo_takes_the_whole_turn_back(
-    name: str, three_up: dict, two_down: dict
-) -> None:
+async def test_the_wheel_turns_a_number_and_undo_takes_the_whole_turn_back() -> None:
     async with panel("tuning") as (app, pilot):
-        slider = control(app, name)
-        await pilot.hover(slider, offset=(GRIP, 0))
-        await wheel(pilot, slider, 3, GRIP)
-        await pilot.pause()
-        assert len(tunings(app)) == 3
-        assert tunings(app)[-1] == dataclasses.replace(START, **three_up)
-        await pilot.hover(app.dock.tuning.title_bar)
-        await pilot.hover(slider, offset=(GRIP, 0))
-        await wheel(pilot, slider, -5, GRIP)
-        await pilot.pause()
-        assert tunings(app)[-1] == dataclasses.replace(START, **two_down)
-        app.dock.tuning.action_undo()
-        assert app.dock.tuning.tuning == dataclasses.replace(START, **three_up)
-        app.dock.tuning.action_undo()
-        assert app.dock.tuning.tuning == START
+        for name, three_up, two_down in NUMBERS:
+            app.dock.tuning.begin_with(START)
+            posted = len(tunings(app))
+            slider = control(app, name)
+            await pilot.hover(slider, offset=(GRIP, 0))
+            await wheel(pilot, slider, 3, GRIP)
+            await pilot.pause()
+            assert len(tunings(app)) == posted + 3, name
+            assert tunings(app)[-1] == dataclasses.replace(START, **three_up), name
+            await pilot.hover(app.dock.tuning.title_bar)
+            await pilot.hover(slider, offset=(GRIP, 0))
+            await wheel(pilot, slider, -5, GRIP)
+            await pilot.pause()
+            assert tunings(app)[-1] == dataclasses.replace(START, **two_down), name
+            app.dock.tuning.action_undo()
+            assert app.dock.tuning.tuning == dataclasses.replace(START, **three_up), name
+            app.dock.tuning.action_undo()
+            assert app.dock.tuning.tuning == START, name
+            await pilot.pause()
 
 
 async def test_a_drag_reaches_auto_beyond_sixteen_and_comes_back_to_nothing() -> None:
@@ -156,49 +155,42 @@ async def test_switches_and_names_are_no_sliders() -> None:
         assert tunings(app) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "tuning", "cells"),
-    [
-        ("depth", {"depth": "auto"}, 8),
-        ("depth", {"depth": 8}, 4),
-        ("depth", {"depth": 0}, 0),
-        ("margin", {"margin": 0.5}, 4),
-        ("gate", {"gate": 100.0}, 8),
-        ("temp", {"temp": 0.5}, 2),
-        ("top-k", {"top_k": 100}, 8),
-        ("top-p", {"top_p": 1.0}, 8),
-        ("min-p", {"min_p": 0.0}, 0),
-        ("repeat-penalty", {"repeat_penalty": 0.5}, 0),
-        ("seed", {"seed": -1}, 0),
-        ("seed", {"seed": 49}, 4),
-        ("seed", {"seed": 2**31}, 8),
-    ],
-)
-async def test_the_field_is_filled_as_far_as_the_value_has_come(name: str, tuning: dict, cells: int) -> None:
-    """Eight cells: depth 8 of 17 places is 3.8 of them. Seeds fill it from -1 (a new one each time) to 99."""
-    async with panel("tuning", tuning=dataclasses.replace(START, **tuning)) as (app, _):
-        slider = control(app, name)
-        assert slider.filled == cells
-        underlined = [part.text for part in slider.render_line(0) if part.style and part.style.underline]
-        assert len("".join(underlined)) == cells
+FILLED = [
+    ("depth", {"depth": "auto"}, 8),
+    ("depth", {"depth": 8}, 4),
+    ("depth", {"depth": 0}, 0),
+    ("margin", {"margin": 0.5}, 4),
+    ("gate", {"gate": 100.0}, 8),
+    ("temp", {"temp": 0.5}, 2),
+    ("top-k", {"top_k": 100}, 8),
+    ("top-p", {"top_p": 1.0}, 8),
+    ("min-p", {"min_p": 0.0}, 0),
+    ("repeat-penalty", {"repeat_penalty": 0.5}, 0),
+    ("seed", {"seed": -1}, 0),
+    ("seed", {"seed": 49}, 4),
+    ("seed", {"seed": 2**31}, 8),
+]
+"""Eight cells: depth 8 of 17 places is 3.8 of them. Seeds fill it from -1 (a new one each time) to 99."""
+
+NEAR_AN_END = [
+    ("depth", {"depth": 1}, 1),
+    ("depth", {"depth": 16}, 7),
+    ("margin", {"margin": 0.01}, 1),
+    ("margin", {"margin": 0.99}, 7),
+    ("seed", {"seed": 0}, 1),
+]
+"""Rounded, 0.99 of eight cells would be all of them: approximate would look exact."""
 
 
-@pytest.mark.parametrize(
-    ("name", "tuning", "cells"),
-    [
-        ("depth", {"depth": 1}, 1),
-        ("depth", {"depth": 16}, 7),
-        ("margin", {"margin": 0.01}, 1),
-        ("margin", {"margin": 0.99}, 7),
-        ("seed", {"seed": 0}, 1),
-    ],
-)
-async def test_a_value_near_an_end_of_its_range_does_not_look_like_the_end(
-    name: str, tuning: dict, cells: int
-) -> None:
-    """Rounded, 0.99 of eight cells would be all of them: approximate would look exact."""
-    async with panel("tuning", tuning=dataclasses.replace(START, **tuning)) as (app, _):
-        assert control(app, name).filled == cells
+async def test_the_field_is_filled_as_far_as_the_value_has_come() -> None:
+    async with panel("tuning") as (app, pilot):
+        for name, tuning, cells in (*FILLED, *NEAR_AN_END):
+            app.dock.tuning.begin_with(dataclasses.replace(START, **tuning))
+            await pilot.pause()
+            slider = control(app, name)
+            assert slider.filled == cells, tuning
+            underlined = [part.text for part in slider.render_line(0) if part.style and part.style.underline]
+            assert len("".join(underlined)) == cells, tuning
 
 
 async def test_the_whole_panel_fits_on_a_small_screen() -> None:

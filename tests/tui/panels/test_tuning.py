@@ -31,37 +31,38 @@ async def focused(app: Stage, pilot, name: str) -> Control:
     return control
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "less"),
-    [
-        ("depth", {"depth": 3}, {"depth": 1}),
-        ("mode", {"margin": 0.8}, {"strict": True}),
-        ("margin", {}, {"margin": 0.95}),
-        ("gate", {"gate": 0.5}, {}),
-        ("temp", {"temp": 0.1}, {}),
-        ("top-k", {"top_k": 45}, {"top_k": 35}),
-        ("top-p", {"top_p": 1.0}, {"top_p": 0.9}),
-        ("min-p", {"min_p": 0.06}, {"min_p": 0.04}),
-        ("repeat-penalty", {"repeat_penalty": 1.05}, {"repeat_penalty": 0.95}),
-        ("seed", {"seed": 0}, {}),
-        ("pause", {"depth": 0}, {"depth": 0}),
-    ],
-)
-async def test_each_control_moves_by_keys_and_by_mouse(name: str, more: dict, less: dict) -> None:
-    """``more`` and ``less`` are the fields that change; at the end of a range nothing is posted."""
+CHANGES: dict[str, tuple[dict, dict]] = {
+    "depth": ({"depth": 3}, {"depth": 1}),
+    "mode": ({"margin": 0.8}, {"strict": True}),
+    "margin": ({}, {"margin": 0.95}),
+    "gate": ({"gate": 0.5}, {}),
+    "temp": ({"temp": 0.1}, {}),
+    "top-k": ({"top_k": 45}, {"top_k": 35}),
+    "top-p": ({"top_p": 1.0}, {"top_p": 0.9}),
+    "min-p": ({"min_p": 0.06}, {"min_p": 0.04}),
+    "repeat-penalty": ({"repeat_penalty": 1.05}, {"repeat_penalty": 0.95}),
+    "seed": ({"seed": 0}, {}),
+    "pause": ({"depth": 0}, {"depth": 0}),
+}
+"""The fields of START that one step up and one step down change; at the end of a range nothing is posted."""
+
+
+async def test_each_control_moves_by_keys_and_by_mouse() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        for fields, key, x in ((more, "right", PLUS_AT + 1), (less, "left", MINUS_AT)):
-            for by_mouse in (False, True):
-                app.dock.tuning.begin_with(START)
-                control = await focused(app, pilot, name)
-                posted = len(tunings(app))
-                if by_mouse:
-                    await pilot.click(control, offset=(x, 0))
-                else:
-                    await pilot.press(key)
-                await pilot.pause()
-                assert tunings(app)[posted:] == ([dataclasses.replace(START, **fields)] if fields else [])
+        for name, (more, less) in CHANGES.items():
+            for fields, key, x in ((more, "right", PLUS_AT + 1), (less, "left", MINUS_AT)):
+                for by_mouse in (False, True):
+                    app.dock.tuning.begin_with(START)
+                    control = await focused(app, pilot, name)
+                    posted = len(tunings(app))
+                    if by_mouse:
+                        await pilot.click(control, offset=(x, 0))
+                    else:
+                        await pilot.press(key)
+                    await pilot.pause()
+                    wanted = [dataclasses.replace(START, **fields)] if fields else []
+                    assert tunings(app)[posted:] == wanted, (name, key, by_mouse)
 
 
 async def test_depth_ends_where_the_drafter_does() -> None:
@@ -113,30 +114,31 @@ async def test_mode_returns_to_the_last_approximate_margin_and_is_marked() -> No
         assert [(t.margin, t.mode) for t in tunings(app)] == [(1.0, "exact"), (0.65, "approximate")]
 
 
-@pytest.mark.parametrize(
-    ("name", "typed", "field", "value"),
-    [
-        ("depth", "auto", "depth", "auto"),
-        ("depth", "7", "depth", 7),
-        ("margin", ".75", "margin", 0.75),
-        ("gate", "12.5", "gate", 12.5),
-        ("temp", "0.7", "temp", 0.7),
-        ("top-k", "12", "top_k", 12),
-        ("top-p", "0.5", "top_p", 0.5),
-        ("min-p", "0", "min_p", 0.0),
-        ("repeat-penalty", "1.1", "repeat_penalty", 1.1),
-        ("seed", "4294967294", "seed", 4294967294),
-    ],
-)
-async def test_a_value_can_be_typed(name: str, typed: str, field: str, value: object) -> None:
+TYPED: list[tuple[str, str, str, object]] = [
+    ("depth", "auto", "depth", "auto"),
+    ("depth", "7", "depth", 7),
+    ("margin", ".75", "margin", 0.75),
+    ("gate", "12.5", "gate", 12.5),
+    ("temp", "0.7", "temp", 0.7),
+    ("top-k", "12", "top_k", 12),
+    ("top-p", "0.5", "top_p", 0.5),
+    ("min-p", "0", "min_p", 0.0),
+    ("repeat-penalty", "1.1", "repeat_penalty", 1.1),
+    ("seed", "4294967294", "seed", 4294967294),
+]
+
+
+async def test_a_value_can_be_typed() -> None:
     app = Stage("tuning")
     async with app.run_test(size=(60, 30)) as pilot:
-        app.dock.tuning.begin_with(START)
-        control = await focused(app, pilot, name)
-        await pilot.press(*typed, "enter")
-        await pilot.pause()
-        assert tunings(app) == [dataclasses.replace(START, **{field: value})]
-        assert not control.editing
+        for name, typed, field, value in TYPED:
+            app.dock.tuning.begin_with(START)
+            control = await focused(app, pilot, name)
+            posted = len(tunings(app))
+            await pilot.press(*typed, "enter")
+            await pilot.pause()
+            assert tunings(app)[posted:] == [dataclasses.replace(START, **{field: value})], (name, typed)
+            assert not control.editing, name
 
 
 async def test_a_wrong_value_says_why_and_changes_nothing() -> None:

@@ -40,8 +40,13 @@ def legend_words(
     ]
 
 
-def legend_line(words: Sequence[Span], width: int) -> Line:
-    """As many of the words as fit, and the hint if there is room."""
+def legend_line(words: Sequence[Span], width: int, note: str = "") -> Line:
+    """As many of the words as fit and the hint if there is room, beside the note at the right."""
+    if note:
+        beside = width - cell_len(note) - 2
+        left = legend_line(words, beside)
+        room = beside - sum(cell_len(text) for text, _ in left)
+        return (*left, (" " * room, ""), (f" {note} ", "note"))
     line: list[Span] = [(" ", "")]
     used = 1
     for word in words:
@@ -56,23 +61,30 @@ def legend_line(words: Sequence[Span], width: int) -> Line:
 
 
 class Legend(LinesView):
-    """The looks of the tokens."""
+    """The looks of the tokens, and for a few seconds a note about the last change."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"lines--{role}" for role in ("accepted", "corrected", "bonus", "plain", "approximate", "unknown")
+        f"lines--{role}"
+        for role in ("accepted", "corrected", "bonus", "plain", "approximate", "unknown", "note")
     }
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._words: Sequence[Span] = ORIGINS
+        self._note = ""
 
     def show(self, words: Sequence[Span]) -> None:
         """Show these."""
         self._words = words
         self.on_resize()
 
+    def note(self, text: str) -> None:
+        """Show this at the right; nothing there if it is empty."""
+        self._note = text
+        self.on_resize()
+
     def on_resize(self) -> None:
-        self.set_lines([legend_line(self._words, self.size.width)])
+        self.set_lines([legend_line(self._words, self.size.width, self._note)])
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
@@ -88,7 +100,7 @@ class FollowChip(Static):
 
 
 class LegendRow(Horizontal):
-    """The legend with the chip at its right, and for a few seconds a note about the last change."""
+    """The legend with the chip at its right."""
 
     SAY_SECONDS = 4.0
 
@@ -99,13 +111,10 @@ class LegendRow(Horizontal):
         self.legend = Legend(id="legend")
         self.chip = FollowChip(" ▼ End: follow ", id="follow-chip")
         self.chip.display = False
-        self.word = Static(id="legend-word", markup=False)
-        self.word.display = False
         self._hiding: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield self.legend
-        yield self.word
         yield self.chip
 
     def say(self, text: str) -> None:
@@ -113,11 +122,7 @@ class LegendRow(Horizontal):
         if not self.display:
             self.notify(text)
             return
-        self.word.update(text)
-        self.word.display = True
+        self.legend.note(text)
         if self._hiding is not None:
             self._hiding.stop()
-        self._hiding = self.set_timer(self.SAY_SECONDS, self._hide)
-
-    def _hide(self) -> None:
-        self.word.display = False
+        self._hiding = self.set_timer(self.SAY_SECONDS, lambda: self.legend.note(""))

@@ -110,7 +110,7 @@ async def panels(screen: ChatScreen, engine: ReplayEngine, pilot: Pilot[int]) ->
 async def off(screen: ChatScreen, engine: ReplayEngine, pilot: Pilot[int]) -> None:
     await ask(screen, engine, pilot)
     screen.retune(Tuning(depth=2, margin=0.9))
-    screen.legend_row.word.display = False
+    screen.legend_row.legend.note("")
 
 
 SMALL, LARGE = (80, 24), (140, 45)

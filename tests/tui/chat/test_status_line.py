@@ -129,6 +129,30 @@ def test_the_legend_explains_what_is_shown() -> None:
     assert "Markdown" in text(markdown=True)
 
 
+def test_a_note_stands_at_the_right_of_the_words_that_fit_beside_it() -> None:
+    def text(width: int, note: str) -> str:
+        return "".join(t for t, _ in legend_line(legend_words(), width, note))
+
+    assert legend_line(legend_words(), 80, "depth 2→3")[-1] == (" depth 2→3 ", "note")
+    for width in (30, 80, 200):
+        assert text(width, "depth 2→3").endswith(" depth 2→3 ") and len(text(width, "depth 2→3")) == width
+    assert text(30, "depth 2→3").split() == ["accepted", "depth", "2→3"]
+    assert text(80, "depth 2→3").split()[-4:] == ["F1", "help", "depth", "2→3"]
+
+
+async def test_a_note_comes_and_goes_without_a_layout(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as chat:
+        row, laid_out = chat.screen.legend_row, []
+        monkeypatch.setattr(row, "SAY_SECONDS", 0.01)
+        monkeypatch.setattr(type(chat.screen), "_refresh_layout", lambda *_: laid_out.append(1))
+        row.say("a note")
+        assert row.legend.text.endswith(" a note ")
+        while "a note" in row.legend.text:
+            await chat.pilot.pause(0.01)
+        await chat.pilot.pause()
+        assert not laid_out and "plain" in row.legend.text
+
+
 def test_a_depth_beyond_what_was_loaded_shows_the_one_that_runs() -> None:
     drafter = DrafterInfo("nextn-embedded", "", 2, "as many as this load keeps copies of")
     status = replace(READY, loaded=replace(loaded(), drafter=drafter), tuning=Tuning(depth=8))

@@ -254,9 +254,9 @@ def test_a_reader_that_leaves_ends_the_reply_quietly(pair: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["check"]])
-def test_strict_mode_says_how_it_verifies(run_here: RunHere, pair: list[str], command: list[str]) -> None:
+def test_strict_mode_says_how_it_verifies(pair: list[str], command: list[str]) -> None:
     """This target's recurrent state rules batches out; stdout holds the reply alone."""
-    done = run_here(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
+    done = ds4chat(*command, *pair, "--raw", "-p", END_NOW, "-n", "6", "--mtp-strict")
     assert done.code == 0
     assert done.err == (
         "ds4chat: strict mode: verification is one token at a time: a recurrent state cannot be rolled back "

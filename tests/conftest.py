@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
     make many objects that live long; to look among these less often saves a good part of a test's time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)

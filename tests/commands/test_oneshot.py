@@ -140,15 +140,16 @@ def test_logs_go_to_stderr_one_line_an_event(run_here: RunHere, pair: list[str])
     )
 
 
-def test_a_prompt_may_come_from_a_pipe_or_a_file(pair: list[str], tmp_path: Path) -> None:
+def test_a_prompt_may_come_from_a_pipe_or_a_file(run_here: RunHere, pair: list[str], tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text(END_NOW)
-    for args, stdin in ((["--prompt-file", tmp_path / "prompt.txt"], None), ([], END_NOW)):
-        assert ds4chat(*pair, "--raw", "-n", "10", *args, stdin=stdin).out == plain_text(10) + "\n"
+    args = [*pair, "--raw", "-n", "10"]
+    assert ds4chat(*args, stdin=END_NOW).out == plain_text(10) + "\n"
+    assert run_here(*args, "--prompt-file", tmp_path / "prompt.txt").out == plain_text(10) + "\n"
 
 
-def test_why_speculation_is_off_is_said(tmp_path: Path) -> None:
+def test_why_speculation_is_off_is_said(run_here: RunHere, tmp_path: Path) -> None:
     target = tiny.build("llama", tmp_path)
-    done = ds4chat("-m", target, "--lookup", "--split-mode", "row", "--raw", "-p", END_NOW, "-n", "5")
+    done = run_here("-m", target, "--lookup", "--split-mode", "row", "--raw", "-p", END_NOW, "-n", "5")
     assert done.out == plain_text(5) + "\n"
     assert "MTP is off" in done.err
     assert "split mode row" in done.err

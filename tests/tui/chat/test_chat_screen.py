@@ -270,6 +270,7 @@ async def test_new_undo_and_export(opened: Open, tmp_path: Path) -> None:
     async with opened() as chat:
         await chat.type("one", "enter")
         await chat.type(f"/export {tmp_path}/talk.md", "enter")
+        await chat.searched()
         assert "## User\n\none" in (tmp_path / "talk.md").read_text()
         await chat.type("/undo", "enter")
         assert chat.prompt == "one" and chat.app.chat.conversation.turns == []
@@ -296,6 +297,7 @@ async def test_read_puts_a_file_into_the_prompt_as_one_mark(opened: Open, tmp_pa
     (tmp_path / "notes.txt").write_text("alpha\nbeta\n")
     async with opened() as chat:
         await chat.type(f"/read {tmp_path}/notes.txt", "enter")
+        await chat.searched()
         assert chat.prompt == "⟦notes.txt · 2 lines⟧"
         await chat.press("enter")
         assert "alpha\nbeta" in chat.engine.generates[0].messages[-1].content

@@ -115,8 +115,8 @@ class Block:
         """Where a pattern is found, in order, also in what is folded."""
         return []
 
-    def open_at(self, spot: Spot) -> bool:
-        """Unfold what hides a spot; False if it is not hidden."""
+    def hides(self, spot: Spot) -> bool:
+        """The spot is in what is folded."""
         return False
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
@@ -184,8 +184,8 @@ class UserBlock(Block):
     def find(self, pattern: re.Pattern[str]) -> list[Spot]:
         return found_in(self._flow.text, pattern)
 
-    def open_at(self, spot: Spot) -> bool:
-        return self._flow.row_of(spot.start) >= self._shown and self.toggle()
+    def hides(self, spot: Spot) -> bool:
+        return self._flow.row_of(spot.start) >= self._shown
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
         return place_in(self._flow, spot, 0)
@@ -232,12 +232,14 @@ Renderer = Callable[[str, int], Page]
 class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and a summary."""
 
-    def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
+    def __init__(
+        self, reply: Reply, width: int, *, markdown: bool = False, two_colours: bool = False
+    ) -> None:
         self.reply = self.turn = reply
         self._width = width
         self._two = two_colours
         self.thinking_open = False
-        self.markdown = False
+        self.markdown = markdown
         self._rendered: Page | None = None
         self._footer: list[Row] = []
         self._versions = ""
@@ -429,8 +431,8 @@ class ReplyBlock(Block):
         text = self._rendered.text if self._rendered is not None else self._flow.text
         return [*found_in(self._thought.text, pattern, thinking=True), *found_in(text, pattern)]
 
-    def open_at(self, spot: Spot) -> bool:
-        return spot.thinking and not self.thinking_open and self.toggle()
+    def hides(self, spot: Spot) -> bool:
+        return spot.thinking and not self.thinking_open
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
         if spot.thinking:

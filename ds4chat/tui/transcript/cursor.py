@@ -57,7 +57,7 @@ def by_rows(stack: Stack, cursor: Cursor, by: int) -> Cursor | None:
     if not places:
         return None
     row, column, _ = places[0] if by < 0 else places[-1]
-    y = stack.top(stack.index(cursor.block)) + row + by
+    y = stack.top_of(cursor.block) + row + by
     while 0 <= y < stack.height:
         found = at(stack, y, column)
         if found is not None and found != cursor:

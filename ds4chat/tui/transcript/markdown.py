@@ -231,7 +231,7 @@ def _add_row(page: Page, line: list[Segment]) -> None:
 
 def _plain_page(text: str, width: int) -> Page:
     flow = Flow(width)
-    flow.append_all([(text, 0)])
+    flow.append((text, 0))
     return Page(
         [((flow.row_text(i), "plain"),) for i in range(flow.height)],
         joined={i for i in range(flow.height - 1) if flow.continues(i)},

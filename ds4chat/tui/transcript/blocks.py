@@ -10,6 +10,7 @@ import re
 import textwrap
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from ds4chat.engine.events import Level
@@ -87,6 +88,10 @@ class Block:
     def row(self, index: int) -> Row:
         """One row, gutter included. ``index`` is below ``height``."""
         raise NotImplementedError
+
+    def text(self, index: int) -> str:
+        """One row as plain text, gutter included."""
+        return "".join(text for text, _ in self.row(index))
 
     def joins(self, index: int) -> bool:
         """The next row continues this one's line."""
@@ -256,7 +261,7 @@ class ReplyBlock(Block):
         self, reply: Reply, width: int, *, markdown: bool = False, two_colours: bool = False
     ) -> None:
         self.reply = self.turn = reply
-        self._width = width
+        self._room = text_width(width)
         self._two = two_colours
         self.thinking_open = False
         self.markdown = markdown
@@ -271,13 +276,13 @@ class ReplyBlock(Block):
 
     def rebuild(self) -> None:
         """Lay out the whole reply again, because its tokens were revised."""
-        self._flow = TokenFlow(text_width(self._width))
-        self._thought = TokenFlow(text_width(self._width))
+        self._flow = TokenFlow(self._room)
+        self._thought = TokenFlow(self._room)
         self._tokens_added = 0
         self._steps_added = 0
         self._tail_added = False
         self._marks: dict[int, str] = {}
-        """What changed in the tuning, by the token before which it did."""
+        """Where the tuning changed: by the first token with the new one, the step and the differences."""
         self.grow()
 
     def grow(self) -> int:
@@ -323,19 +328,19 @@ class ReplyBlock(Block):
         return found
 
     def _note_marks(self) -> None:
-        """Remember where the tuning changed: at the first token of the first step with the new one."""
+        """Note where the tuning changed."""
         steps = self.reply.steps
-        for position in range(self._steps_added, len(steps)):
-            if position and steps[position].tuning != steps[position - 1].tuning:
-                token = self.reply.token_of(steps[position].index, 0)
+        for before, step in pairwise(steps[max(0, self._steps_added - 1) :]):
+            if step.tuning != before.tuning:
+                token = self.reply.token_of(step.index, 0)
                 if token is not None:
-                    self._marks[token] = changes(steps[position - 1].tuning, steps[position].tuning)
+                    self._marks[token] = f"▲ step {step.index}: {changes(before.tuning, step.tuning)}"
         self._steps_added = len(steps)
 
     def resize(self, width: int) -> None:
-        self._width = width
-        self._flow.resize(text_width(width))
-        self._thought.resize(text_width(width))
+        self._room = text_width(width)
+        self._flow.resize(self._room)
+        self._thought.resize(self._room)
         self._rendered = None
         self.measure()
 
@@ -356,7 +361,7 @@ class ReplyBlock(Block):
 
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
-        self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
+        self._rendered = render(drawn(self.reply.answer).strip("\n"), self._room)
         self.measure()
 
     # -- layout
@@ -373,17 +378,12 @@ class ReplyBlock(Block):
 
     def measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
-        self._header = header_spans(self.reply, text_width(self._width))
+        self._header = header_spans(self.reply, self._room)
         self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
 
     def _closing(self) -> list[Row]:
-        room = text_width(self._width)
-        rows: list[Row] = []
-        for token, change in self._marks.items():
-            place = self.reply.place(token)
-            at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
-            rows.append((INDENT, (at[:room], "mark")))
-        rows += [(INDENT, *line) for line in summary_lines(self.reply, room)]
+        rows: list[Row] = [(INDENT, (text[: self._room], "mark")) for text in self._marks.values()]
+        rows += [(INDENT, *line) for line in summary_lines(self.reply, self._room)]
         self._versions = versions_text(self.reply)
         rows += [(INDENT, (self._versions, "fold"))] if self._versions else []
         return rows

@@ -65,5 +65,4 @@ def bring_turn(transcript: Transcript, turn: Turn) -> None:
 def _mark_rows(transcript: Transcript, block: Block, rows: tuple[int, int] | None = None) -> None:
     """Select the first to the last of these rows, or all of the block but the blank row at its end."""
     first, last = rows or (0, block.height - 2)
-    end = transcript.stack.text_length(transcript.stack.index(block), last)
-    mark(transcript, block, (first, 0), (last, end))
+    mark(transcript, block, (first, 0), (last, max(0, len(block.text(last)) - GUTTER)))

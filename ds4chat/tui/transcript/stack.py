@@ -81,10 +81,6 @@ class Stack:
         """The block of a turn; None if it is not shown."""
         return next((block for block in reversed(self._blocks) if block.turn is turn), None)
 
-    def text_length(self, index: int, row: int) -> int:
-        """Characters in a row, the gutter left out."""
-        return max(0, sum(len(text) for text, _ in self._blocks[index].row(row)) - GUTTER)
-
     def selected(self, selection: Selection) -> str:
         """The text of a selection, without decoration and with wrapped lines joined. A rendered block that is
         selected whole is copied as it was written."""
@@ -100,7 +96,7 @@ class Stack:
                 continue
             index, row = self.at(y)
             block = self._blocks[index]
-            text = "".join(text for text, _ in block.row(row))
+            text = block.text(row)
             start, end = span
             source = block.source(row)
             if source is not None and start <= GUTTER and self._reaches(selection, y + source.stop - row - 1):
@@ -116,5 +112,5 @@ class Stack:
         """The selection includes the end of a row's text."""
         span = selection.get_span(y)
         index, row = self.at(y)
-        text = "".join(text for text, _ in self._blocks[index].row(row)).rstrip()
-        return span is not None and (span[1] < 0 or span[1] >= len(text))
+        end = len(self._blocks[index].text(row).rstrip())
+        return span is not None and (span[1] < 0 or span[1] >= end)

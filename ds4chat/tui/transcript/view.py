@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import get_character_cell_size
@@ -23,7 +24,6 @@ from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
 from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
-from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.stack import Stack
 
 ROLES = (
@@ -97,13 +97,13 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     class CursorLeft(Message):
         """The token cursor was removed."""
 
+    @dataclass
     class VersionWanted(Message):
         """A click asked for another version of a turn."""
 
-        def __init__(self, turn: Turn, by: int) -> None:
-            super().__init__()
-            self.turn = turn
-            self.by = by
+        turn: Turn
+        by: int
+        """To an older version (-1) or a newer one (1)."""
 
     def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -387,7 +387,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
             return
         index, row = self.stack.at(y)
         block = self.stack[index]
-        hit = block.hit(row, _character_at(block.row(row), offset.x) - GUTTER)
+        hit = block.hit(row, _character_at(block.text(row), offset.x) - GUTTER)
         if hit.what == "fold":
             self.toggle(block)
         elif hit.what == "token" and isinstance(block, ReplyBlock):
@@ -429,10 +429,9 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self.strip_of(parts, width)
 
 
-def _character_at(row: Row, cell: int) -> int:
+def _character_at(text: str, cell: int) -> int:
     """Index of the character that covers a cell of a row."""
     at = 0
-    text = "".join(piece for piece, _ in row)
     for index, char in enumerate(text):
         at += get_character_cell_size(char)
         if cell < at:

@@ -129,7 +129,8 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
             for step in steps_of(1, [("so", "unknown")] * 3)
         ]
         await chat.push(*steps, ended(1, tokens=3))
-        await chat.pilot.pause(0.6)
+        while chat.screen.dock_view.drawing_due:
+            await chat.pilot.pause(0.05)
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
     assert "the server says nothing about drafts" in shown

@@ -230,7 +230,7 @@ def test_plain_steps_in_between_leave_the_text_as_it_is(tiny_dir: Path, drafter:
         got = bench.ask(n=150, depth=2, temp=temp, seed=7, ignore_eos=True, baseline=True)
     assert got.ids == without.ids
     assert [step.drafted for step in got.steps[:3]] == [0, 0, 2]
-    assert {step.depth for step in got.steps[:-1]} == {2}
+    assert {step.depth for step in got.steps[:-3]} == {2}  # near the end there is room for fewer
     assert got.steps[1].baseline and not got.steps[0].baseline
     assert {step.drafted for step in got.steps if step.baseline} == {0}
     assert got.stats.plain.passes >= 1

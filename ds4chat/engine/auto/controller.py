@@ -151,6 +151,7 @@ class AutoDepth:
     def _best(self, table: CostTable, limit: int) -> int:
         """The depth that pays best, of those with TRY affordable steps, or else with one; 0 if none pays."""
         speeds: dict[int, float] = {}
+        plain = 1 / (table.plain_ms + self._change_ms(table, 0) / self.SPREAD)
         chance = tokens = 1.0
         for depth, rate in enumerate(self._acceptance.rates[:limit], 1):
             chance *= rate
@@ -159,7 +160,7 @@ class AutoDepth:
             speeds[depth] = tokens / (table.step_ms(depth) + tokens * change_ms)
         for steps in (self.TRY, 1):
             for depth in sorted(speeds, key=speeds.__getitem__, reverse=True):
-                if speeds[depth] * table.plain_ms > 1 and self._affordable(table, depth, steps):
+                if speeds[depth] > plain and self._affordable(table, depth, steps):
                     self._speed = speeds[depth]
                     return depth
         return 0

@@ -130,7 +130,8 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
         ]
         await chat.push(*steps, ended(1, tokens=3))
         while chat.screen.dock_view.drawing_due:
-            await chat.pilot.pause(0.05)
+            await chat.pilot.pause(0.02)
+        await chat.pilot.pause()
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
     assert "the server says nothing about drafts" in shown

@@ -221,7 +221,7 @@ class ReadingScreen(Screen[None]):
         """Put an earlier prompt's text into the prompt, to be sent instead of it."""
         self.leave_editing()
         field = self.prompt.text_field
-        self.prompt.taken(self.prompt.text)
+        self.prompt.remember(self.prompt.text)
         field.put(turn.text)
         field.border_title = "an earlier prompt · Enter sends it instead · Esc leaves it"
         field.focus()
@@ -291,7 +291,7 @@ class ReadingScreen(Screen[None]):
         if self._editing is None:
             return False
         self.leave_editing()
-        self.prompt.taken(self.prompt.text)
+        self.prompt.remember(self.prompt.text)
         self.prompt.text_field.put("")
         return True
 

@@ -302,13 +302,13 @@ class ChatScreen(ReadingScreen):
         if is_command(text := event.text):
             self.run_command(text, typed=True)
             return
-        self.prompt.taken(text)
+        self.prompt.remember(text)
         self._outbox.put(text, self.leave_editing())
 
     def run_command(self, text: str, *, typed: bool = False) -> None:
         """Run a slash command. A typed one that fails is put back into the prompt."""
         if typed:
-            self.prompt.taken(text)
+            self.prompt.remember(text)
         if not self._host.run_command(text) and typed:
             self.prompt.put_back([text])
         self.draw_frame()
@@ -325,8 +325,8 @@ class ChatScreen(ReadingScreen):
         self.show_status()
         self.draw_frame()
 
-    @on(PromptArea.QueueRecalled)
-    def recall_queued(self, event: PromptArea.QueueRecalled) -> None:
+    @on(PromptText.QueueRecalled)
+    def recall_queued(self, event: PromptText.QueueRecalled) -> None:
         """Bring the newest queued prompt back for editing."""
         event.stop()
         if self.chat.queue:

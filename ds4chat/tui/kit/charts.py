@@ -138,12 +138,11 @@ def baseline_words(plain: PlainTime) -> str:
     return "a pass at load" if plain.at_load else "by /check" if not plain.passes else f"{passes} here"
 
 
-def changes(before: Tuning, now: Tuning, told: Sequence[Option] = TUNING) -> str:
-    """The differences between two tunings, as in ``depth 2→4, margin 1.00→0.80``; empty without any.
-    ``told``: the settings that are looked at."""
+def changes(before: Tuning, now: Tuning, options: Sequence[Option] = TUNING) -> str:
+    """The differences between two tunings in these options, as in ``depth 2→4, margin 1.00→0.80``."""
     return ", ".join(
         f"{option.short} {shown_value(old, option)}→{shown_value(new, option)}"
-        for option in told
+        for option in options
         if (old := getattr(before, option.tuning)) != (new := getattr(now, option.tuning))
     )
 

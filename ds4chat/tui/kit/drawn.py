@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 class DrawnLines(Widget):
     """Base of widgets that draw line by line. A subclass gives ``draw_line`` and ``lines_drawn``; lines are
-    counted from the first that there is, not from the first in sight.
+    counted from the first one, not from the first in sight.
 
     A widget that scrolls names ScrollView before this base: Textual takes style sheets from the first alone.
     """
@@ -37,7 +37,7 @@ class DrawnLines(Widget):
         raise NotImplementedError
 
     def lines_drawn(self) -> range:
-        """The lines that there are."""
+        """The numbers of the lines that have content."""
         raise NotImplementedError
 
     def style_of(self, role: str) -> Style:
@@ -108,7 +108,7 @@ class DrawnLines(Widget):
 
 def _placed(strip: Strip, y: int) -> Strip:
     """The line with its place in the text, from which Textual knows what the mouse selects. Its own
-    ``apply_offsets`` makes every style anew, and with it the codes for the terminal."""
+    ``apply_offsets`` builds every style again, and with it the codes for the terminal."""
     segments, x = [], 0
     for text, style, _ in strip:
         segments.append(Segment(text, _style_at(style, x, y)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 
 YOUNG, MIDDLE, OLD = 50_000, 4, 1_000
-"""Thresholds for a reply that goes on for long; replies of a usual length end before the first."""
+"""Thresholds for a very long reply; replies of a usual length end before the first is reached."""
 DUE = 10_000
 """New objects that are worth a collection when nothing runs."""
 FULL_DUE = 10

@@ -21,7 +21,7 @@ FIRST_STATE = (
     b"\x1b[?2004l\x1b[?7h\x1b[?2048l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
 )
-"""What Textual's Linux driver writes when it stops regularly."""
+"""What Textual's Linux driver writes when it stops normally."""
 
 
 def drain_after_the_terminal(driver: Any) -> None:

@@ -11,7 +11,7 @@ SLOWEST = 1 / 4
 
 CROWDED_SHARE = 0.02
 """Share of one core that drawing may take when the engine's threads occupy every core. ggml's threads wait
-for each other at barriers, so a core that draws holds all of them up."""
+for each other at barriers, so a core that draws makes all of them wait."""
 FREE_SHARE = 0.5
 """The same when a core is free."""
 

@@ -20,7 +20,7 @@ from ds4chat.tui.kit.drawn import DrawnLines
 from ds4chat.tui.kit.lines import style_sheet
 
 DrawRow = Callable[[int, int], list[Text]]
-"""The lines of row ``index`` in ``width`` cells: as many as the list has lines per row."""
+"""Gives the lines of row ``index`` in ``width`` cells; the list draws as many as it has lines per row."""
 
 
 def sided_row(
@@ -50,7 +50,7 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
         Binding("pagedown", "page(1)", "Page down", show=False, id="rows.page_down"),
         Binding("home,g", "end(-1)", "First row", show=False, id="rows.first"),
         Binding("end,G", "end(1)", "Last row", show=False, id="rows.last"),
-        Binding("enter", "choose", "Take the row", show=False, id="rows.choose"),
+        Binding("enter", "choose", "Choose the row", show=False, id="rows.choose"),
     ]
 
     class Moved(Message):
@@ -136,7 +136,6 @@ class RowList(ScrollView, DrawnLines, can_focus=True):
         self.move_to(index)
 
     def on_resize(self) -> None:
-        """Keep the current row visible."""
         self._reveal()
 
     def lines_drawn(self) -> range:

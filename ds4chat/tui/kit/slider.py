@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import set_cell_size
@@ -9,6 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.strip import Strip
 
 from ds4chat.tui.kit.drawn import DrawnLines
@@ -60,56 +62,53 @@ class Control(DrawnLines, can_focus=True):
     ]
     HELP_GROUP = "Tuning"
 
+    @dataclass
     class Stepped(Message):
         """The value should move by ``by`` steps."""
 
-        def __init__(self, source: Control, by: int, joins: bool = False) -> None:
-            super().__init__()
-            self.source = source
-            self.by = by
-            self.joins = joins
-            """It continues the previous step of the wheel."""
+        source: Control
+        by: int
+        joins: bool = False
+        """It continues the previous step of the wheel."""
 
+    @dataclass
     class Dragged(Message):
         """The value should be ``by`` steps from where it was when the drag began."""
 
-        def __init__(self, source: Control, by: int, begins: bool) -> None:
-            super().__init__()
-            self.source = source
-            self.by = by
-            self.begins = begins
-            """The first step of its drag."""
+        source: Control
+        by: int
+        begins: bool
+        """The first step of its drag."""
 
+    @dataclass
     class Pressed(Message):
         """Enter, or a click on the value."""
 
-        def __init__(self, source: Control) -> None:
-            super().__init__()
-            self.source = source
+        source: Control
 
+    @dataclass
     class Typed(Message):
         """A value was typed and sent."""
 
-        def __init__(self, source: Control, text: str) -> None:
-            super().__init__()
-            self.source = source
-            self.text = text
+        source: Control
+        text: str
 
-    def __init__(
-        self,
-        name: str,
-        label: str,
-        help: str,
-        editable: bool,
-        words: tuple[str, ...] = (),
-    ) -> None:
-        """``editable``: the value is a number, which can be typed, dragged or changed with the wheel;
-        ``words`` can be typed, too."""
+    _edit: reactive[str | None] = reactive(None)
+    """The text that is being typed."""
+
+    def __init__(self, name: str, label: str, help: str, editable: bool, words: tuple[str, ...] = ()) -> None:
+        """``editable``: the value is a number, which can be typed, dragged or changed with the wheel, and
+        ``words`` can be typed instead of one."""
         super().__init__(id=f"control-{name}", name=name)
         self._label = label
         self._editable = editable
         self._words = words
-        self._filled = 0
+        self.value = ""
+        """The value as shown."""
+        self.filled = 0
+        """Cells of the value field that are filled, of VALUE_WIDTH."""
+        self._says = ""
+        self._error = ""
         self._grip: int | None = None
         """Screen column at which the drag began; None without a drag."""
         self._moved: int | None = None
@@ -117,17 +116,8 @@ class Control(DrawnLines, can_focus=True):
         self._wheel_ready = False
         """The pointer was moved onto the value, so that the wheel changes it."""
         self._wheel_turned = False
-        self._value = ""
-        self._says = ""
-        self._error = ""
-        self._edit: str | None = None
         self._help = f"{help} Drag the value or turn the wheel on it." if editable else help
         self.tooltip = self._help
-
-    @property
-    def value(self) -> str:
-        """The value as shown."""
-        return self._value
 
     @property
     def says(self) -> str:
@@ -139,21 +129,16 @@ class Control(DrawnLines, can_focus=True):
         """A value is being typed."""
         return self._edit is not None
 
-    @property
-    def filled(self) -> int:
-        """Cells of the value field that are filled, of VALUE_WIDTH."""
-        return self._filled
-
     def show(self, value: str, says: str, share: float | None = None) -> None:
         """Show a value, its meaning, and its place in its range (0..1), instead of any error."""
         filled = filled_cells(share) if share is not None else 0
-        if (value, says, filled, "") != (self._value, self._says, self._filled, self._error):
-            self._value, self._says, self._filled, self._error = value, says, filled, ""
+        if (value, says, filled, "") != (self.value, self._says, self.filled, self._error):
+            self.value, self._says, self.filled, self._error = value, says, filled, ""
             self.tooltip = self._help
             self.refresh()
 
     def show_error(self, sentence: str) -> None:
-        """Say what was wrong with the typed value, until the next key; a notice shows the whole sentence."""
+        """Say what was wrong with the typed value, until one is shown; a notice has the whole sentence."""
         self._error = sentence
         self.tooltip = Content(sentence)
         self.notify(sentence, severity="warning", markup=False)
@@ -162,7 +147,11 @@ class Control(DrawnLines, can_focus=True):
     def begin_edit(self, text: str = "") -> None:
         """Begin typing, with this text."""
         self._edit = text
-        self.refresh()
+
+    def end_edit(self) -> str | None:
+        """End typing; the typed text, or None if nothing was being typed."""
+        text, self._edit = self._edit, None
+        return text
 
     # -- keys and mouse
 
@@ -178,21 +167,20 @@ class Control(DrawnLines, can_focus=True):
         if self._edit is None:
             if not self._may_become_value(event.character) or event.key == "minus":
                 return
-            self.begin_edit(event.character or "")
+            self._edit = event.character
         elif event.key == "enter":
             self.post_message(self.Typed(self, self.end_edit() or ""))
         elif event.key == "escape":
             self._edit = None
-            self.refresh()
         elif event.key == "backspace":
-            self.begin_edit(self._edit[:-1])
+            self._edit = self._edit[:-1]
         elif event.is_printable and event.character:
-            if self._editable and not self._may_become_value(self._edit + event.character):
+            text = self._edit + event.character
+            if self._editable and not self._may_become_value(text):
                 return
-            self.begin_edit(self._edit + event.character)
+            self._edit = text
         elif event.key in ("tab", "shift+tab", "up", "down"):
             self._edit = None
-            self.refresh()
             return
         event.stop()
         event.prevent_default()
@@ -203,16 +191,8 @@ class Control(DrawnLines, can_focus=True):
             return False
         return NUMBER.issuperset(text) or any(word.startswith(text) for word in self._words)
 
-    def end_edit(self) -> str | None:
-        """End typing; the typed text, or None if nothing was being typed."""
-        text, self._edit = self._edit, None
-        self.refresh()
-        return text
-
     def on_blur(self) -> None:
-        if self._edit is not None:
-            self._edit = None
-            self.refresh()
+        self._edit = None
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -285,11 +265,11 @@ class Control(DrawnLines, can_focus=True):
 
     def draw_line(self, y: int) -> Strip:
         if self._edit is None:
-            value, look = self._value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value"
+            value, look, filled = self.value[-VALUE_WIDTH:].center(VALUE_WIDTH), "value", self.filled
+            says, says_look = self.says, "error" if self._error else "says"
         else:
-            value, look = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH), "edit"
-        says = "Enter sets it, Esc drops" if self.editing else self.says
-        filled = 0 if self.editing else self._filled
+            value = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH)
+            look, filled, says, says_look = "edit", 0, "Enter sets it, Esc drops", "says"
         spans = [
             (set_cell_size(self._label, LABEL_WIDTH), "label"),
             ("− ", "button"),
@@ -297,6 +277,6 @@ class Control(DrawnLines, can_focus=True):
             (value[filled:], look),
             (" +", "button"),
             (" ", ""),
-            (says, "error" if self._error and not self.editing else "says"),
+            (says, says_look),
         ]
         return self.strip_of(spans, self.size.width)

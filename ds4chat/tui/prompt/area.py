@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
 from textual.widgets import TextArea
 
 from ds4chat.tui.kit.lines import Line, LinesView, style_sheet
-from ds4chat.tui.messages import PromptSubmitted
 from ds4chat.tui.prompt.completion import suggest
 from ds4chat.tui.prompt.history import PromptHistory
 from ds4chat.tui.prompt.menu import CompletionMenu
@@ -22,9 +20,6 @@ QUEUE_ROWS = 3
 
 class QueueView(LinesView):
     """Prompts that wait for their turn, the next one first."""
-
-    class Pressed(Message):
-        """It was clicked, to edit the newest prompt again."""
 
     def show(self, prompts: Sequence[str], why: str) -> None:
         """Show these prompts, and why they wait; without any it is hidden."""
@@ -40,16 +35,13 @@ class QueueView(LinesView):
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        self.post_message(self.Pressed())
+        self.post_message(PromptText.QueueRecalled())
 
 
 class PromptArea(Vertical):
-    """Posts PromptSubmitted for what is sent."""
+    """The text field, with the completions and the queue above it."""
 
     DEFAULT_CSS = style_sheet(__package__, "area.tcss")
-
-    class QueueRecalled(Message):
-        """The user wants to edit the newest queued prompt."""
 
     def __init__(self, prompts: Iterable[str] = (), *, id: str | None = None) -> None:
         """``prompts`` of earlier sessions, oldest first."""
@@ -96,7 +88,7 @@ class PromptArea(Vertical):
 
     def begin(self, text: str) -> None:
         """Begin a line for the user to complete; a draft in the prompt goes into the history."""
-        self.taken(self.text_field.text)
+        self.remember(self.text_field.text)
         self.text_field.put(text)
         self.text_field.focus()
 
@@ -131,24 +123,9 @@ class PromptArea(Vertical):
     def completion_clicked(self, event: CompletionMenu.Picked) -> None:
         """Write the suggestion that was clicked."""
         event.stop()
-        while self.menu.chosen is not event.suggestion:
-            self.menu.move(1)
         self.text_field.accept()
         self.text_field.focus()
 
-    @on(PromptText.Sent)
-    def sent(self, event: PromptText.Sent) -> None:
-        """Pass the prompt on."""
-        event.stop()
-        self.post_message(PromptSubmitted(event.text))
-
-    def taken(self, text: str) -> None:
-        """The prompt was taken: remember it."""
+    def remember(self, text: str) -> None:
+        """Add a prompt to the history."""
         self.text_field.history_list.add(text)
-
-    @on(PromptText.Recalled)
-    @on(QueueView.Pressed)
-    def recall(self, event: Message) -> None:
-        """Ask for the newest queued prompt."""
-        event.stop()
-        self.post_message(self.QueueRecalled())

@@ -64,23 +64,16 @@ def _mentions(begun: re.Match[str]) -> list[Suggestion]:
 
 
 def _commands(typed: str) -> list[Suggestion]:
-    ranked: list[tuple[int, Suggestion]] = []
+    """Commands with these letters in a name: first the one of that name, then those that begin with it."""
+    ranked: list[tuple[tuple[bool, bool], Suggestion]] = []
     for command in COMMANDS:
-        names = (command.name, *command.aliases)
-        rank = min((_rank(name, typed) for name in names), default=9)
-        if rank < 9:
+        names = [name for name in (command.name, *command.aliases) if typed in name]
+        if names:
+            rank = min((name != typed, not name.startswith(typed)) for name in names)
             insert = f"/{command.name}" + (" " if command.argument else "")
             suggestion = Suggestion(command.usage, command.help, insert, 0, not command.needs_argument)
             ranked.append((rank, suggestion))
     return [suggestion for _, suggestion in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def _rank(name: str, typed: str) -> int:
-    if name == typed:
-        return 0
-    if name.startswith(typed):
-        return 1
-    return 2 if typed in name else 9
 
 
 def _argument(completes: Completes, typed: str, start: int, themes: Iterable[str]) -> list[Suggestion]:

@@ -20,11 +20,7 @@ class CompletionMenu(LinesView):
     """Suggestions, one of them chosen; hidden while there are none. It never takes the focus."""
 
     class Picked(Message):
-        """A suggestion was clicked."""
-
-        def __init__(self, suggestion: Suggestion) -> None:
-            super().__init__()
-            self.suggestion = suggestion
+        """The chosen suggestion was clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -74,7 +70,8 @@ class CompletionMenu(LinesView):
         event.stop()
         index = self._first + event.y
         if index < len(self._suggestions):
-            self.post_message(self.Picked(self._suggestions[index]))
+            self._chosen = index
+            self.post_message(self.Picked())
 
     def _draw_rows(self) -> None:
         shown = self._suggestions[self._first : self._first + self._rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,6 +14,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from ds4chat.text import without_controls
+from ds4chat.tui.messages import PromptSubmitted
 from ds4chat.tui.prompt.files import Folds
 from ds4chat.tui.prompt.history import PromptHistory
 from ds4chat.tui.prompt.menu import CompletionMenu
@@ -24,7 +26,7 @@ MENU_KEYS = ("enter", "tab", "up", "down")
 
 
 class PromptText(TextArea):
-    """Enter sends; the newline keys, or a backslash before Enter, begin a new line.
+    """Enter posts PromptSubmitted; the newline keys, or a backslash before Enter, begin a new line.
 
     Up and down go through the history from the first and last row. A long paste is shown as one mark, which
     one backspace removes and Tab writes out.
@@ -46,26 +48,17 @@ class PromptText(TextArea):
         Binding("end,ctrl+e", "cursor_line_end", "End of the line, or follow the text", id="prompt.end"),
     ]
 
-    class Sent(Message):
-        """Enter was pressed on a prompt that is not blank."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-            """With folded texts written out."""
-
     class SentBlank(Message):
         """Enter was pressed on a blank prompt."""
 
+    @dataclass
     class ScrollRequested(Message):
         """The transcript should scroll by pages, or (0) follow its end."""
 
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
+        by: int
 
-    class Recalled(Message):
-        """Up was pressed in an empty prompt, to edit a queued prompt again."""
+    class QueueRecalled(Message):
+        """The user wants to edit the newest queued prompt."""
 
     def __init__(self, menu: CompletionMenu, history: PromptHistory, *, id: str | None = None) -> None:
         super().__init__(
@@ -183,7 +176,7 @@ class PromptText(TextArea):
             self._menu.offer(())
             self.last_sent = (text, self.text)
             self.put("")
-            self.post_message(self.Sent(text))
+            self.post_message(PromptSubmitted(text))
         else:
             self.post_message(self.SentBlank())
 
@@ -215,7 +208,7 @@ class PromptText(TextArea):
         if select or self._row_of_cursor() > 0:
             super().action_cursor_up(select)
         elif self.queued and not self.text:
-            self.post_message(self.Recalled())
+            self.post_message(self.QueueRecalled())
         elif (older := self.history_list.older(self.text)) is not None:
             self.put(older)
 

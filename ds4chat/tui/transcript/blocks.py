@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from ds4chat.engine.events import Level
@@ -21,6 +23,7 @@ from ds4chat.tui.transcript.pieces import code_blocks
 from ds4chat.tui.transcript.summary import header_spans, summary_lines
 
 GUTTER = 3
+INDENT: StyledSpan = (" " * GUTTER, "")
 MARGIN = 1
 """Cells kept free at the right."""
 
@@ -86,6 +89,10 @@ class Block:
         """One row, gutter included. ``index`` is below ``height``."""
         raise NotImplementedError
 
+    def text(self, index: int) -> str:
+        """One row as plain text, gutter included."""
+        return "".join(text for text, _ in self.row(index))
+
     def joins(self, index: int) -> bool:
         """The next row continues this one's line."""
         return False
@@ -115,8 +122,8 @@ class Block:
         """Where a pattern is found, in order, also in what is folded."""
         return []
 
-    def open_at(self, spot: Spot) -> bool:
-        """Unfold what hides a spot; False if it is not hidden."""
+    def hides(self, spot: Spot) -> bool:
+        """The spot is in what is folded."""
         return False
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
@@ -151,7 +158,7 @@ class UserBlock(Block):
     def __init__(self, turn: UserTurn, width: int) -> None:
         self.turn: UserTurn = turn
         self._flow = Flow(text_width(width))
-        self._flow.append_all([(turn.text, 0)])
+        self._flow.append((turn.text, 0))
         self._folded = self._flow.height > FOLD_FROM
         self.measure()
 
@@ -184,8 +191,8 @@ class UserBlock(Block):
     def find(self, pattern: re.Pattern[str]) -> list[Spot]:
         return found_in(self._flow.text, pattern)
 
-    def open_at(self, spot: Spot) -> bool:
-        return self._flow.row_of(spot.start) >= self._shown and self.toggle()
+    def hides(self, spot: Spot) -> bool:
+        return self._flow.row_of(spot.start) >= self._shown
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
         return place_in(self._flow, spot, 0)
@@ -225,6 +232,24 @@ class NoteBlock(Block):
         return ("·  " if index == 0 else "   ", self._role), (self._lines[index], self._role)
 
 
+class TokenFlow(Flow):
+    """The tokens of a reply's answer or of its thinking."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.numbers: list[int] = []
+        """Index in the reply of each token."""
+
+    def index(self, number: int) -> int:
+        """Index here of a token of the reply."""
+        return bisect_left(self.numbers, number)
+
+    def hit(self, row: int, column: int) -> Hit:
+        """The token at a character of a row; nothing at the text after the reply's last token."""
+        found = self.token_at(row, column)
+        return NOTHING if found is None or found >= len(self.numbers) else Hit("token", self.numbers[found])
+
+
 Renderer = Callable[[str, int], Page]
 """Markdown text and a width in cells -> rows without gutter."""
 
@@ -232,12 +257,14 @@ Renderer = Callable[[str, int], Page]
 class ReplyBlock(Block):
     """A reply: header, folded thinking, text as tokens or as Markdown, and a summary."""
 
-    def __init__(self, reply: Reply, width: int, *, two_colours: bool = False) -> None:
+    def __init__(
+        self, reply: Reply, width: int, *, markdown: bool = False, two_colours: bool = False
+    ) -> None:
         self.reply = self.turn = reply
-        self._width = width
+        self._room = text_width(width)
         self._two = two_colours
         self.thinking_open = False
-        self.markdown = False
+        self.markdown = markdown
         self._rendered: Page | None = None
         self._footer: list[Row] = []
         self._versions = ""
@@ -249,64 +276,49 @@ class ReplyBlock(Block):
 
     def rebuild(self) -> None:
         """Lay out the whole reply again, because its tokens were revised."""
-        self._flow = Flow(text_width(self._width))
-        self._thought = Flow(text_width(self._width))
-        self._where: list[int] = []
-        """Index of each token in its flow."""
-        self._answer_tokens: list[int] = []
-        """Index in the reply of each token of the answer's flow; unused while no token was thinking."""
-        self._thought_tokens: list[int] = []
-        self._taken = 0
-        self._tail_taken = False
+        self._flow = TokenFlow(self._room)
+        self._thought = TokenFlow(self._room)
+        self._tokens_added = 0
+        self._steps_added = 0
+        self._tail_added = False
         self._marks: dict[int, str] = {}
-        self._last_step = 0
-        self.grow(bulk=True)
+        """Where the tuning changed: by the first token with the new one, the step and the differences."""
+        self.grow()
 
-    def grow(self, *, bulk: bool = False) -> int:
+    def grow(self) -> int:
         """Add what the reply gained; returns the first row that may have changed."""
         reply = self.reply
         before, header = self._top_rows(), self._header
-        fresh = reply.tokens[self._taken :]
+        first = before + max(0, self._flow.height - 1)
         answer: list[tuple[str, int]] = []
         thought: list[tuple[str, int]] = []
         by_ratio = self._ratio_tokens()
-        for number, token in enumerate(fresh, start=self._taken):
-            target, owners, flow = (
-                (thought, self._thought_tokens, self._thought)
-                if token.thinking
-                else (answer, self._answer_tokens, self._flow)
-            )
-            self._where.append(flow.tokens + len(target))
-            owners.append(number)
+        added = self._tokens_added
+        for number, token in enumerate(reply.tokens[added:], start=added):
+            new, flow = (thought, self._thought) if token.thinking else (answer, self._flow)
+            flow.numbers.append(number)
             kind = "approximate" if number in by_ratio else token.origin
-            target.append((token.text, KINDS.index(kind)))
-        first = max(0, self._flow.height - 1)
-        self._taken = len(reply.tokens)
-        for flow, new in ((self._flow, answer), (self._thought, thought)):
-            if bulk:
-                flow.append_all(new)
-            else:
-                for text, kind_number in new:
-                    flow.append(text, kind_number)
-        if (reply.tail or reply.thinking_tail) and not self._tail_taken:
-            self._tail_taken = True
+            new.append((token.text, KINDS.index(kind)))
+        self._tokens_added = len(reply.tokens)
+        self._flow.append(*answer)
+        self._thought.append(*thought)
+        if (reply.tail or reply.thinking_tail) and not self._tail_added:
+            self._tail_added = True
             for flow, tail in ((self._flow, reply.tail), (self._thought, reply.thinking_tail)):
                 if flow.tokens:
                     flow.extend(tail)
                 elif tail:
-                    flow.append(tail, KINDS.index("plain"))
+                    flow.append((tail, KINDS.index("plain")))
         self._note_marks()
         self.measure()
         same_top = self._top_rows() == before and self._header == header
-        if thought or bulk or not same_top or not reply.running:
-            return 0
-        return before + first
+        return first if same_top and not thought and reply.running else 0
 
     def _ratio_tokens(self) -> set[int]:
-        """Among the tokens not yet taken, those accepted by their ratio alone."""
+        """Of the tokens not yet added, those accepted by their ratio alone."""
         found: set[int] = set()
-        number = self._taken
-        for step in self.reply.steps[self._last_step :]:
+        number = self._tokens_added
+        for step in self.reply.steps[self._steps_added :]:
             found.update(
                 number + i
                 for i, row in enumerate(step.judged[: len(step.tokens)])
@@ -316,19 +328,19 @@ class ReplyBlock(Block):
         return found
 
     def _note_marks(self) -> None:
-        """Remember where the tuning changed: at the first token of the first step with the new one."""
+        """Note where the tuning changed."""
         steps = self.reply.steps
-        for position in range(self._last_step, len(steps)):
-            if position and steps[position].tuning != steps[position - 1].tuning:
-                token = self.reply.token_of(steps[position].index, 0)
+        for before, step in pairwise(steps[max(0, self._steps_added - 1) :]):
+            if step.tuning != before.tuning:
+                token = self.reply.token_of(step.index, 0)
                 if token is not None:
-                    self._marks[token] = changes(steps[position - 1].tuning, steps[position].tuning)
-        self._last_step = len(steps)
+                    self._marks[token] = f"▲ step {step.index}: {changes(before.tuning, step.tuning)}"
+        self._steps_added = len(steps)
 
     def resize(self, width: int) -> None:
-        self._width = width
-        self._flow.resize(text_width(width))
-        self._thought.resize(text_width(width))
+        self._room = text_width(width)
+        self._flow.resize(self._room)
+        self._thought.resize(self._room)
         self._rendered = None
         self.measure()
 
@@ -349,7 +361,7 @@ class ReplyBlock(Block):
 
     def render_with(self, render: Renderer) -> None:
         """Render the Markdown; the height may change."""
-        self._rendered = render(drawn(self.reply.answer).strip("\n"), text_width(self._width))
+        self._rendered = render(drawn(self.reply.answer).strip("\n"), self._room)
         self.measure()
 
     # -- layout
@@ -366,71 +378,68 @@ class ReplyBlock(Block):
 
     def measure(self) -> None:
         self._footer = [] if self.reply.running else self._closing()
-        self._header = header_spans(self.reply, text_width(self._width))
+        self._header = header_spans(self.reply, self._room)
         self.height = self._top_rows() + self._body_rows() + len(self._footer) + 1
 
     def _closing(self) -> list[Row]:
-        room = text_width(self._width)
-        rows: list[Row] = []
-        for token, change in self._marks.items():
-            place = self.reply.place(token)
-            at = f"▲ step {place.step.index}: {change}" if place else f"▲ {change}"
-            rows.append((("   ", ""), (at[:room], "mark")))
-        rows += [(("   ", ""), *line) for line in summary_lines(self.reply, room)]
+        rows: list[Row] = [(INDENT, (text[: self._room], "mark")) for text in self._marks.values()]
+        rows += [(INDENT, *line) for line in summary_lines(self.reply, self._room)]
         self._versions = versions_text(self.reply)
-        rows += [(("   ", ""), (self._versions, "fold"))] if self._versions else []
+        rows += [(INDENT, (self._versions, "fold"))] if self._versions else []
         return rows
 
-    def row(self, index: int) -> Row:
+    def _flow_row(self, index: int) -> tuple[TokenFlow, int] | None:
+        """The flow that a row shows, and the index in it; None for other rows."""
         top = self._top_rows()
+        if 2 <= index < top:
+            return self._thought, index - 2
+        if self._rendered is None and top <= index < top + self._flow.height:
+            return self._flow, index - top
+        return None
+
+    def row(self, index: int) -> Row:
         if index == 0:
-            return ("   ", ""), *self._header
+            return INDENT, *self._header
         if index == 1 and self._has_thought:
             mark = "▾" if self.thinking_open else "▸"
             unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
             busy = " …" if self.reply.running and not self._flow.end else ""
-            return ("   ", ""), (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
-        if index < top:
-            return (" ┊ ", "thinking-bar"), *self._token_spans(self._thought, index - 2)
-        index -= top
-        if index < self._body_rows():
-            if self._rendered is not None:
-                return ("   ", ""), *self._rendered.rows[index]
-            return self._gutter(index), *self._token_spans(self._flow, index)
+            return INDENT, (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
+        if found := self._flow_row(index):
+            flow, row = found
+            gutter = (" ┊ ", "thinking-bar") if flow is self._thought else self._gutter(row)
+            return gutter, *((text, self._role(kind)) for text, kind in flow.spans(row))
+        index -= self._top_rows()
+        if self._rendered is not None and index < len(self._rendered.rows):
+            return INDENT, *self._rendered.rows[index]
         index -= self._body_rows()
         return self._footer[index] if index < len(self._footer) else ()
 
-    def _token_spans(self, flow: Flow, index: int) -> list[StyledSpan]:
-        return [(span.text, self._shown_role(span.kind)) for span in flow.spans(index)]
-
-    def _shown_role(self, kind: int) -> str:
+    def _role(self, kind: int) -> str:
         role = KINDS[kind]
         return FALLBACK if self._two and role in ("plain", "bonus") else role
 
-    def _gutter(self, index: int) -> StyledSpan:
-        if self._marks:
-            start, end = self._flow.row(index)
-            for token in self._marks:
-                if not self.reply.tokens[token].thinking:
-                    at = self._flow.visible_start(self._where[token])
-                    if start <= at < max(end, start + 1):
-                        return " ▲ ", "mark"
-        return "   ", ""
+    def _gutter(self, row: int) -> StyledSpan:
+        """The mark of a changed tuning, or blanks, for a row of the answer."""
+        for token in self._marks:
+            if not self.reply.tokens[token].thinking:
+                at = self._flow.visible_start(self._flow.index(token))
+                if self._flow.row_of(at) == row:
+                    return " ▲ ", "mark"
+        return INDENT
 
     def joins(self, index: int) -> bool:
-        top = self._top_rows()
-        if 2 <= index < top:
-            return self._thought.continues(index - 2)
-        if self._rendered is not None:
-            return index - top in self._rendered.joined
-        return top <= index < top + self._body_rows() - 1 and self._flow.continues(index - top)
+        if found := self._flow_row(index):
+            flow, row = found
+            return flow.continues(row)
+        return self._rendered is not None and index - self._top_rows() in self._rendered.joined
 
     def find(self, pattern: re.Pattern[str]) -> list[Spot]:
         text = self._rendered.text if self._rendered is not None else self._flow.text
         return [*found_in(self._thought.text, pattern, thinking=True), *found_in(text, pattern)]
 
-    def open_at(self, spot: Spot) -> bool:
-        return spot.thinking and not self.thinking_open and self.toggle()
+    def hides(self, spot: Spot) -> bool:
+        return spot.thinking and not self.thinking_open
 
     def place_of(self, spot: Spot) -> tuple[Place, Place]:
         if spot.thinking:
@@ -466,42 +475,22 @@ class ReplyBlock(Block):
         ) - 1
 
     def hit(self, index: int, column: int) -> Hit:
-        top = self._top_rows()
         if index == 1 and self._has_thought:
             return Hit("fold")
-        if 2 <= index < top:
-            return self._token_hit(self._thought, self._thought_tokens, index - 2, column)
-        if self._rendered is None and top <= index < top + self._body_rows():
-            return self._token_hit(self._flow, self._answer_tokens, index - top, column)
-        last = top + self._body_rows() + len(self._footer) - 1
+        if found := self._flow_row(index):
+            flow, row = found
+            return flow.hit(row, column)
+        last = self._top_rows() + self._body_rows() + len(self._footer) - 1
         return versions_hit(self._versions, column) if index == last else NOTHING
-
-    def _token_hit(self, flow: Flow, owners: list[int], row: int, column: int) -> Hit:
-        start, end = flow.row(row)
-        if not 0 <= column < end - start:
-            return NOTHING
-        found = flow.token_at(start + column)
-        return NOTHING if found is None or found >= len(owners) else Hit("token", owners[found])
 
     def locate(self, token: int) -> list[tuple[int, int, int]]:
         """Where a token is shown, as (row, first character, end) without the gutter; empty while the token is
         folded or rendered as Markdown."""
         thinking = self.reply.tokens[token].thinking
-        if (thinking and not self.thinking_open) or (not thinking and self._rendered is not None):
+        if not self.thinking_open if thinking else self._rendered is not None:
             return []
-        flow = self._thought if thinking else self._flow
-        base = 2 if thinking else self._top_rows()
-        if not flow.height:
-            return []
-        start, end = flow.token_range(self._where[token])
-        first = min(flow.row_of(start), flow.height - 1)
-        places = []
-        for row in range(first, flow.height):
-            row_start, row_end = flow.row(row)
-            if row > first and row_start >= end:
-                break
-            places.append((base + row, max(0, start - row_start), max(0, min(end, row_end) - row_start)))
-        return places
+        flow, above = (self._thought, 2) if thinking else (self._flow, self._top_rows())
+        return [(above + row, start, end) for row, start, end in flow.places(flow.index(token))]
 
     def shows(self, token: int) -> bool:
         """The token is shown, neither folded nor rendered as Markdown."""

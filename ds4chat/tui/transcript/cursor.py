@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ds4chat.tui.transcript.blocks import ReplyBlock
+from ds4chat.tui.transcript.blocks import GUTTER, ReplyBlock
 from ds4chat.tui.transcript.stack import Stack
 
 
@@ -30,7 +30,7 @@ def at(stack: Stack, y: int, column: int) -> Cursor | None:
     block = stack[index]
     if not isinstance(block, ReplyBlock):
         return None
-    hit = block.hit(row, min(column, max(0, stack.text_length(index, row) - 1)))
+    hit = block.hit(row, min(column, max(0, len(block.text(row)) - GUTTER - 1)))
     return Cursor(block, hit.token) if hit.what == "token" else None
 
 
@@ -57,7 +57,7 @@ def by_rows(stack: Stack, cursor: Cursor, by: int) -> Cursor | None:
     if not places:
         return None
     row, column, _ = places[0] if by < 0 else places[-1]
-    y = stack.top(stack.index(cursor.block)) + row + by
+    y = stack.top_of(cursor.block) + row + by
     while 0 <= y < stack.height:
         found = at(stack, y, column)
         if found is not None and found != cursor:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from textual.geometry import Offset
-from textual.selection import Selection
-
-from ds4chat.tui.transcript.blocks import GUTTER, Block
+from ds4chat.tui.transcript.blocks import Block
+from ds4chat.tui.transcript.focus import in_sight, mark
 from ds4chat.tui.transcript.view import Transcript
 
 
@@ -26,50 +23,31 @@ class Finder:
 
     def __init__(self, transcript: Transcript, words: str) -> None:
         self._transcript = transcript
-        parts = [re.escape(part) for part in words.split()]
-        self._pattern = re.compile(r"\s+".join(parts), re.IGNORECASE) if parts else None
-        self.places = list(self._found())
-
-    def _found(self) -> Iterator[Found]:
-        if self._pattern is not None:
-            for block in self._transcript._stack:
-                for number in range(len(block.find(self._pattern))):
-                    yield Found(block, number)
+        self._pattern = re.compile(r"\s+".join(map(re.escape, words.split())), re.IGNORECASE)
+        self.places = [
+            Found(block, number)
+            for block in (transcript.stack if words.strip() else ())
+            for number in range(len(block.find(self._pattern)))
+        ]
 
     def nearest(self) -> int:
         """Index of the last place that is not below the screen; of the first if all are."""
-        stack = self._transcript._stack
+        stack = self._transcript.stack
         bottom = self._transcript.scroll_offset.y + self._transcript.size.height
-        above = [i for i, place in enumerate(self.places) if stack.top(stack.index(place.block)) < bottom]
+        above = [i for i, place in enumerate(self.places) if stack.top_of(place.block) < bottom]
         return above[-1] if above else 0
 
-    def show(self, index: int) -> bool:
-        """Bring a place into sight and select it, unfolding what hides it; False if it is gone."""
-        place, transcript = self.places[index], self._transcript
-        stack = transcript._stack
-        if self._pattern is None or place.block not in list(stack):
-            return False
-        at = stack.index(place.block)
-        if not _in_sight(transcript, stack.top(at), stack.top(at + 1)):
-            transcript.scroll_to(y=stack.top(at), animate=False, immediate=True)
-        # Markdown that comes into sight is rendered now, which may move the words.
+    def show(self, index: int) -> None:
+        """Bring a place into sight and select it, unfolding what hides it."""
+        (block, number), transcript = self.places[index], self._transcript
+        if not in_sight(transcript, block, 0, block.height - 1):
+            transcript.scroll_to(y=transcript.stack.top_of(block), animate=False, immediate=True)
+        # Markdown that comes into sight is rendered now, which may move the words or remove them.
         transcript.render_in_sight()
-        spots = place.block.find(self._pattern)
+        spots = block.find(self._pattern)
         if not spots:
-            return False
-        spot = spots[min(place.number, len(spots) - 1)]
-        if place.block.open_at(spot):
-            transcript.settle_block(place.block)
-        (first, start), (last, stop) = place.block.place_of(spot)
-        top = stack.top(at)
-        height = transcript.size.height
-        if not _in_sight(transcript, top + first, top + last + 1):
-            transcript.scroll_to(y=max(0, top + first - height // 3), animate=False, immediate=True)
-        begin, end = Offset(GUTTER + start, top + first), Offset(GUTTER + stop, top + last)
-        transcript.screen.selections = {transcript: Selection(begin, end)}
-        return True
-
-
-def _in_sight(transcript: Transcript, top: int, stop: int) -> bool:
-    seen = transcript.scroll_offset.y
-    return seen <= top and stop <= seen + transcript.size.height
+            return
+        spot = spots[min(number, len(spots) - 1)]
+        if block.hides(spot):
+            transcript.toggle(block)
+        mark(transcript, block, *block.place_of(spot), above=transcript.size.height // 3)

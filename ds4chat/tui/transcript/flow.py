@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rich.cells import get_character_cell_size
 
@@ -41,16 +39,6 @@ def expand_tabs(text: str, column: int) -> str:
     return "".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRun:
-    """Neighbouring tokens of one kind in a row."""
-
-    text: str
-    kind: int
-    token: int
-    """Index of the first of them."""
-
-
 class Flow:
     """Text of tokens, each with a kind (a small number that the caller gives a meaning)."""
 
@@ -62,7 +50,6 @@ class Flow:
         self._row_from = array("Q", [0])
         self._token_at = array("Q")
         self._kinds = bytearray()
-        self._wrapping = True
 
     # -- content
 
@@ -91,60 +78,39 @@ class Flow:
             line -= 1
         return max(0, rows)
 
-    def append(self, text: str, kind: int = 0) -> int:
-        """Append one token; returns the first row that may have changed."""
-        self._token_at.append(self.end)
-        self._kinds.append(kind)
-        return self.extend(text)
+    def append(self, *tokens: tuple[str, int]) -> None:
+        """Append tokens as (text, kind). Newlines before the first visible character are left out."""
+        first = len(self._lines) - 1
+        for text, kind in tokens:
+            self._token_at.append(self.end)
+            self._kinds.append(kind)
+            self._add(text)
+        self._wrap_from(first)
 
-    def append_all(self, tokens: Iterable[tuple[str, int]]) -> None:
-        """Append many tokens as (text, kind), wrapping only once."""
-        self._wrapping = False
-        try:
-            for text, kind in tokens:
-                self.append(text, kind)
-        finally:
-            self._wrapping = True
-            self._wrap_all()
+    def extend(self, text: str) -> None:
+        """Append text to the last token."""
+        first = len(self._lines) - 1
+        self._add(text)
+        self._wrap_from(first)
 
-    def extend(self, text: str) -> int:
-        """Append text to the last token; returns the first row that may have changed.
-
-        Newlines before the first visible character are left out.
-        """
+    def _add(self, text: str) -> None:
         text = drawn(text)
         if not self.end:
             text = text.lstrip("\n")
-        first = len(self._row_line) - 1
-        if not text:
-            return first
         head, *rest = expand_tabs(text, len(self._lines[-1])).split("\n")
-        if head:
-            self._lines[-1] += head
-            self._wrap(len(self._lines) - 1, self._row_from[-1])
+        self._lines[-1] += head
         for line in rest:
             self._line_at.append(self.end + 1)
             self._lines.append(line)
-            self._row_line.append(len(self._lines) - 1)
-            self._row_from.append(0)
-            self._wrap(len(self._lines) - 1, 0)
-        return first
 
     def resize(self, width: int) -> None:
         """Wrap everything again."""
         width = max(1, width)
         if width != self._width:
             self._width = width
-            self._wrap_all()
-
-    def _wrap_all(self) -> None:
-        self._row_line = array("Q")
-        self._row_from = array("Q")
-        for number, line in enumerate(self._lines):
-            self._row_line.append(number)
-            self._row_from.append(0)
-            if line:
-                self._wrap(number, 0)
+            self._row_line = array("Q", [0])
+            self._row_from = array("Q", [0])
+            self._wrap_from(0)
 
     # -- rows
 
@@ -166,33 +132,28 @@ class Flow:
         """The row's line continues in the next row: there is no newline between them."""
         return index + 1 < len(self._row_line) and self._row_line[index + 1] == self._row_line[index]
 
-    def spans(self, index: int) -> list[TokenRun]:
-        """A row's text as runs of tokens of one kind."""
+    def spans(self, index: int) -> list[tuple[str, int]]:
+        """A row's text as (text, kind) of each run of tokens of one kind."""
         start, end = self.row(index)
         text = self.row_text(index)
-        if start == end or not self._token_at:
+        if start == end:
             return []
-        token = max(0, bisect_right(self._token_at, start) - 1)
-        spans: list[TokenRun] = []
-        at, first = start, token
+        token = bisect_right(self._token_at, start) - 1
+        spans: list[tuple[str, int]] = []
+        at = start
         while at < end:
             kind = self._kinds[token]
-            following = token + 1
-            stop = self._token_at[following] if following < len(self._token_at) else end
-            if stop < end and (self._kinds[following] == kind):
-                token = following
+            token += 1
+            stop = self._token_at[token] if token < len(self._token_at) else end
+            if stop < end and self._kinds[token] == kind:
                 continue
             stop = min(stop, end)
             if stop > at:
-                spans.append(TokenRun(text[at - start : stop - start], kind, first))
-            at, token, first = stop, following, following
+                spans.append((text[at - start : stop - start], kind))
+            at = stop
         return spans
 
     # -- tokens
-
-    def kind(self, token: int) -> int:
-        """Kind of a token."""
-        return self._kinds[token]
 
     def token_range(self, token: int) -> tuple[int, int]:
         """Offsets of a token's beginning and end; equal where it adds no character."""
@@ -210,11 +171,22 @@ class Flow:
             at += 1
         return at
 
-    def token_at(self, offset: int) -> int | None:
-        """The token that holds the character at this offset; None outside the text."""
-        if not 0 <= offset < self.end or not self._token_at:
-            return None
-        return bisect_right(self._token_at, offset) - 1
+    def token_at(self, row: int, column: int) -> int | None:
+        """The token that holds a character of a row; None outside the row's text."""
+        start, end = self.row(row)
+        return bisect_right(self._token_at, start + column) - 1 if 0 <= column < end - start else None
+
+    def places(self, token: int) -> list[tuple[int, int, int]]:
+        """The rows that show a token, as (row, first character, end). A token without characters of its own
+        has the place between its neighbours."""
+        start, end = self.token_range(token)
+        places: list[tuple[int, int, int]] = []
+        for row in range(max(0, min(self.row_of(start), self.height - 1)), self.height):
+            row_start, row_end = self.row(row)
+            if places and row_start >= end:
+                break
+            places.append((row, max(0, start - row_start), max(0, min(end, row_end) - row_start)))
+        return places
 
     def row_of(self, offset: int) -> int:
         """The row of the character at this offset."""
@@ -231,15 +203,17 @@ class Flow:
 
     # -- wrapping
 
-    def _wrap(self, number: int, start: int) -> None:
-        """Add the rows of line ``number`` that follow the one beginning at ``start``."""
-        if not self._wrapping:
-            return
-        line = self._lines[number]
-        breaks = _ascii_breaks if line.isascii() else _cell_breaks
-        for at in breaks(line, start, self._width):
-            self._row_line.append(number)
-            self._row_from.append(at)
+    def _wrap_from(self, first: int) -> None:
+        """Add the rows that follow the last one, from the rest of its line ``first`` on."""
+        for number in range(first, len(self._lines)):
+            if number > first:
+                self._row_line.append(number)
+                self._row_from.append(0)
+            line = self._lines[number]
+            breaks = _ascii_breaks if line.isascii() else _cell_breaks
+            for at in breaks(line, self._row_from[-1], self._width):
+                self._row_line.append(number)
+                self._row_from.append(at)
 
 
 def _ascii_breaks(line: str, start: int, width: int) -> list[int]:

@@ -7,9 +7,24 @@ from textual.selection import Selection
 
 from ds4chat.tui.conversation import Reply, Turn
 from ds4chat.tui.messages import TokenPicked
-from ds4chat.tui.transcript.blocks import GUTTER, Block, ReplyBlock
+from ds4chat.tui.transcript.blocks import GUTTER, Block, Place, ReplyBlock
 from ds4chat.tui.transcript.pieces import Piece
 from ds4chat.tui.transcript.view import Transcript
+
+
+def in_sight(transcript: Transcript, block: Block, first: int, last: int) -> bool:
+    """All of these rows of a block are on the screen."""
+    top, seen = transcript.stack.top_of(block), transcript.scroll_offset.y
+    return seen <= top + first and top + last < seen + transcript.size.height
+
+
+def mark(transcript: Transcript, block: Block, start: Place, end: Place, *, above: int = 0) -> None:
+    """Select a part of a block. Unless all of it is in sight, scroll to it, with ``above`` rows over it."""
+    top = transcript.stack.top_of(block)
+    if not in_sight(transcript, block, start[0], end[0]):
+        transcript.scroll_to(y=top + start[0] - above, animate=False, immediate=True)
+    ends = (Offset(GUTTER + column, top + row) for row, column in (start, end))
+    transcript.screen.selections = {transcript: Selection(*ends)}
 
 
 def show_turn(transcript: Transcript, turn: Turn, at: int) -> None:
@@ -20,53 +35,34 @@ def show_turn(transcript: Transcript, turn: Turn, at: int) -> None:
         if place is not None:
             transcript.post_message(TokenPicked(turn.number, place.step.index, place.index))
             return
-    block = _block(transcript, turn)
+    block = transcript.stack.find(turn)
     if block is not None:
-        # The last row of a block is empty.
-        _mark(transcript, block, 0, block.height - 2)
+        _mark_rows(transcript, block)
 
 
 def focus_piece(transcript: Transcript, piece: Piece) -> None:
     """Scroll to a piece of a turn and select what it shows."""
-    block = _block(transcript, piece.turn)
-    if block is None:
-        return
-    rows = block.code_rows(piece.code) if piece.code is not None and isinstance(block, ReplyBlock) else None
-    _mark(transcript, block, *(rows or (0, block.height - 2)))
+    block = transcript.stack.find(piece.turn)
+    if block is not None:
+        code = piece.code
+        rows = block.code_rows(code) if code is not None and isinstance(block, ReplyBlock) else None
+        _mark_rows(transcript, block, rows)
 
 
 def turns_in_sight(transcript: Transcript) -> list[Turn]:
     """The turns that are at least partly on the screen, from top to bottom."""
-    stack = transcript._stack
-    if not len(stack):
-        return []
-    first, _ = stack.at(transcript.scroll_offset.y)
-    last, _ = stack.at(transcript.scroll_offset.y + transcript.size.height - 1)
-    turns = (stack[index].turn for index in range(first, last + 1))
-    return [turn for turn in turns if turn is not None]
+    return [block.turn for block in transcript.blocks_in_sight() if block.turn is not None]
 
 
 def bring_turn(transcript: Transcript, turn: Turn) -> None:
     """Bring the end of a turn into sight."""
-    block = _block(transcript, turn)
-    if block is not None:
-        bottom = transcript._stack.top(transcript._stack.index(block)) + block.height - 1
-        top = transcript.scroll_offset.y
-        if not top < bottom <= top + transcript.size.height:
-            transcript.scroll_to(y=bottom - transcript.size.height // 2, animate=False, immediate=True)
+    block = transcript.stack.find(turn)
+    if block is not None and not in_sight(transcript, block, last := block.height - 2, last):
+        bottom = transcript.stack.top_of(block) + block.height - 1
+        transcript.scroll_to(y=bottom - transcript.size.height // 2, animate=False, immediate=True)
 
 
-def _block(transcript: Transcript, turn: Turn) -> Block | None:
-    return next((block for block in transcript._stack if block.turn is turn), None)
-
-
-def _mark(transcript: Transcript, block: Block, first: int, last: int) -> None:
-    """Select these rows of a block, the first of them at the top of the screen unless all are in sight."""
-    stack = transcript._stack
-    index = stack.index(block)
-    top, bottom = stack.top(index) + first, stack.top(index) + max(first, last)
-    seen = transcript.scroll_offset.y
-    if not seen <= top <= bottom < seen + transcript.size.height:
-        transcript.scroll_to(y=top, animate=False, immediate=True)
-    end = GUTTER + stack.text_length(index, max(first, last))
-    transcript.screen.selections = {transcript: Selection(Offset(GUTTER, top), Offset(end, bottom))}
+def _mark_rows(transcript: Transcript, block: Block, rows: tuple[int, int] | None = None) -> None:
+    """Select the first to the last of these rows, or all of the block but the blank row at its end."""
+    first, last = rows or (0, block.height - 2)
+    mark(transcript, block, (first, 0), (last, max(0, len(block.text(last)) - GUTTER)))

@@ -27,7 +27,7 @@ from ds4chat.tui.transcript.flow import Flow
 from ds4chat.tui.transcript.page import Page, Source
 
 LONGEST = 400_000
-"""Characters. A longer answer is shown as plain text: rendering it would hold the screen up."""
+"""Characters. A longer answer is shown as plain text: rendering it would block the screen."""
 
 STYLES = {
     "h1": "heading",
@@ -87,7 +87,7 @@ class _Rule(HorizontalRule):
 CODE = "code"
 """Key of a style's meta data: what a row of code is, one of the next three."""
 BEGIN, LINE, MORE = "begin", "line", "more"
-"""The first row of a block; that of another line; one that goes on with the line of the row above."""
+"""The first row of a block; the first row of another line; a row that continues the line above."""
 
 
 class _CodeBlock(CodeBlock):
@@ -196,7 +196,7 @@ def markdown_page(text: str, width: int, styles: Mapping[str, Style]) -> Page:
 
 
 def _groups(tokens: list[Token]) -> Iterator[list[Token]]:
-    """The tokens of each block that stands in no other."""
+    """The tokens of each outermost block."""
     group: list[Token] = []
     depth = 0
     for token in tokens:
@@ -231,7 +231,7 @@ def _add_row(page: Page, line: list[Segment]) -> None:
 
 def _plain_page(text: str, width: int) -> Page:
     flow = Flow(width)
-    flow.append_all([(text, 0)])
+    flow.append((text, 0))
     return Page(
         [((flow.row_text(i), "plain"),) for i in range(flow.height)],
         joined={i for i in range(flow.height - 1) if flow.continues(i)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
@@ -69,17 +69,15 @@ def pieces(turns: Sequence[Turn]) -> list[Piece]:
 
 def from_last(turns: Sequence[Turn], number: int, *, code: bool) -> Piece | None:
     """The ``number``-th reply or code block, counted from the last, which is 1; None where there is none. A
-    reply that goes on with another is one with it."""
-    gone_on = {id(turn.before) for turn in turns if isinstance(turn, Reply) and turn.before is not None}
-    found = [
-        piece
-        for piece in pieces(turns)
-        if (piece.code is not None if code else piece.code is None and isinstance(piece.turn, Reply))
-        and (code or id(piece.turn) not in gone_on)
-    ]
-    if not 0 < number <= len(found):
-        return None
-    piece = found[-number]
-    if code or not isinstance(piece.turn, Reply):
-        return piece
-    return Piece(piece.turn, piece.what, piece.turn.whole_answer)
+    reply and the one that continues it count as one."""
+    found = pieces(turns)
+    if code:
+        found = [piece for piece in found if piece.code is not None]
+    else:
+        continued = {id(turn.before) for turn in turns if isinstance(turn, Reply)}
+        found = [
+            replace(piece, text=piece.turn.whole_answer)
+            for piece in found
+            if piece.code is None and isinstance(piece.turn, Reply) and id(piece.turn) not in continued
+        ]
+    return found[-number] if 0 < number <= len(found) else None

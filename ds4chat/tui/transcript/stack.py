@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from typing import overload
 
 from textual.selection import Selection
 
-from ds4chat.tui.conversation import Reply
+from ds4chat.tui.conversation import Reply, Turn
 from ds4chat.tui.transcript.blocks import GUTTER, Block, ReplyBlock
 
 
@@ -53,8 +54,12 @@ class Stack:
             self._tops.append(at)
 
     def top(self, index: int) -> int:
-        """The first row of a block."""
+        """The first row of the block at this index."""
         return self._tops[index]
+
+    def top_of(self, block: Block) -> int:
+        """The first row of a block."""
+        return self.top(self.index(block))
 
     def at(self, y: int) -> tuple[int, int]:
         """The block at a row and the row inside it; the last row for rows beyond. There must be a block."""
@@ -66,14 +71,15 @@ class Stack:
         """Index of a block. Raises ValueError."""
         return self._blocks.index(block)
 
-    def find(self, reply: Reply) -> ReplyBlock | None:
-        """The block of a reply."""
-        blocks = (block for block in reversed(self._blocks) if isinstance(block, ReplyBlock))
-        return next((block for block in blocks if block.reply is reply), None)
+    @overload
+    def find(self, turn: Reply) -> ReplyBlock | None: ...
 
-    def text_length(self, index: int, row: int) -> int:
-        """Characters in a row, the gutter left out."""
-        return max(0, sum(len(text) for text, _ in self._blocks[index].row(row)) - GUTTER)
+    @overload
+    def find(self, turn: Turn) -> Block | None: ...
+
+    def find(self, turn: Turn) -> Block | None:
+        """The block of a turn; None if it is not shown."""
+        return next((block for block in reversed(self._blocks) if block.turn is turn), None)
 
     def selected(self, selection: Selection) -> str:
         """The text of a selection, without decoration and with wrapped lines joined. A rendered block that is
@@ -90,7 +96,7 @@ class Stack:
                 continue
             index, row = self.at(y)
             block = self._blocks[index]
-            text = "".join(text for text, _ in block.row(row))
+            text = block.text(row)
             start, end = span
             source = block.source(row)
             if source is not None and start <= GUTTER and self._reaches(selection, y + source.stop - row - 1):
@@ -106,5 +112,5 @@ class Stack:
         """The selection includes the end of a row's text."""
         span = selection.get_span(y)
         index, row = self.at(y)
-        text = "".join(text for text, _ in self._blocks[index].row(row)).rstrip()
-        return span is not None and (span[1] < 0 or span[1] >= len(text))
+        end = len(self._blocks[index].text(row).rstrip())
+        return span is not None and (span[1] < 0 or span[1] >= end)

@@ -47,8 +47,8 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
     if stats.decode_tokens_per_s:
         parts.append((f"{stats.decode_tokens_per_s:.1f} tok/s", "note"))
     if stats.plain.speedup:
-        told = "plain at load" if stats.plain.at_load else "plain"
-        parts.append((f"{stats.plain.speedup:.2f}× {told}", "note"))
+        baseline = "plain at load" if stats.plain.at_load else "plain"
+        parts.append((f"{stats.plain.speedup:.2f}× {baseline}", "note"))
     if stats.acceptance is not None:
         parts.append((f"{whole_percent(stats.acceptance).strip()} accepted", "note"))
     if stats.lossy:
@@ -56,7 +56,7 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
     if not parts:
         parts.append(("no text", "note"))
     lines = [_fit(parts, width)]
-    # Why the engine died stands in the banner while it matters.
+    # The banner says why the engine died.
     trouble = reply.trouble if reply.state != "crashed" else ""
     for sentence in (trouble, why_slower(reply.steps, stats.plain)):
         lines += [((piece, "note"),) for piece in textwrap.wrap(sentence, max(8, width))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import get_character_cell_size
@@ -22,7 +24,6 @@ from ds4chat.tui.messages import TokenPicked
 from ds4chat.tui.transcript import cursor as moves
 from ds4chat.tui.transcript.blocks import GUTTER, Block, NoteBlock, ReplyBlock, UserBlock
 from ds4chat.tui.transcript.cursor import Cursor
-from ds4chat.tui.transcript.page import Row
 from ds4chat.tui.transcript.stack import Stack
 
 ROLES = (
@@ -96,17 +97,17 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     class CursorLeft(Message):
         """The token cursor was removed."""
 
+    @dataclass
     class VersionWanted(Message):
         """A click asked for another version of a turn."""
 
-        def __init__(self, turn: Turn, by: int) -> None:
-            super().__init__()
-            self.turn = turn
-            self.by = by
+        turn: Turn
+        by: int
+        """To an older version (-1) or a newer one (1)."""
 
     def __init__(self, *, markdown: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._stack = Stack()
+        self.stack = Stack()
         self._markdown = markdown
         self._two_colours = False
         self._cursor: Cursor | None = None
@@ -117,61 +118,56 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     def show_turns(self, turns: Iterable[Turn]) -> None:
         """Show a conversation instead of what is shown."""
         self._cursor = None
-        self._stack = Stack(self._block(turn) for turn in turns)
+        self.stack = Stack(self._block(turn) for turn in turns)
         self._settle(0)
         self.refresh()  # also below the end: what was shown may have been longer
         self.action_follow()
 
     def add_turn(self, turn: Turn) -> None:
         """Append a prompt or a reply, and follow it."""
-        self._stack.append(self._block(turn))
-        self._settle(len(self._stack) - 1)
+        self.stack.append(self._block(turn))
+        self._settle(len(self.stack) - 1)
         self.action_follow()
 
     def add_note(self, text: str, level: Level = "info") -> None:
         """Append sentences of ds4chat itself."""
-        self._stack.append(NoteBlock(text, level, self._layout_width))
-        self._settle(len(self._stack) - 1)
+        self.stack.append(NoteBlock(text, level, self._layout_width))
+        self._settle(len(self.stack) - 1)
         self.action_follow()
 
     def grow(self, reply: Reply) -> None:
         """Draw what the reply gained since the last call."""
-        block = self._stack.find(reply)
+        block = self.stack.find(reply)
         if block is not None:
             first = block.grow()
-            block.markdown = self._markdown
-            self._settle(self._stack.index(block), first)
+            self._settle(self.stack.index(block), first)
 
     def recolour(self, reply: Reply) -> None:
         """Draw a reply again whose tokens were revised."""
-        block = self._stack.find(reply)
+        block = self.stack.find(reply)
         if block is not None:
             block.rebuild()
-            self._settle(self._stack.index(block))
+            self._settle(self.stack.index(block))
 
     def shows(self, turn: Turn) -> bool:
         """This turn is in the transcript."""
-        return any(block.turn is turn for block in self._stack)
+        return self.stack.find(turn) is not None
 
     def measure(self) -> None:
         """Lay out again what surrounds the turns' texts, such as their versions."""
-        anchor = self._anchor()
-        for block in self._stack:
-            block.measure()
-        self._settle(0)
-        self._return_to(anchor)
+        with self._top_kept():
+            for block in self.stack:
+                block.measure()
 
     def _block(self, turn: Turn) -> Block:
         if isinstance(turn, UserTurn):
             return UserBlock(turn, self._layout_width)
-        block = ReplyBlock(turn, self._layout_width, two_colours=self._two_colours)
-        block.markdown = self._markdown
-        return block
+        return ReplyBlock(turn, self._layout_width, markdown=self._markdown, two_colours=self._two_colours)
 
     @property
     def is_empty(self) -> bool:
         """Nothing is shown."""
-        return not len(self._stack)
+        return not self.stack.height
 
     # -- views
 
@@ -199,17 +195,15 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
 
     def toggle_thinking(self) -> bool:
         """Open all thinking if any is folded, else fold all; False where there is none."""
-        replies = [block for block in self._stack.replies if block.reply.thinking]
+        replies = [block for block in self.stack.replies if block.reply.thinking]
         opening = any(not block.thinking_open for block in replies)
         self._restyle(lambda block: block.toggle() if block.thinking_open != opening else None)
         return bool(replies)
 
     def _restyle(self, change: Callable[[ReplyBlock], object]) -> None:
-        anchor = self._anchor()
-        for block in self._stack.replies:
-            change(block)
-        self._settle(0)
-        self._return_to(anchor)
+        with self._top_kept():
+            for block in self.stack.replies:
+                change(block)
 
     # -- layout
 
@@ -219,68 +213,63 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
 
     def _settle(self, first: int, row: int = 0) -> None:
         """Update the heights from block ``first`` on, and draw from its row ``row`` on."""
-        before = self._stack.height
-        self._stack.measure(first)
-        size = Size(self._layout_width, self._stack.height)
+        before = self.stack.height
+        self.stack.measure(first)
+        size = Size(self._layout_width, self.stack.height)
         if size != self.virtual_size:
             self.grow_to(size)
             if self.following:
                 self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
             self.render_in_sight()
-        self.refresh_rows(self._stack.top(first) + row, max(before, self._stack.height))
+        self.refresh_rows(self.stack.top(first) + row, max(before, self.stack.height))
 
-    def _anchor(self) -> tuple[int, int]:
-        """The block at the top of the screen, and which of its rows is there."""
-        return self._stack.at(self.scroll_offset.y) if len(self._stack) else (0, 0)
+    @contextmanager
+    def _top_kept(self) -> Iterator[None]:
+        """Lay blocks out again inside; the row at the top of the screen stays there."""
+        anchor = None if self.is_empty else self.stack.at(self.scroll_offset.y)
+        yield
+        self._settle(0)
+        if anchor is not None and not self.following:
+            index, row = anchor
+            y = self.stack.top(index) + min(row, self.stack[index].height - 1)
+            self.scroll_to(y=y, animate=False, immediate=True)
 
-    def _return_to(self, anchor: tuple[int, int]) -> None:
-        if self.following or not len(self._stack):
-            return
-        index, row = anchor
-        y = self._stack.top(index) + min(row, self._stack[index].height - 1)
-        self.scroll_to(y=y, animate=False, immediate=True)
-
-    def settle_block(self, block: Block) -> None:
-        """Update the height of a block that was opened or folded."""
-        self._settle(self._stack.index(block))
-        self.refresh()
+    def blocks_in_sight(self, beyond: int = 0) -> list[Block]:
+        """The blocks that are at least partly on the screen, or within ``beyond`` rows of it."""
+        if self.is_empty:
+            return []
+        top = self.scroll_offset.y
+        first, _ = self.stack.at(top - beyond)
+        last, _ = self.stack.at(top + self.size.height - 1 + beyond)
+        return [self.stack[index] for index in range(first, last + 1)]
 
     def render_in_sight(self) -> None:
         """Render the Markdown of the blocks in sight and a little beyond, without moving what is in sight.
 
         Until then a block has the height of its tokens.
         """
-        if not len(self._stack) or not self.size.height:
+        if not self.size.height:
             return
-        anchor = self._anchor()
-        reach = self.size.height * RENDER_AHEAD
-        first, _ = self._stack.at(self.scroll_offset.y - reach)
-        last, _ = self._stack.at(self.scroll_offset.y + self.size.height + reach)
-        waiting = [
-            (index, block)
-            for index in range(first, last + 1)
-            if isinstance(block := self._stack[index], ReplyBlock) and block.needs_rendering
-        ]
+        beyond = self.size.height * RENDER_AHEAD
+        replies = [block for block in self.blocks_in_sight(beyond) if isinstance(block, ReplyBlock)]
+        waiting = [block for block in replies if block.needs_rendering]
         if not waiting:
             return
         from ds4chat.tui.transcript.markdown import markdown_page
 
         styles = {role: self.style_of(f"md-{role}") for role in MD_ROLES}
-        for _, block in waiting:
-            block.render_with(lambda text, width: markdown_page(text, width, styles))
-        self._settle(waiting[0][0])
-        self._return_to(anchor)
+        with self._top_kept():
+            for block in waiting:
+                block.render_with(lambda text, width: markdown_page(text, width, styles))
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width
         if width and width != self._width:
-            anchor = self._anchor()
             self._width = width
-            for block in self._stack:
-                block.resize(width)
-            self._settle(0)
-            self._return_to(anchor)
+            with self._top_kept():
+                for block in self.stack:
+                    block.resize(width)
         elif self.following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
 
@@ -305,7 +294,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         if self._cursor is None:
             self.scroll_to(y=self.scroll_offset.y + by, animate=False, immediate=True)
         else:
-            self._move(moves.by_rows(self._stack, self._cursor, by))
+            self._move(moves.by_rows(self.stack, self._cursor, by))
 
     # -- token cursor
 
@@ -317,7 +306,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     def enter_cursor(self) -> bool:
         """Put the cursor on the last token in sight; False where no token is in sight."""
         top = self.scroll_offset.y
-        return self._move(moves.last_between(self._stack, top, top + self.size.height - 1))
+        return self._move(moves.last_between(self.stack, top, top + self.size.height - 1))
 
     def leave_cursor(self) -> None:
         """Remove the cursor."""
@@ -331,15 +320,15 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         if self._cursor is None:
             self.enter_cursor()
         else:
-            self._move(moves.by_tokens(self._stack, self._cursor, by))
+            self._move(moves.by_tokens(self.stack, self._cursor, by))
 
     def pick(self, reply: Reply, token: int) -> bool:
         """Put the cursor on a token of a reply and bring it into sight; False where it is not shown."""
-        block = self._stack.find(reply)
+        block = self.stack.find(reply)
         if block is None:
             return False
         if reply.tokens[token].thinking and not block.thinking_open:
-            self._toggle(block)
+            self.toggle(block)
         if not block.shows(token):
             return False
         self._put_cursor(Cursor(block, token))
@@ -359,7 +348,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         self._cursor = cursor
         places = cursor.block.locate(cursor.token)
         if places:
-            y = self._stack.top(self._stack.index(cursor.block)) + places[0][0]
+            y = self.stack.top_of(cursor.block) + places[0][0]
             region = Region(0, y, 1, len(places))
             self.scroll_to_region(region, animate=False, immediate=True, force=True, x_axis=False)
         self.refresh()
@@ -367,19 +356,13 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
     # -- folds and clicks
 
     def action_toggle_fold(self) -> None:
-        """Open or fold the thinking or the long prompt nearest to the middle of the screen."""
-        if not len(self._stack):
-            return
-        if self._cursor is not None:
-            self._toggle(self._cursor.block)
-            return
-        first, _ = self._stack.at(self.scroll_offset.y)
-        last, _ = self._stack.at(self.scroll_offset.y + self.size.height - 1)
-        for index in range(last, first - 1, -1):
-            if self._toggle(self._stack[index]):
-                return
+        """Open or fold the lowest thinking or long prompt on the screen; with a cursor, its reply's."""
+        blocks = self.blocks_in_sight() if self._cursor is None else [self._cursor.block]
+        for block in reversed(blocks):
+            if self.toggle(block):
+                break
 
-    def _toggle(self, block: Block) -> bool:
+    def toggle(self, block: Block) -> bool:
         """Open or fold in a block; the row at the top of the screen stays there."""
         if not block.toggle():
             return False
@@ -388,7 +371,7 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         y = self.scroll_offset.y
         following = self.following
         self.following = False
-        self._settle(self._stack.index(block))
+        self._settle(self.stack.index(block))
         self.scroll_to(y=min(y, self.max_scroll_y), animate=False, immediate=True)
         self.following = following
         self.set_following(y >= self.max_scroll_y)
@@ -400,13 +383,13 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         if offset is None:
             return
         y = offset.y + self.scroll_offset.y
-        if y >= self._stack.height:
+        if y >= self.stack.height:
             return
-        index, row = self._stack.at(y)
-        block = self._stack[index]
-        hit = block.hit(row, _character_at(block.row(row), offset.x) - GUTTER)
+        index, row = self.stack.at(y)
+        block = self.stack[index]
+        hit = block.hit(row, _character_at(block.text(row), offset.x) - GUTTER)
         if hit.what == "fold":
-            self._toggle(block)
+            self.toggle(block)
         elif hit.what == "token" and isinstance(block, ReplyBlock):
             self._move(Cursor(block, hit.token))
         elif hit.what == "version" and block.turn is not None:
@@ -416,26 +399,26 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text as it is shown."""
-        return self._stack.selected(selection), "\n"
+        return self.stack.selected(selection), "\n"
 
     # -- drawing
 
     def notify_style_update(self) -> None:
         if self._markdown:
-            for block in self._stack.replies:
+            for block in self.stack.replies:
                 block.show_markdown(True)
             self.call_after_refresh(self._settle, 0)
         super().notify_style_update()
 
     def lines_drawn(self) -> range:
-        return range(self._stack.height)
+        return range(self.stack.height)
 
     def draw_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        if y >= self._stack.height:
+        if y >= self.stack.height:
             return self.strip_of((), width)
-        index, row = self._stack.at(y)
-        block = self._stack[index]
+        index, row = self.stack.at(y)
+        block = self.stack[index]
         own = self.style_of("")
         parts = [(text, self.style_of(r) if isinstance(r, str) else own + r) for text, r in block.row(row)]
         if self._cursor is not None and self._cursor.block is block:
@@ -446,10 +429,9 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         return self.strip_of(parts, width)
 
 
-def _character_at(row: Row, cell: int) -> int:
+def _character_at(text: str, cell: int) -> int:
     """Index of the character that covers a cell of a row."""
     at = 0
-    text = "".join(piece for piece, _ in row)
     for index, char in enumerate(text):
         at += get_character_cell_size(char)
         if cell < at:

@@ -246,6 +246,15 @@ async def test_words_are_found_from_the_end_upwards(opened: Open, view: str) -> 
         assert "not found" in chat.shown()
 
 
+async def test_a_word_in_a_folded_prompt_is_unfolded_and_brought_into_sight(opened: Open) -> None:
+    async with opened(**BRIEF) as chat:
+        await ask(chat, "\n".join([*(f"line {number}" for number in range(30)), "the needle"]), "Found.")
+        assert "more lines" in chat.shown() and "needle" not in chat.shown()
+        await chat.press("ctrl+f", *"needle")
+        assert "the needle" in chat.shown() and "more lines" not in chat.shown()
+        assert chat.screen.get_selected_text() == "needle"
+
+
 async def test_no_reflex_key_leaves_exact_mode(opened: Open) -> None:
     async with opened(**BRIEF) as chat:
         await chat.press("ctrl+f", "escape", "ctrl+g", "ctrl+n")

@@ -85,12 +85,12 @@ async def test_tokens_that_nobody_knows_of_have_a_look_of_their_own_and_the_lege
         step = steps_of(1, [("so", "unknown")])[0]
         await chat.push(whole(step, outcome="unknown", drafted=0), ended(1, tokens=1))
         assert "unknown" in chat.shown()
-        kinds = {span[1] for row in range(chat.transcript._stack.height) for span in _row(chat, row)}
+        kinds = {span[1] for row in range(chat.transcript.stack.height) for span in _row(chat, row)}
         assert "unknown" in kinds
 
 
 def _row(chat: object, row: int) -> list[tuple[str, str]]:
-    stack = chat.transcript._stack  # type: ignore[attr-defined]
+    stack = chat.transcript.stack  # type: ignore[attr-defined]
     index, at = stack.at(row)
     return list(stack[index].row(at))
 
@@ -117,7 +117,7 @@ async def test_origins_that_come_at_the_end_recolour_the_reply_and_the_panels(op
         assert (reply.stats.drafted, reply.stats.judged, reply.stats.accepted) == (57, judged, 4)
         assert chat.screen.chat.session.judged == judged
         assert "corrected" in {
-            span[1] for row in range(chat.transcript._stack.height) for span in _row(chat, row)
+            span[1] for row in range(chat.transcript.stack.height) for span in _row(chat, row)
         }
 
 

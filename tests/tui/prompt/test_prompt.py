@@ -14,6 +14,7 @@ from ds4chat.tui.messages import PromptSubmitted
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.files import FileError, Folds, quoted, read_text, with_mentions
 from ds4chat.tui.prompt.history import PromptHistory
+from ds4chat.tui.prompt.menu import CompletionMenu
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.themes import variable_defaults
 
@@ -31,7 +32,7 @@ class PromptApp(App[None]):
 
     def on_prompt_submitted(self, event: PromptSubmitted) -> None:
         self.sent.append(event.text)
-        self.query_one(PromptArea).taken(event.text)
+        self.query_one(PromptArea).remember(event.text)
 
 
 Running = tuple[PromptApp, Pilot[None], PromptText]
@@ -237,3 +238,13 @@ def test_a_file_that_cannot_go_in_is_a_sentence(tmp_path: Path, content: bytes |
 def test_a_folder_is_not_a_text_file(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a folder"):
         read_text(str(tmp_path))
+
+
+async def test_a_click_writes_the_completion_under_it(running: Running) -> None:
+    app, pilot, field = running
+    await pilot.press("/", "e")
+    menu = app.query_one(CompletionMenu)
+    third = menu._suggestions[2]
+    await pilot.click(CompletionMenu, offset=(4, 2))
+    await pilot.pause()
+    assert field.text == third.insert and app.focused is field

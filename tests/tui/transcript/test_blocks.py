@@ -304,7 +304,9 @@ def test_a_prompt_is_found_where_it_is_folded() -> None:
 
     block = UserBlock(UserTurn("\n".join(f"line {number}" for number in range(40))), 80)
     (spot,) = block.find(re.compile("line 37"))
-    assert block.open_at(spot)
+    assert block.hides(spot)
+    block.toggle()
+    assert not block.hides(spot)
     (row, column), end = block.place_of(spot)
     assert rows_of(block)[row][GUTTER + column : GUTTER + end[1]] == "line 37"
 

@@ -16,7 +16,7 @@ def rows(flow: Flow) -> list[str]:
 def flow_of(width: int, *pieces: str) -> Flow:
     flow = Flow(width)
     for number, piece in enumerate(pieces):
-        flow.append(piece, number % 3)
+        flow.append((piece, number % 3))
     return flow
 
 
@@ -44,25 +44,26 @@ def test_leading_and_trailing_newlines_take_no_rows() -> None:
 def test_spans_join_neighbours_of_one_kind() -> None:
     flow = Flow(20)
     for text, kind in (("ab", 1), ("cd", 1), ("ef", 2), ("", 2), ("gh", 1)):
-        flow.append(text, kind)
-    assert [(s.text, s.kind, s.token) for s in flow.spans(0)] == [("abcd", 1, 0), ("ef", 2, 2), ("gh", 1, 4)]
+        flow.append((text, kind))
+    assert flow.spans(0) == [("abcd", 1), ("ef", 2), ("gh", 1)]
 
 
 def test_a_token_is_found_by_its_place_and_its_place_by_the_token() -> None:
     flow = flow_of(5, "one ", "two ", "three")
     assert rows(flow) == ["one ", "two ", "three"]
-    assert flow.token_at(0) == 0
-    assert flow.token_at(4) == 1
-    assert flow.token_at(12) == 2
-    assert flow.token_at(13) is None
+    assert flow.token_at(0, 0) == 0
+    assert flow.token_at(1, 0) == 1
+    assert flow.token_at(2, 4) == 2
+    assert flow.token_at(2, 5) is None
     assert flow.token_range(1) == (4, 8)
+    assert flow.places(1) == [(1, 0, 4)]
     assert [flow.row_of(at) for at in (0, 4, 8)] == [0, 1, 2]
 
 
 def test_only_the_last_row_changes_while_text_grows() -> None:
     flow = flow_of(10, "one two three four")
     before = rows(flow)
-    assert flow.append(" five", 0) == len(before) - 1
+    flow.append((" five", 0))
     assert rows(flow)[: len(before) - 1] == before[:-1]
 
 
@@ -78,7 +79,7 @@ texts = st.text(alphabet="ab \n\t漢é👍\u0301,。x", max_size=12)
 def test_growing_token_by_token_equals_opening_at_once(pieces: list[str], width: int) -> None:
     grown = flow_of(width, *pieces)
     opened = Flow(width)
-    opened.append_all((piece, number % 3) for number, piece in enumerate(pieces))
+    opened.append(*((piece, number % 3) for number, piece in enumerate(pieces)))
     resized = flow_of(width + 7, *pieces)
     resized.resize(width)
     assert rows(grown) == rows(opened) == rows(resized)
@@ -93,7 +94,7 @@ def test_no_character_is_lost_and_no_row_is_too_wide(pieces: list[str], width: i
     assert joined.rstrip("\n") == flow.text.rstrip("\n")
     for index in range(flow.height):
         assert cell_len(flow.row_text(index).rstrip(" ")) <= width
-        assert "".join(span.text for span in flow.spans(index)) == flow.row_text(index)
+        assert "".join(text for text, _ in flow.spans(index)) == flow.row_text(index)
 
 
 def test_tabs_go_to_the_next_stop_of_their_line() -> None:

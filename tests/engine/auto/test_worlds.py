@@ -19,15 +19,14 @@ from ds4chat.engine.auto.controller import AutoDepth
 def test_auto_is_near_the_better_of_plain_and_the_best_depth(
     name: str, catch_up: float, informed: bool
 ) -> None:
-    """Over all regions 0.93 in the geometric mean, over a text that changes 0.95, and in each region 0.90, or
-    0.80 where a change of size takes nearly two plain steps. Hardly a reply is below 0.97 of plain decoding,
-    and none below 0.95."""
+    """Over all regions 0.93 in the geometric mean, over a text that changes 0.95, and in each region 0.90.
+    Hardly a reply is below 0.97 of plain decoding, and none below 0.95."""
     machine = replace(MACHINES[name], catch_up=catch_up)
     best = best_fixed(machine, range(100, 103), informed=informed)
-    auto = run(lambda: AutoDepth(machine.table()), machine, range(80, 85), informed=informed)
+    auto = run(lambda: AutoDepth(machine.table()), machine, range(80, 100), informed=informed)
     shares = {region: speed / max(1.0, best[region]) for region, speed in auto.speed.items()}
     assert statistics.geometric_mean(shares.values()) >= 0.93, shares
-    assert min(shares.values()) >= (0.80 if "dear" in name else 0.90), shares
+    assert min(shares.values()) >= 0.90, shares
     assert auto.speed["mix"] / best["mix"] >= 0.95
     assert min(auto.replies) >= 0.95
     assert sum(speed < 0.97 for speed in auto.replies) <= len(auto.replies) / 20

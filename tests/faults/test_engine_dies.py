@@ -60,7 +60,11 @@ def bring_into(chat: Chat, phase: str, folder: Path) -> None:
     frames_until(chat, lambda: chat.state == "ready", "an answer")
     if phase == "prefill":
         chat.submit("sun sea fog " * 2_000 + SHORT)
-        frames_until(chat, lambda: 0 < chat.progress.done < chat.progress.total, "a part of the prompt")
+        frames_until(
+            chat,
+            lambda: chat.progress is not None and 0 < chat.progress.done < chat.progress.total,
+            "a part of the prompt",
+        )
         assert chat.state == "reading"
     elif phase == "verify":
         chat.submit(ENDLESS)

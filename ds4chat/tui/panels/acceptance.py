@@ -180,6 +180,8 @@ class AcceptancePanel(Panel):
 
     def _positions(self) -> list[PositionCount]:
         """Counts up to the depth in force: a row that appears takes a new layout of the whole screen."""
-        rows = max(len(self._stats.by_position), self.depth if isinstance(self.depth, int) else 1, 1)
+        drafts = self._loaded is not None and self._loaded.drafter is not None
+        depth = self.depth if drafts and isinstance(self.depth, int) else 1
+        rows = max(len(self._stats.by_position), depth, 1)
         counted = list(self._stats.by_position)
         return counted + [PositionCount() for _ in range(rows - len(counted))]

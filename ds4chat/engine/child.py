@@ -131,7 +131,7 @@ class Engine:
         conversation's state is kept."""
         if session:
             if self._queue.empty():
-                session.measure(self._interrupted)
+                session.measure(lambda: not self._queue.empty())
             try:
                 return self._queue.get(timeout=IDLE_S)
             except queue.Empty:

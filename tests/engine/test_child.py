@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tiny
 from kits.engine import END_NOW, load_of
 
+from ds4chat.engine.child import Engine
 from ds4chat.engine.client import EngineClient, Kind
 from ds4chat.engine.events import (
     Cancel,
@@ -26,12 +28,14 @@ from ds4chat.engine.events import (
     Loaded,
     LoadFailed,
     Prefill,
+    Quit,
     Replay,
     Replayed,
     Retune,
     Step,
     Tuning,
 )
+from ds4chat.engine.session import Session
 from ds4chat.engine.wire import encode
 
 LONG = 120.0
@@ -274,6 +278,7 @@ def test_an_engine_whose_client_was_killed_leaves(tmp_path: Path, tiny_dir: Path
     (tmp_path / "load").write_bytes(encode(load)[4:])
     script = f"""
 from pathlib import Path
+from ds4chat.engine.child import Engine
 from ds4chat.engine.client import EngineClient, Kind
 from ds4chat.engine.events import *
 from ds4chat.engine.wire import decode_command
@@ -303,6 +308,27 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_quit_ends_the_measuring_of_costs_at_once(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeping the state may take most of the client's time, but measuring none of it."""
+    read, write = os.pipe()
+    commands = os.fdopen(write, "wb", buffering=0)
+    waited: list[float] = []
+
+    def measure(session: Session, interrupted: Callable[[], bool]) -> bool:
+        assert not interrupted()
+        begun = time.monotonic()
+        commands.write(encode(Quit(seconds=1e6)))
+        while not interrupted() and time.monotonic() < begun + LONG:
+            time.sleep(0.001)
+        waited.append(time.monotonic() - begun)
+        return False
+
+    monkeypatch.setattr(Session, "measure", measure)
+    commands.write(encode(load_of(tiny_dir, "llama-draft")))
+    Engine(os.fdopen(read, "rb"), io.BytesIO()).run()
+    assert len(waited) == 1 and waited[0] < LONG
 
 
 def test_garbage_on_the_command_pipe_ends_the_engine_with_a_log_line(

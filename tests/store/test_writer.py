@@ -120,7 +120,7 @@ def test_closing_waits_for_the_rest_within_its_time() -> None:
     assert not writer.close(noting(done, "last"), 0.05)
     assert done == []
     held.set()
-    # Closing again, as the way out by force does, waits for the same.
+    # Closing again, as leaving by force does, waits for the same.
     assert writer.close(noting(done, "another last"), PATIENCE)
     assert done == ["rest", "last"]
 

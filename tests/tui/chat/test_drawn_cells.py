@@ -18,7 +18,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ds4chat.engine.events import Generate, Prefill
+from ds4chat.engine.events import Prefill
 from ds4chat.tui.kit.compositor import FrugalCompositor
 from ds4chat.tui.kit.scrolling import EdgeScrollBar
 
@@ -86,7 +86,7 @@ async def test_it_writes_what_textual_writes(
     with compared(monkeypatch) as written:
         async with opened(size=size, answer=False, notices=True) as chat:
             await chat.type("Tell me.", "enter")
-            reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+            reply = chat.engine.generates[-1].reply
             await chat.push(Prefill(reply, 40, 40, 0, 80.0))
             pieces = [*PIECES, ("\n\n", "plain")] * 12
             steps = steps_of(reply, pieces)
@@ -113,7 +113,7 @@ async def test_a_token_has_its_row_rendered_and_no_others(
 ) -> None:
     async with opened(size=size, answer=False, panels="") as chat:
         await chat.type("Tell me.", "enter")
-        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        reply = chat.engine.generates[-1].reply
         steps = steps_of(reply, [("One", "plain"), (" two", "plain"), (" three", "plain")])
         await chat.push(*steps[:2])
         await chat.pilot.pause(0.3)
@@ -133,7 +133,7 @@ async def test_scrolling_renders_only_rows_that_come_into_sight(
 ) -> None:
     async with opened(size=(80, 24), answer=False) as chat:
         await chat.type("Tell me.", "enter")
-        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        reply = chat.engine.generates[-1].reply
         await chat.push(*steps_of(reply, [*PIECES, ("\n\n", "plain")] * 20))
         height = chat.transcript.size.height
         assert chat.transcript.max_scroll_y > 2 * height
@@ -156,7 +156,7 @@ async def test_rows_that_moved_look_as_if_they_were_rendered_again(opened: Open)
 
     async with opened(size=(150, 45), answer=False) as chat:
         await chat.type("Tell me.", "enter")
-        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        reply = chat.engine.generates[-1].reply
         steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 20)
         log = chat.screen.dock_view.confidence.log_view
         for at in range(0, len(steps), 9):
@@ -180,7 +180,7 @@ async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
 ) -> None:
     async with opened(size=(80, 24), answer=False) as chat:
         await chat.type("Tell me.", "enter")
-        reply = [sent.reply for sent in chat.engine.sent if isinstance(sent, Generate)][-1]
+        reply = chat.engine.generates[-1].reply
         steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 40)
         await chat.push(*steps[: len(steps) // 2])
         bar = chat.transcript.vertical_scrollbar

@@ -27,7 +27,7 @@ def choose(logits: Floats) -> int:
     return int(logits.argmax())
 
 
-_COLUMNS = 512
+_COLUMNS = 1024
 """A row is cut into as many: enough for a core's vectors, few enough to sort."""
 
 
@@ -36,15 +36,22 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
     least of them, and perhaps of a few more.
 
     Of the maxima of the row's columns, ``count`` reach the least of the ``count`` largest maxima, so no logit
-    below it is among the ``count`` largest: two passes instead of a sort.
+    below it is among the ``count`` largest, and the others are in the columns that reach it.
     """
     if count >= len(logits):
         return np.arange(len(logits))
     n = len(logits) // _COLUMNS * _COLUMNS
-    few = n and count <= _COLUMNS // 4
-    bounds = np.maximum.reduce(logits[:n].reshape(-1, _COLUMNS)) if few else logits.copy()
-    bounds.partition(len(bounds) - count)
-    ids: NDArray[np.intp] = (logits >= bounds[-count]).nonzero()[0]
+    ids: NDArray[np.intp]
+    if n == 0 or count > _COLUMNS // 4:
+        ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
+        return ids
+    rows = logits[:n].reshape(-1, _COLUMNS)
+    maxima = np.maximum.reduce(rows)
+    least = np.partition(maxima, -count)[-count]
+    columns = (maxima >= least).nonzero()[0]
+    row, at = (rows[:, columns] >= least).nonzero()
+    rest = (logits[n:] >= least).nonzero()[0]
+    ids = np.concatenate((row * _COLUMNS + columns[at], rest + n))
     return ids
 
 

@@ -27,10 +27,10 @@ from ds4chat.engine.drafters.base import STEP, Draft, DrafterState, Policy
 from ds4chat.engine.judge import propose
 from ds4chat.engine.llama import Context, DecodeError, Floats, LlamaError, Model
 
-FLUSH = 64
+FLUSH = 32
 """Tokens that get cells in one batch without logits."""
 
-WINDOW = 4 * FLUSH
+WINDOW = 8 * FLUSH
 """Tokens that get cells after steps without a draft: those before them are forgotten. Of the first drafts of
 the demo's EAGLE-3 head 57.7 % are right where it catches up with all of them, and 56.5, 53.1, 50.5 and 45.2 %
 with the last 256, 128, 64 and 32 (tools/evaluate_support.py window demo --prompts 3)."""

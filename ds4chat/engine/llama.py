@@ -712,6 +712,8 @@ class Context:
         self._encoder = _Batch(self._outputs_max, encoder_width, tokens=False) if encoder_width else None
         self._views: dict[tuple[int, int], Floats] = {}
         self._layer_inputs: list[int] = []
+        self._logits: int | None = None
+        """Address of the last decode's logits."""
 
     def close(self) -> None:
         """Free the context."""
@@ -777,8 +779,8 @@ class Context:
         started = time.perf_counter()
         code = native(self.handle, batch.struct)
         # A GPU still works when llama_decode returns: the wait belongs to this decode, not to whoever reads
-        # its rows next, or every cost that is measured here would be wrong.
-        C.llama_synchronize(self.handle)
+        # its rows next, or every cost that is measured here would be wrong. This waits, too.
+        self._logits = _get_logits(self.handle)
         Context.native_s += time.perf_counter() - started
         if code != 0:
             raise DecodeError(code, n)
@@ -819,16 +821,23 @@ class Context:
 
     def logits(self, rows: int) -> Floats:
         """View of the last decode's logits, (rows, n_vocab), in the order of the batch's output rows."""
-        return self._view(_get_logits(self.handle), rows, self.model.n_vocab)
+        return self._view(self._logits, rows, self.model.n_vocab)
 
     def nextn(self, rows: int, width: int) -> Floats:
         """View of the last decode's NextN hidden rows, (rows, width)."""
         return self._view(_get_nextn(self.handle), rows, width)
 
-    def layer_inputs(self, rows: int) -> list[Floats]:
-        """Views of the enabled layer inputs of the last decode's ``rows`` tokens, (rows, n_embd) each."""
-        width = self.model.n_embd
-        return [self._view(_get_layer_input(self.handle, i), rows, width) for i in self._layer_inputs]
+    def layer_inputs(self, rows: int) -> Floats:
+        """The enabled layer inputs of the last decode's ``rows`` tokens, (layers, rows, n_embd): a view where
+        the layers are in ascending order."""
+        layers, room, width = sorted(set(self._layer_inputs)), C.llama_n_batch(self.handle), self.model.n_embd
+        # llama.cpp keeps them one after the other, each with room for a batch. To ask for every address would
+        # wait for the GPU as often.
+        first = _get_layer_input(self.handle, layers[0])
+        kept = self._view(first, len(layers) * room, width).reshape(len(layers), room, width)
+        if layers == self._layer_inputs:
+            return kept[:, :rows]
+        return kept[[layers.index(layer) for layer in self._layer_inputs], :rows]
 
     def enable_nextn(self, on: bool, *, masked: bool) -> None:
         """Keep NextN hidden rows: of output rows only when ``masked``, else of every row."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ds4chat.engine.judge import choose, distribution, judge, propose, ratio, top_gap
+from ds4chat.engine.judge import choose, distribution, judge, largest, propose, ratio, top_gap
 
 
 def row(*logits: float) -> np.ndarray:
@@ -17,6 +17,21 @@ def row(*logits: float) -> np.ndarray:
 def test_the_choice_is_the_argmax_and_of_equals_the_lowest_id() -> None:
     assert choose(row(1, 3, 2)) == 1
     assert choose(row(5, 1, 5)) == 0
+
+
+@pytest.mark.parametrize("size", [100, 1024, 1500, 49152])
+@pytest.mark.parametrize("count", [1, 10, 40, 300])
+def test_the_largest_are_found_with_all_their_equals(size: int, count: int) -> None:
+    """In rows of distinct logits, of a few equal ones, of one value, and with hardly a finite one."""
+    rng = np.random.default_rng(size + count)
+    logits = rng.standard_normal(size, dtype=np.float32)
+    scarce = np.where(rng.random(size) < 0.999, -np.inf, logits).astype(np.float32)
+    for given in (logits, logits.round(), np.ones_like(logits), scarce):
+        ids = largest(given, count)
+        least = np.sort(given)[-min(count, size)]
+        assert set(np.flatnonzero(given >= least)) <= set(ids)
+        assert (np.diff(ids) > 0).all()
+    assert len(largest(logits, count)) <= max(2 * count, 50)
 
 
 def test_the_gap_is_top_1_minus_top_2_and_leaves_the_row_as_it_was() -> None:

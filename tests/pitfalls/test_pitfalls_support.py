@@ -184,8 +184,8 @@ def test_a_hidden_row_from_the_wrong_position_costs_the_acceptance(
         assert right.accepted == right.judged > 0
     real = NextN._target_rows
 
-    def shifted(self: NextN, rows: int) -> list[Floats]:
-        return [view[[max(i - off, 0) for i in range(rows)]] for view in real(self, rows)]
+    def shifted(self: NextN, rows: int) -> Floats:
+        return real(self, rows)[:, [max(i - off, 0) for i in range(rows)]]
 
     monkeypatch.setattr(NextN, "_target_rows", shifted)
     with opened(load_of(tiny_dir, "deepseek4-nextn", wrong_every=0)) as bench:

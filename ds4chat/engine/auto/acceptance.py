@@ -71,15 +71,18 @@ class Ledger:
         self.loss = 0.0
         self.room = self.BOUND
         """Plain steps that may be lost now."""
-        self._history: deque[tuple[int, float]] = deque([(0, 0.0)])
-        """Tokens and loss at the ends of the latest steps."""
+        self._lowest: deque[tuple[int, float]] = deque([(0, 0.0)])
+        """Tokens and loss at the ends of those latest steps after which the loss has never been as low, the
+        lowest first: where a run begins that has lost most."""
 
     def add(self, cost: float, emitted: int) -> None:
         """Book a step that took ``cost`` plain steps."""
         self.tokens += emitted
         self.loss += cost - emitted
-        self._history.append((self.tokens, self.loss))
-        while self._history[0][0] < self.tokens - self.WINDOW:
-            self._history.popleft()
-        lowest = min(loss for _, loss in self._history)  # where the run that has lost most began
+        while self._lowest and self._lowest[-1][1] >= self.loss:
+            self._lowest.pop()
+        self._lowest.append((self.tokens, self.loss))
+        while self._lowest[0][0] < self.tokens - self.WINDOW:
+            self._lowest.popleft()
+        lowest = self._lowest[0][1]
         self.room = self.BOUND + min(max(0.0, -lowest), self.BOUND) - (self.loss - lowest)

@@ -7,7 +7,6 @@ feature g; the cell of position p holds (token x_{p+1}, g_p). https://arxiv.org/
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ds4chat.engine.drafters.hidden import FLUSH, HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, Model
@@ -38,7 +37,7 @@ class Eagle3(HiddenDrafter):
         super().__init__(target, model, context, width=model.n_embd, hidden=hidden, max_depth=max_depth)
         target.enable_layer_inputs(self._layers)
 
-    def _target_rows(self, rows: int) -> Sequence[Floats]:
+    def _target_rows(self, rows: int) -> Floats:
         return self._target.layer_inputs(rows)
 
     def _encoded(self, hidden: Floats) -> Floats:

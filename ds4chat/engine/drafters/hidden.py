@@ -73,8 +73,8 @@ class HiddenDrafter(ABC):
     # -- for subclasses
 
     @abstractmethod
-    def _target_rows(self, rows: int) -> Sequence[Floats]:
-        """Views, (rows, width) each, of what the target kept of the last decode's ``rows``."""
+    def _target_rows(self, rows: int) -> Floats:
+        """What the target kept of the last decode's ``rows``: (parts, rows, width)."""
 
     def _encoded(self, hidden: Floats) -> Floats:
         """The features, (n, width), of the ring's rows of n positions."""
@@ -95,14 +95,14 @@ class HiddenDrafter(ABC):
         return keep
 
     def observe(self, tokens: Sequence[int], pos: int, keep: int) -> None:
-        views = self._target_rows(len(tokens)) if keep else ()
+        if keep:
+            rows = self._target_rows(len(tokens))
         for begin in range(0, keep, FLUSH):
             end = min(begin + FLUSH, keep)
             for i in range(begin, end):
                 at = (pos + i) % HELD
                 self._tokens[at] = tokens[i]
-                for part, view in enumerate(views):
-                    self._hidden[at, part] = view[i]
+                self._hidden[at] = rows[:, i]
             self._observed = pos + end
             self._oldest = max(self._oldest, self._observed - HELD)
             if keep > STEP:  # a prompt's

@@ -6,8 +6,6 @@ row of position p-1 goes with the token of position p, and position 0 takes zero
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ds4chat.engine.drafters.base import STEP
 from ds4chat.engine.drafters.hidden import HiddenDrafter
 from ds4chat.engine.llama import CacheConfig, Context, Floats, LlamaError, Model
@@ -45,8 +43,8 @@ class NextN(HiddenDrafter):
         if self._embedded:
             self.path = ""
 
-    def _target_rows(self, rows: int) -> Sequence[Floats]:
-        return (self._target.nextn(rows, self._width),)
+    def _target_rows(self, rows: int) -> Floats:
+        return self._target.nextn(rows, self._width)[None]
 
     def close(self) -> None:
         self._target.enable_nextn(False, masked=True)

@@ -16,6 +16,7 @@ from ds4chat.engine.control import Control
 from ds4chat.engine.drafters.base import STEP
 from ds4chat.engine.drafters.hidden import FLUSH, WINDOW
 from ds4chat.engine.events import Event, Prefill, Step, Tuning
+from ds4chat.engine.llama import _get_layer_input
 
 HIDDEN = ["deepseek4-support", "deepseek4-nextn", "qwen35-nextn", "eagle3", "mimo2-nextn"]
 SHIFT = {"eagle3": 1}
@@ -161,3 +162,18 @@ def test_a_prompt_that_follows_a_reply_gets_its_cells_once(tiny_dir: Path) -> No
         certain = [(pos, rows) for pos, rows, outputs in decoded if outputs == "none"]
         assert all(pos + rows == after for (pos, rows), (after, _) in pairwise(certain))
         assert 200 <= sum(rows for _, rows in certain) <= 200 + STEP
+
+
+@pytest.mark.parametrize("layers", [[0, 1, 2], [2, 0], [1, 1]])
+def test_layer_inputs_are_those_of_each_layer(tiny_dir: Path, layers: list[int]) -> None:
+    """In the order in which they were enabled, whatever the order in which llama.cpp keeps them."""
+    with opened(load_of(tiny_dir, "eagle3", wrong_every=0)) as bench:
+        target = bench.session.caches.target
+        target.enable_layer_inputs(range(target.model.n_layer + 1), on=False)
+        target.enable_layer_inputs(layers)
+        target.decode(tiny.encode(" we so now"), 0)
+        inputs = target.layer_inputs(3)
+        width = target.model.n_embd
+        assert inputs.shape == (len(layers), 3, width)
+        for layer, rows in zip(layers, inputs, strict=True):
+            assert (rows == target._view(_get_layer_input(target.handle, layer), 3, width)).all()

@@ -48,7 +48,8 @@ def llama_drafts(
         target.enable_layer_inputs(layers)
         head.enable_nextn(True, masked=True)
         target.decode(list(ids), 0)
-        features = head.encode(target.layer_inputs(n, n))[: n - 1]
+        inputs = target.layer_inputs(n).swapaxes(0, 1).reshape(n, -1)
+        features = head.encode(inputs)[: n - 1]
         head.decode(list(ids[1:]), 0, embd=np.roll(features, feature_shift, axis=0))
         rows = head.logits(n - 1)
         finite = np.isfinite(rows[0])

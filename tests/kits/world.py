@@ -55,10 +55,10 @@ MACHINES = {
     "F16": Machine(
         (4.82, 6.98, 6.97, 6.95, 7.25, 7.31, 7.41, 7.46, 7.8, 8.5, 8.4, 8.7, 9.2, 9.5, 9.8, 9.1, 7.2),
         _GPU_DRAFT,
-        change=(1.2, 1.6),
+        change=(1.3, 3.2),
     ),
     "Q4_K": Machine(_Q4_K, _GPU_DRAFT, change=(1.2, 1.6)),
-    "Q4_K, dear changes": Machine(_Q4_K, _GPU_DRAFT, change=(1.3, 4.5)),
+    "Q4_K, dear changes": Machine(_Q4_K, _GPU_DRAFT, change=(1.2, 5.8)),
     "two cores": Machine(
         tuple(8.0 * (1 + 0.25 * k if k < 9 else 3.25 + 0.22 * (k - 9)) for k in range(17)),
         tuple(0.6 * k for k in range(1, 17)),

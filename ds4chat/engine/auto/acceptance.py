@@ -15,7 +15,7 @@ class Acceptance:
     judged only if all before it were accepted, so a rejected draft says nothing about the positions behind
     it: each is estimated from its own outcomes and from the mean of all."""
 
-    PRIOR, PRIOR_WEIGHT = 0.6, 4.0
+    PRIOR, PRIOR_WEIGHT = 0.6, 6.0
     """Acceptance before any outcome, and the number of outcomes that this counts for."""
     OPTIMISM = 1.0
     """Standard errors that the mean of all positions is raised by: drafting shows whether it pays, resting

@@ -61,7 +61,7 @@ class AutoDepth:
         else:
             self._failed_replies += self._failed > 0
             self._acceptance = Acceptance()
-        rest = min(self.REST * self._failed_replies // 2, self.LONGEST_REST)
+        rest = min(self.REST * self._failed_replies, self.LONGEST_REST)
         self._wake = max(0, rest - self._undrafted)
         self._ledger = Ledger()
         self._running = False

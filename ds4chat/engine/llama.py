@@ -786,25 +786,22 @@ class Context:
             raise DecodeError(code, n)
 
     def encode(self, rows: Floats) -> Floats:
-        """Encoder output of (n, encoder_width) rows: a copy of (n, n_embd). Chunked to the batch size.
+        """Encoder output, (n, n_embd), of (n, encoder_width) rows: a view, until the next decode.
 
-        Raises DecodeError, and ValueError where the context was made without an encoder.
+        Raises DecodeError, and ValueError for more rows than ``n_outputs``, or where the context was made
+        without an encoder.
         """
-        batch = self._encoder
+        batch, n = self._encoder, len(rows)
         if batch is None or batch.embd is None:
             raise ValueError("this context was made without an encoder")
-        out = np.empty((len(rows), self.model.n_embd), np.float32)
-        first = self.used
-        for i in range(0, len(rows), batch.capacity):
-            part = rows[i : i + batch.capacity]
-            n = len(part)
-            batch.embd[:n] = part
-            # llama.cpp checks that positions follow the cache's, though an encoder puts nothing there.
-            batch.pos[:n] = np.arange(first, first + n)
-            batch.logits[:n] = 1
-            self._run(C.llama_encode, batch, n)
-            out[i : i + n] = self.nextn(n, self.model.n_embd)
-        return out
+        if not 0 < n <= batch.capacity:
+            raise ValueError(f"this context encodes 1 to {batch.capacity} rows, not {n}")
+        batch.embd[:n] = rows
+        # llama.cpp checks that positions follow the cache's, though an encoder puts nothing there.
+        batch.pos[:n] = np.arange(self.used, self.used + n)
+        batch.logits[:n] = 1
+        self._run(C.llama_encode, batch, n)
+        return self.nextn(n, self.model.n_embd)
 
     # -- what the last decode left
 

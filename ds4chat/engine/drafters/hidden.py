@@ -177,8 +177,12 @@ class HiddenDrafter(ABC):
             raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
 
     def _features(self, begin: int, end: int) -> Floats:
-        """The features, (end - begin, width), of the positions before those from ``begin`` to ``end``."""
-        return self._encoded(self._hidden[_places(begin - 1, end - 1)].reshape(end - begin, -1))
+        """The features, (end - begin, width), of the positions before those from ``begin`` to ``end``: a view,
+        until the next decode."""
+        n, at = end - begin, (begin - 1) % HELD
+        whole = at + n <= HELD
+        rows = self._hidden[at : at + n] if whole else self._hidden[_places(begin - 1, end - 1)]
+        return self._encoded(rows.reshape(n, -1))
 
     def _catch_up(self) -> int:
         """Make the cells of all observed tokens except those of a step; returns the first of these.

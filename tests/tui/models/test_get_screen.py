@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 from kits import hub as hubs
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until
 from textual.widgets import OptionList, Static
 
 from ds4chat.tui.models.get_screen import GetModel
@@ -28,12 +28,6 @@ def hub(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         for name, value in hubs.environment(hub, tmp_path / "hf").items():
             monkeypatch.setenv(name, value)
         yield hub
-
-
-async def until(pilot, met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not met():
-            await pilot.pause(0.05)
 
 
 def rows(app: Host) -> list[str]:

@@ -222,17 +222,15 @@ async def test_a_save_that_waits_for_another_when_the_chat_is_left(
         await chat.pilot.press("f8", "ctrl+s", "ctrl+q")
         if disk != "silent":
             asyncio.get_running_loop().call_later(0.1, answered.set)
+    said = {
+        "slow": "",
+        "full": "The settings were not saved to {}: No space left on device. The file is as it was; make its "
+        "folder writable, or choose another file with --config FILE.",
+        "silent": "The settings may not have been saved: {} could not be written within 0.05 seconds. Check "
+        "its disk.",
+    }
     path = chat.app.settings_file.path
-    assert (
-        chat.app.parting
-        == {
-            "slow": "",
-            "full": f"The settings were not saved to {path}: No space left on device. The file is as it was; "
-            "make its folder writable, or choose another file with --config FILE.",
-            "silent": f"The settings may not have been saved: {path} could not be written within 0.05 seconds. "
-            "Check its disk.",
-        }[disk]
-    )
+    assert chat.app.parting == said[disk].format(path)
     if disk == "slow":
         assert load({}, path, {}).settings.mtp_draft == 4
     answered.set()

@@ -16,7 +16,7 @@ from ds4chat.models.kinds import describe, kind_of
 from ds4chat.models.pairing import EMBEDDED, check_pair, check_target
 from ds4chat.models.sanity import check_metadata
 from ds4chat.models.summary import dominant_type, file_type, nextn_layers, quantisation, trunk_layers
-from ds4chat.text import json_text, one_line, shortened
+from ds4chat.text import counted, json_text, one_line, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,10 @@ def _pair(model: Header, support_path: str | Path) -> PairReport:
 
 def _lines(report: FileReport) -> str:
     trunk = report.layers if report.kind not in ("nextn-support", "gemma4-assistant") else None
-    blocks = [_some(trunk, "layer"), _some(report.nextn_blocks or None, "NextN block")]
+    blocks = [
+        "" if trunk is None else counted(trunk, "layer"),
+        counted(report.nextn_blocks, "NextN block") if report.nextn_blocks else "",
+    ]
     quant = report.quantisation
     if report.file_type and report.dominant_type != report.file_type:
         quant += f" (mostly {report.dominant_type})"
@@ -195,10 +198,6 @@ def _lines(report: FileReport) -> str:
         ("problem", report.problem),
     )
     return "\n".join([report.path, *(f"  {label:<15}{text}" for label, text in rows if text)])
-
-
-def _some(n: int | None, what: str) -> str:
-    return "" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _vocabulary(report: FileReport) -> str:

@@ -20,7 +20,7 @@ from ds4chat.store.entities import Conversation
 from ds4chat.store.errors import StoreError
 from ds4chat.store.search import Hit
 from ds4chat.store.store import FILE_NAME, Store, open_store
-from ds4chat.text import json_text, one_line, printable, supports_escapes, unguarded
+from ds4chat.text import counted, json_text, one_line, printable, supports_escapes, unguarded
 
 ACTIONS = {
     "list": "List the conversations, pinned ones first, then the newest.",
@@ -219,7 +219,7 @@ def _number(word: str, what: str) -> int:
 
 def _line(conversation: Conversation) -> str:
     pin = "*" if conversation.pinned else " "
-    count = f"{conversation.messages} message{'' if conversation.messages == 1 else 's'}"
+    count = counted(conversation.messages, "message")
     models = one_line(", ".join(conversation.models)) or "-"
     title = one_line(conversation.title) or "(no title)"
     return f"{conversation.id:6}{pin} {_time(conversation.updated_ms)}  {count:13} {models:24} {title}"

@@ -1,4 +1,4 @@
-"""How to build llama.cpp for a GPU, and the advice to do so where a card is idle."""
+"""How to install llama.cpp: again where it cannot be used, and for a GPU where a card is idle."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ds4chat.engine.events import Emit, Notice
+from ds4chat.errors import UserFacingError
 from ds4chat.settings import paths
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,15 @@ def rebuild(option: str) -> str:
     return (
         f'CMAKE_ARGS="-D{option}=on" {shlex.quote(sys.executable)} -m pip install --no-cache-dir '
         f"--force-reinstall --no-deps --no-binary {PACKAGE} {PACKAGE}=={metadata.version(PACKAGE)}"
+    )
+
+
+def unusable(error: Exception) -> UserFacingError:
+    """The error for a llama.cpp that is missing, cannot be loaded, or is of another version and lacks a
+    function. ``error``: what the import raised."""
+    return UserFacingError(
+        f"llama.cpp cannot be loaded: {error}. Install {PACKAGE} again, in the version that ds4chat "
+        "requires; docs/gpu.md says how."
     )
 
 

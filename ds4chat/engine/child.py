@@ -29,7 +29,6 @@ from ds4chat.engine.events import (
     Event,
     Generate,
     Load,
-    LoadError,
     LoadFailed,
     Quit,
     Replay,
@@ -40,6 +39,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.engine.sessions import AnySession, open_session
 from ds4chat.engine.wire import ProtocolError, decode_command, encode, read_frame
+from ds4chat.errors import UserFacingError
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
 
@@ -103,7 +103,7 @@ class Engine:
                         from ds4chat.engine.llama import backends
 
                         tell_of_idle_card([name for name, _ in backends()], self.emit)
-                except LoadError as error:
+                except UserFacingError as error:
                     self.emit(LoadFailed(str(error)))
                 self._loading = False
             else:

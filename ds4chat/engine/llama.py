@@ -26,15 +26,20 @@ from typing import Any, Literal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
 
-import llama_cpp
-import llama_cpp.llama_cpp as C
-import llama_cpp.llama_cpp_ext as ext
+from ds4chat.engine.build import rebuild, unusable
+
+try:
+    import llama_cpp
+    import llama_cpp.llama_cpp as C
+    import llama_cpp.llama_cpp_ext as ext
+except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    raise unusable(error) from error
+
 import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ds4chat.engine import stack
-from ds4chat.engine.build import rebuild
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
 from ds4chat.errors import UserFacingError
@@ -105,7 +110,10 @@ class BadRowError(LlamaError):
 
 def _symbol(name: str, restype: Any, *argtypes: Any) -> Any:
     """A function object of our own for this symbol, which leaves the shared bindings as they are."""
-    function = C._lib[name]
+    try:
+        function = C._lib[name]
+    except AttributeError as error:
+        raise unusable(error) from error
     function.restype, function.argtypes = restype, argtypes
     return function
 

@@ -40,7 +40,8 @@ class AnySession(Protocol):
 def open_session(
     load: Load, emit: Emit, *, forgiving: bool, resuming: bool = False
 ) -> tuple[AnySession, Loaded]:
-    """A ready session for ``load`` and its Loaded event. Raises LoadError.
+    """A ready session for ``load`` and its Loaded event. Raises LoadError, and UserFacingError where
+    llama.cpp itself cannot be loaded.
 
     forgiving: where a support file does not fit, speculation is off, with a reason, instead of an error.
     resuming: conversations go on from states on disk, where ``load`` allows that.

@@ -17,7 +17,7 @@ from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import ArrayInfo, Header
 from ds4chat.models.summary import kv_heads, nextn_layers, trunk_layers
 from ds4chat.models.tokenizer import vocabulary_size
-from ds4chat.text import one_line, shortened
+from ds4chat.text import counted, one_line, shortened
 
 MAX_LAYERS = 512
 
@@ -105,7 +105,7 @@ def check_trunk(header: Header) -> None:
     """Raises ModelFileError if a whole model lacks a tensor that plain decoding reads."""
     declared = header.own_integer("nextn_predict_layers") or 0
     if declared and not nextn_layers(header) and header.architecture in _WANT_DECLARED_NEXTN:
-        header.incomplete(f"it declares {declared} NextN block{'s' if declared > 1 else ''} and holds 0")
+        header.incomplete(f"it declares {counted(declared, 'NextN block')} and holds 0")
     blocks = range(trunk_layers(header))
     _check_tensors(header, blocks, TRUNK)
     _check_indexers(header, blocks)

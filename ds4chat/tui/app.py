@@ -453,6 +453,7 @@ class ChatApp(App[int]):
 
     async def _shutdown(self) -> None:
         await super()._shutdown()
+        self.parting = "\n".join(filter(None, (self.parting, await self.settings_file.finish())))
         if self._process_exit is not None:
             self._process_exit.begin(self.return_code or 0, self.parting)
 

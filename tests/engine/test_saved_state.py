@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tiny
 from kits.engine import PAIRS, Answer, Bench, load_of
+from kits.faults import until
 
 from ds4chat.engine import child, saved_state
 from ds4chat.engine.client import EngineClient
@@ -25,6 +26,8 @@ from ds4chat.engine.events import Ended, Event, Generate, Load, Loaded, Notice, 
 from ds4chat.engine.opening import open_session
 from ds4chat.models.demo import demo_model, demo_support
 from ds4chat.settings.paths import state_file
+
+pytestmark = pytest.mark.usefixtures("home")
 
 STORY = " sun sea fog hut" * 150
 """900 tokens of the constructed vocabulary."""
@@ -37,14 +40,6 @@ TARGETS = {
     "random-deepseek4": ("deepseek4-random", "", True),
     "random-qwen35": ("qwen35-random", "", True),
 }
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own, and states that always pay: constructed models are faster than a disk."""
-    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(saved_state, "WORTH", 0.0)
-    return tmp_path / "home"
 
 
 class Chat(Bench):
@@ -83,13 +78,6 @@ def files(home: Path) -> list[Path]:
     return sorted(path for path in (home / "states").glob("*.state") if path.lstat().st_size)
 
 
-def restored(answer: Answer) -> int:
-    """Tokens that came from disk, as the notice says."""
-    said = [n for n in answer.notices if "restored from disk" in n]
-    assert len(said) <= 1
-    return int(said[0].split()[0]) if said else 0
-
-
 def drafter_state(bench: Bench) -> DrafterState | None:
     drafter = bench.session.caches.drafter
     return drafter.state() if isinstance(drafter, Stateful) else None
@@ -122,7 +110,7 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
         drafter = drafter_state(bench)
         prompt += (first.text if n > 1 else "") + " the old hut"
         within = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
-        assert restored(within) == 0
+        assert within.restored == 0
     assert len(files(home)) == 1
     with chat(load) as bench:
         session = bench.session
@@ -139,11 +127,11 @@ def test_what_comes_back_is_what_was_saved_and_goes_on_as_after_a_prefill(
         assert same(drafter_state(bench), drafter)
     with chat(load) as bench:
         resumed = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
-        assert restored(resumed) == len(tokens)
+        assert resumed.restored == len(tokens)
         assert resumed.ended.reused_tokens >= len(tokens) - 1  # a hidden row may have to be made again
     with chat(load, keep=False) as bench:
         prefilled = bench.ask(prompt, 40, depth=depth, ignore_eos=True)
-        assert restored(prefilled) == 0
+        assert prefilled.restored == 0
     assert resumed.ids == within.ids == prefilled.ids
     assert (drafts(resumed), resumed.counts) == (drafts(within), within.counts)
     if not name.startswith("random"):
@@ -163,7 +151,7 @@ def test_the_demo_pair_goes_on_with_the_same_reply(home: Path) -> None:
         within = bench.ask(prompt, 24, depth=2)
     with chat(load) as bench:
         resumed = bench.ask(prompt, 24, depth=2)
-        assert restored(resumed) >= len(tokens) - 3  # the text may be cut into other tokens where it ends
+        assert resumed.restored >= len(tokens) - 3  # the text may be cut into other tokens where it ends
     with chat(load, keep=False) as bench:
         prefilled = bench.ask(prompt, 24, depth=2)
     assert resumed.ids == within.ids == prefilled.ids
@@ -179,7 +167,7 @@ def test_a_prompt_that_leaves_the_saved_one_takes_the_part_they_share(
     saved(load, home)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
-        assert restored(answer) == len(tiny.encode(STORY))
+        assert answer.restored == len(tiny.encode(STORY))
         resumed = answer.ids
     with chat(load, keep=False) as bench:
         assert bench.ask(STORY + " the old hut", 30, depth=3).ids == resumed
@@ -191,7 +179,7 @@ def test_what_cannot_be_cut_is_taken_whole_or_not_at_all(tiny_dir: Path, home: P
     saved(load, home)
     with chat(load) as bench:
         answer = bench.ask(STORY + " the old hut", 30, depth=3)
-        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+        assert (answer.restored, answer.ended.reused_tokens) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "qwen35-nextn", "deepseek4-support", "gemma4-assistant"])
@@ -204,7 +192,7 @@ def test_another_conversation_after_a_restore_begins_with_nothing_of_it(
         first = bench.ask_and_keep(STORY + " end now", 30, depth=3, ignore_eos=True)
     prompt = STORY + " end now" + first.text + " the old hut"
     with chat(load) as bench:
-        assert restored(bench.ask(prompt, 5, depth=3)) > 0
+        assert bench.ask(prompt, 5, depth=3).restored > 0
         after = bench.ask(" end now", 40, depth=3, ignore_eos=True)
     with chat(load, keep=False) as bench:
         fresh = bench.ask(" end now", 40, depth=3, ignore_eos=True)
@@ -245,7 +233,7 @@ def test_a_file_that_is_not_whole_is_left_alone(tiny_dir: Path, home: Path, dama
     damage(path)
     with chat(load) as bench:
         answer = bench.ask(STORY + " end now the old hut", 20, depth=3)
-        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+        assert (answer.restored, answer.ended.reused_tokens) == (0, 0)
         assert answer.ended.finish_reason == "length"
         ids = answer.ids
     with chat(load, keep=False) as bench:
@@ -271,7 +259,7 @@ def test_a_state_that_llama_cpp_refuses_is_read_again(
     saved(load, home)
     with chat(load) as bench:
         answer = bench.ask(STORY + " end now the old hut", 20, depth=3)
-        assert (restored(answer), answer.ended.reused_tokens) == (0, 0)
+        assert (answer.restored, answer.ended.reused_tokens) == (0, 0)
         assert answer.stats.judged > 0
     assert files(home) == []
 
@@ -290,7 +278,7 @@ def test_other_settings_of_the_cache_are_another_state(tiny_dir: Path, home: Pat
     load = load_named(tiny_dir, "llama-draft")
     saved(load, home)
     with chat(change(load)) as bench:
-        assert restored(bench.ask(STORY + " end now the old hut", 5, depth=1)) == 0
+        assert bench.ask(STORY + " end now the old hut", 5, depth=1).restored == 0
 
 
 def test_another_file_in_the_models_place_is_another_state(
@@ -302,7 +290,7 @@ def test_another_file_in_the_models_place_is_another_state(
     saved(load, home)
     os.utime(model, ns=(1, 1))
     with chat(load) as bench:
-        assert restored(bench.ask(STORY + " end now the old hut", 5)) == 0
+        assert bench.ask(STORY + " end now the old hut", 5).restored == 0
 
 
 def test_only_what_pays_is_saved(tiny_dir: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +513,7 @@ def test_a_save_that_is_given_up_leaves_nothing_of_the_text_and_is_made_good_lat
         bench.session.keep()
         assert files(home) == [state_file(1)]
     with chat(load) as bench:
-        assert restored(bench.ask(prompt + tiny.text(tokens[-4:]) + " old hut", 5)) == len(tokens)
+        assert bench.ask(prompt + tiny.text(tokens[-4:]) + " old hut", 5).restored == len(tokens)
 
 
 def full_disk(parts: Any, interrupted: Any) -> Iterator[memoryview]:
@@ -619,13 +607,6 @@ def left(client: EngineClient) -> int | None:
     return client._process.poll()
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def is_whole(path: Path) -> bool:
     content = path.read_bytes()
     return hashlib.blake2b(content[:-32], digest_size=32).digest() == content[-32:]
@@ -639,7 +620,7 @@ def test_the_engine_process_keeps_a_conversation_over_a_restart(
     seen = ask(client, deepseek(tiny_dir), STORY + " end now")
     assert not restored_in(seen)
     if how == "idle":
-        wait_for(lambda: any(map(is_whole, files(home))))
+        until(lambda: any(map(is_whole, files(home))), "a whole state")
         client.kill()  # nothing is left to do
         client.close()
     else:
@@ -694,7 +675,7 @@ def test_a_prompt_does_not_wait_for_a_state_that_is_written(
 ) -> None:
     client = engine(f"child.IDLE_S = 0.05\n{ENDLESS_SAVE}")
     ask(client, deepseek(tiny_dir), STORY + " end now")
-    wait_for(lambda: files(home))
+    until(lambda: files(home), "the beginning of a state")
     ask_again(client, 2, " the old hut")
     assert not files(home)
 
@@ -705,7 +686,7 @@ def test_what_a_process_leaves_that_had_to_be_killed_is_no_state(
     """A disk that hangs: the client does not wait for it, and no torn state is ever taken for one."""
     client = engine(f"child.IDLE_S = 0.05\n{HUNG_SAVE}")
     ask(client, deepseek(tiny_dir), STORY + " end now")
-    wait_for(lambda: files(home))
+    until(lambda: files(home), "the beginning of a state")
     client.close(0.5)
     assert left(client) is not None
     client = engine("child.IDLE_S = 3600.0")

@@ -13,13 +13,12 @@ import pytest
 import tiny
 from kits.engine import Answer, Bench, opened
 
-from ds4chat.engine import saved_state
 from ds4chat.engine.events import Load
 from ds4chat.engine.opening import open_session
 from ds4chat.settings.paths import state_file
 
 # Engines in processes of their own, or whole conversations by each drafter.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
 
 PROSE = " the old mill turns and the young man at the door looks up to the red sky" * 40
 KINDS = {
@@ -33,19 +32,6 @@ WHOLE = {"window", "recurrent", "hybrid", "compressed"}
 """Kinds of which a state is restored whole or not at all."""
 REPLY = 12
 SAID = " we go up to the old red hut by sea and sit on a big log so sun may set and the man at the door"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own, and states that always pay."""
-    monkeypatch.setenv("DS4CHAT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(saved_state, "WORTH", 0.0)
-    return tmp_path / "home"
-
-
-def restored(answer: Answer) -> int:
-    said = [n for n in answer.notices if "restored from disk" in n]
-    return int(said[0].split()[0]) if said else 0
 
 
 def ask(bench: Bench, prompt: str) -> Answer:
@@ -88,7 +74,7 @@ def test_a_restored_conversation_goes_on_as_one_that_was_read(
                 answers = [(turn, ask(bench, prompts[turn])) for turn in (*before, name)]
                 for turn, answer in answers:
                     assert answer.ids == plain[turn], (kind, before, name)
-                found = restored(answers[0][1])
+                found = answers[0][1].restored
                 if before or name == "continued":
                     assert found == saved
                 elif kind in WHOLE:

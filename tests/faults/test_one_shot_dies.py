@@ -122,7 +122,7 @@ def test_it_ends_where_the_ends_of_children_are_ignored(tiny_dir: Path) -> None:
     ignoring = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
     code = f"import os, signal, sys; {ignoring}; os.execv(sys.argv[1], sys.argv[1:])"
     model = str(tiny.build("llama", tiny_dir))
-    command = [sys.executable, "-m", "ds4chat", "-m", model, "-p", "go on", "-n", "3", "--nothink"]
+    command = [sys.executable, "-m", "ds4chat", "-m", model, "--raw", "-p", "go on", "-n", "3"]
     done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, timeout=PATIENCE)
-    assert done.returncode == 0
-    assert done.stdout
+    text = tiny.text(tiny.reply(tiny.encode("go on")[-1], 3))
+    assert (done.returncode, done.stdout.decode()) == (0, f"{text}\n")

@@ -80,6 +80,13 @@ class Answer:
         return [e.message for e in self.events if isinstance(e, Notice)]
 
     @property
+    def restored(self) -> int:
+        """Tokens that came from disk, as the notice says."""
+        said = [n for n in self.notices if "restored from disk" in n]
+        assert len(said) <= 1
+        return int(said[0].split()[0]) if said else 0
+
+    @property
     def counts(self) -> tuple[int, int, int, int]:
         """steps, drafted, judged, accepted"""
         s = self.stats

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from textual.app import App, ComposeResult
 from textual.message import Message
+from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -39,3 +42,11 @@ class Host(App[None]):
         self.seen.append(message)
 
     on_settings_saved = on_settings_changed = on_model_chosen = on_demo_chosen = keep
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
+    """Wait for what threads and processes bring; only a fault makes it wait long."""
+    async with asyncio.timeout(90):
+        await pilot.pause()
+        while not condition():
+            await pilot.pause(0.02)

@@ -7,6 +7,7 @@ import json
 import pytest
 from servers.replay import end, its_end, pieces, tokens
 
+from ds4chat.servers.dialect import End
 from ds4chat.servers.http import ServerError
 from ds4chat.servers.openai import OpenAIReader
 from ds4chat.servers.sse import EventStream, TooLongError
@@ -56,12 +57,12 @@ def test_comments_and_blank_lines_after_them_are_not_events() -> None:
 @pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b"", b"data: [DONE]", b"data:  [DONE] \n\n"])
 def test_done_may_be_missing(last: bytes) -> None:
     found = pieces(OpenAIReader(), [event("a"), STOP, last])
-    assert end(found) is not None
+    assert end(found) == End("stop")
 
 
 def test_a_last_event_without_its_blank_line_counts() -> None:
     found = pieces(OpenAIReader(), [event("a"), STOP.rstrip(b"\n")])
-    assert end(found) is not None
+    assert end(found) == End("stop")
 
 
 @pytest.mark.parametrize("last", [b"", b"data: [DONE]\n\n"])

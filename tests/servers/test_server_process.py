@@ -94,7 +94,7 @@ def test_a_cancel_or_a_killed_engine_ends_the_servers_work_and_nothing_else(tmp_
             assert client.pid is not None
             os.kill(client.pid, signal.SIGKILL)
             died, _ = client.wait_for(EngineDied, 60)
-            assert died is None or isinstance(died, EngineDied)
+            assert died is not None and died.signal == "SIGKILL"
             assert closed[1].wait(10)
     finally:
         client.close()

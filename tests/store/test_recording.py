@@ -20,7 +20,7 @@ from kits.stored_replies import ended, keep, step, text
 from kits.work import calls, database_steps
 
 from ds4chat.analysis.rows import JudgedRows, rows_from_steps
-from ds4chat.engine.events import DrafterInfo, EngineDied, ModelInfo, Prefill, Step, Token, Tuning
+from ds4chat.engine.events import DrafterInfo, EngineDied, ModelInfo, Prefill, Token, Tuning
 from ds4chat.store import ModelIdentity, Store, StoreError, open_store
 from ds4chat.store import steps as stored_steps
 from ds4chat.store.owner import STALE_MS
@@ -524,4 +524,3 @@ def test_a_step_of_a_later_reply_number_is_the_same_step() -> None:
     keep(recorder, step(0, reply=17), ended(reply=17))
     assert store.steps(recorder.message, reply=17) == [step(0, reply=17)]
     assert store.conversations.message(recorder.message).ended(17) == ended(reply=17)
-    assert isinstance(store.steps(recorder.message)[0], Step)

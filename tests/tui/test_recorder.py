@@ -64,6 +64,12 @@ def chat_on(store: Store, path: Path, *, system: str = "") -> Chat:
     return chat
 
 
+def probe(chat: Chat) -> Probe:
+    """Its engine."""
+    assert isinstance(chat.engine, Probe)
+    return chat.engine
+
+
 def settle(chat: Chat) -> None:
     """Wait until everything is written."""
     assert chat.recorder.settle(PATIENCE)
@@ -86,8 +92,7 @@ def asked(chat: Chat) -> Reply:
 def answer(chat: Chat) -> Reply:
     """Let the engine answer the running reply with the sentence."""
     reply = asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     engine.push(Prefill(reply.number, 40, 40, 0, 80.0), *steps_of(reply.number, PIECES), ended(reply.number))
     chat.frame()
     settle(chat)
@@ -98,8 +103,7 @@ def test_the_prompt_is_on_disk_before_the_engine_is_asked(store: Store, path: Pa
     chat = chat_on(store, path, system="Be brief.")
     chat.submit("How?")
     asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     assert engine.on_disk == [
         [("system", "Be brief.", "complete"), ("user", "How?", "complete"), ("assistant", "", "streaming")]
     ]
@@ -138,8 +142,7 @@ def test_a_stored_reply_has_the_speed_against_plain_decoding_that_it_had_live(
     chat = chat_on(store, path)
     chat.submit("How?")
     reply = asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     steps = steps_of(reply.number, PIECES)
     engine.push(*(replace(step, baseline=at < passes) for at, step in enumerate(steps)), ended(reply.number))
     if checked:
@@ -172,8 +175,7 @@ def test_a_conversation_goes_on_after_a_restart_with_another_model(store: Store,
     assert later.resume(read_conversation(recorder.store, key, later.next_number))
     later.submit("Two")
     asked(later)
-    engine = later.engine
-    assert isinstance(engine, Probe)
+    engine = probe(later)
     assert engine.generates[-1].messages == (
         Message("user", "One"),
         Message("assistant", TEXT),
@@ -251,8 +253,7 @@ def test_a_crashed_reply_keeps_its_text_and_says_why(store: Store, path: Path) -
     chat = chat_on(store, path)
     chat.submit("One")
     asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     engine.push(
         *steps_of(1, PIECES),
         EngineDied(1, None, "SIGSEGV", "The engine stopped: it was ended by SIGSEGV.", ()),
@@ -270,8 +271,7 @@ def test_closing_in_the_middle_keeps_the_reply_as_stopped(store: Store, path: Pa
     chat = chat_on(store, path)
     chat.submit("One")
     asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     engine.push(*steps_of(1, PIECES[:4]))
     chat.abandon()
     assert chat.recorder.close() == ""
@@ -288,8 +288,7 @@ def test_the_way_out_by_force_waits_for_the_frame_that_is_being_drawn(
     chat = chat_on(store, path)
     chat.submit("One")
     asked(chat)
-    engine, recorder = chat.engine, chat.recorder
-    assert isinstance(engine, Probe)
+    engine, recorder = probe(chat), chat.recorder
     engine.push(*steps_of(1, PIECES))
     waits: list[bool] = []
     add = recorder.add
@@ -317,8 +316,7 @@ def test_what_came_is_on_disk_within_a_second_without_a_further_event(store: Sto
     chat = chat_on(store, path)
     chat.submit("One")
     reply = asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     engine.push(*steps_of(reply.number, PIECES))
     chat.frame()
     # The engine hangs now, and so does the chat: neither an event nor a frame comes any more.
@@ -355,8 +353,7 @@ def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
         """As unsaved as it may be, the engine is asked and answers."""
         chat.submit(prompt)
         look(lambda: chat.state == "reading", "the engine to be asked")
-        engine, reply = chat.engine, chat.reply
-        assert isinstance(engine, Probe)
+        engine, reply = probe(chat), chat.reply
         assert reply is not None
         engine.push(*steps_of(reply.number, PIECES), ended(reply.number))
         look(lambda: chat.reply is None, "the end")
@@ -521,8 +518,7 @@ def test_what_a_lock_keeps_from_the_disk_can_be_exported_and_imported(
     chat = chat_on(store, path, system="Be brief.")
     chat.submit("One")
     reply = asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     engine.push(*steps_of(reply.number, PIECES), ended(reply.number))
     chat.frame()
     chat.recorder.export(chat.conversation, tmp_path / "a.json")
@@ -614,8 +610,7 @@ def test_a_conversation_that_is_gone_is_said_once_and_the_engine_asked_all_the_s
     assert len(said) == 1
     assert "There is no conversation" in said[0]
     assert "/export" in said[0]
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     assert len(engine.generates) == 2
     engine.push(*steps_of(2, PIECES), ended(2))
     chat.frame()
@@ -631,8 +626,7 @@ def test_a_conversation_that_goes_while_its_reply_comes_is_said_once(store: Stor
     chat = chat_on(store, path)
     chat.submit("One")
     reply = asked(chat)
-    engine = chat.engine
-    assert isinstance(engine, Probe)
+    engine = probe(chat)
     with store.database.write() as connection:
         connection.execute("DELETE FROM conversations")
     said: list[str] = []

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 import pytest
 from kits.panel_stage import Stage
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
+from textual.pilot import Pilot
 from textual.selection import Selection
 from textual.widgets import Input, OptionList, Static
 
 from ds4chat import __version__
+from ds4chat.files import open_regular
 from ds4chat.tui.command_table import usage_rows
 from ds4chat.tui.help.about import AboutScreen, package_licence
 from ds4chat.tui.help.screen import HelpScreen, KeyRow, collect_keys, help_lines, page_lines
 from ds4chat.tui.kit.lines import LinesView
+from ds4chat.tui.log import screen as log_screen
 from ds4chat.tui.log.screen import LogScreen, LogTail
 from ds4chat.tui.log.view import MAX_LINES, LogView
 from ds4chat.tui.messages import SettingsChanged
@@ -149,19 +155,26 @@ def state(app: Host) -> str:
     return str(app.screen.query_one("#log-state", Static).content)
 
 
+@asynccontextmanager
+async def read(app: Host, columns: int = 80) -> AsyncIterator[Pilot[None]]:
+    """The log screen once it has read its file."""
+    async with app.run_test(size=(columns, 24)) as pilot:
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        yield pilot
+
+
 async def test_log_follows_searches_and_stops_following(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"line {i}\n" for i in range(100)) + "ERROR: out of memory\n")
     app = Host(LogScreen(path))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
+    async with read(app) as pilot:
         view = app.screen.query_one(LogView)
         assert view.scroll_offset.y == view.max_scroll_y > 0 and "following" in state(app)
         with path.open("a") as file:
             file.write("one more\n")
-        app.sheet.read_more()
-        await pilot.pause()
-        assert view.lines[-1] == "one more" and view.scroll_offset.y == view.max_scroll_y
+        await until(pilot, lambda: view.lines[-1] == "one more")
+        assert view.scroll_offset.y == view.max_scroll_y
 
         await pilot.press("slash", *"line 9", "enter")
         await pilot.pause()
@@ -185,8 +198,7 @@ async def test_log_follows_searches_and_stops_following(tmp_path: Path) -> None:
 
 async def test_log_of_a_missing_file_says_so(tmp_path: Path) -> None:
     app = Host(LogScreen(tmp_path / "none.log"))
-    async with app.run_test(size=(120, 24)) as pilot:
-        await pilot.pause()
+    async with read(app, columns=120):
         assert "cannot be read: No such file" in state(app)
 
 
@@ -194,14 +206,35 @@ async def test_log_lines_are_harmless_copyable_and_bounded(tmp_path: Path) -> No
     path = tmp_path / "a.log"
     path.write_bytes(b"\x1b[31mred\x1b[0m\ttab\n" + "\u202eevil\n".encode())
     app = Host(LogScreen(path))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
+    async with read(app):
         view = app.screen.query_one(LogView)
         assert list(view.lines) == ["␛[31mred␛[0m    tab", "▯evil"]
         whole = Selection(None, None)
         assert view.get_selection(whole) == ("␛[31mred␛[0m    tab\n▯evil", "\n")
         view.extend([str(i) for i in range(MAX_LINES)])
         assert len(view.lines) == MAX_LINES and view.lines[0] == "0"
+
+
+async def test_a_disk_that_does_not_answer_holds_up_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    path = tmp_path / "a.log"
+    path.write_text("line\n")
+
+    def slow(path: Path) -> BinaryIO:
+        assert answers.wait(60)
+        return open_regular(path)
+
+    monkeypatch.setattr(log_screen, "open_regular", slow)
+    app = Host(LogScreen(path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        view = app.screen.query_one(LogView)
+        await pilot.press("slash", *"li")
+        assert app.screen.query_one(Input).value == "li" and view.lines == []
+        answers.set()
+        await until(pilot, lambda: view.lines == ["line"] and "0 of 1 hits" in state(app))
 
 
 # ---------------------------------------------------------------------------------------- about, themes

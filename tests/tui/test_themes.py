@@ -290,7 +290,7 @@ async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(
 def test_a_pipe_among_the_themes_is_told_and_hinders_no_other(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     themes_found, problems = load_themes(tmp_path)
-    assert len(themes_found) >= 6
+    assert [theme.name for theme in themes_found] == [theme.name for theme in load_themes(None)[0]]
     assert problems == [
         f"Theme pipe: {tmp_path / 'pipe.toml'} cannot be read: It is a named pipe, not a regular file."
     ]

@@ -21,6 +21,8 @@ from ds4chat.files import write_whole
 
 _Time = Annotated[float, Meta(ge=0, le=1e9)]
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
+MOST_FILES = 100
+"""Most files in the folder of costs: one for each combination of files, threads and device."""
 
 
 class CostTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,11 +110,15 @@ class Tables:
         self.save()
 
     def save(self) -> None:
-        """Write the file, whole or not at all. Where it cannot be written, the next load measures again."""
+        """Write the file, whole or not at all, and delete the oldest of too many. Where it cannot be written,
+        the next load measures again."""
         if self._path:
+            folder = self._path.parent
             with suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 write_whole(self._path, [msgspec.json.encode(self._tables)], overwrite=True)
+                for old in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)[:-MOST_FILES]:
+                    old.unlink()
 
 
 def _size(context: int) -> int:

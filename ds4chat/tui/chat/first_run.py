@@ -18,6 +18,7 @@ from ds4chat.models.errors import ModelFileError, shown_size
 from ds4chat.models.naming import display_name
 from ds4chat.models.search import describe_file, gguf_files, ollama_models, search_folders
 from ds4chat.settings.schema import Settings
+from ds4chat.text import counted
 from ds4chat.tui.controller import EngineState
 from ds4chat.tui.kit.lines import style_sheet
 
@@ -53,7 +54,7 @@ class FirstRun(Static):
         count = len(names)
         if count:
             named = ", ".join(names[:MOST_NAMED]) + (", …" if count > MOST_NAMED else "")
-            models = f"{'at least ' if more else ''}{count} model{'s' if count > 1 else ''}"
+            models = f"{'at least ' if more else ''}{counted(count, 'model')}"
             self._disk = f"{models} on this disk: {named}"
         else:
             self._disk = "none found on this disk in the usual places; a path works, too"

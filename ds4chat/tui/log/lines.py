@@ -60,8 +60,8 @@ def starts(line: str, width: int) -> tuple[int, ...]:
 
 def _end(line: str, start: int, room: int) -> int:
     """Index after the last character that fits; at least one does."""
-    if line.isascii():
-        return min(len(line), start + room)
+    if (row := line[start : start + room]).isascii():
+        return start + len(row)
     at, used = start, 0
     while at < len(line):
         used += get_character_cell_size(line[at])

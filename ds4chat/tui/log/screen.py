@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -94,17 +95,18 @@ class LogScreen(Sheet[None]):
     def on_mount(self) -> None:
         self.retitle(f"Log  {self._tail.path}")
         self._view.focus()
-        self.read_more()
-        self.set_interval(POLL_SECONDS, self.read_more)
+        self._read_more()
 
-    def read_more(self) -> None:
-        """Show what was appended since the last look."""
-        lines, replaced = self._tail.read()
+    @work
+    async def _read_more(self) -> None:
+        """Show what was appended since the last look, and look again later."""
+        lines, replaced = await asyncio.to_thread(self._tail.read)
         if replaced:
             self._view.replace(lines)
         elif lines:
             self._view.extend(lines)
         self._show_state()
+        self.set_timer(POLL_SECONDS, self._read_more)
 
     def _show_state(self) -> None:
         view = self._view

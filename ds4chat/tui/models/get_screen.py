@@ -158,45 +158,43 @@ class GetModel(Sheet[Path | None]):
 
     async def _run(self, *asked: str) -> AsyncGenerator[dict[str, Any], None]:
         """The objects that ``ds4chat get`` prints; an error is shown."""
-        process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "ds4chat", "get", "--json", *asked),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=1 << 22,
         )
-        self._process = process
         assert process.stdout is not None
         failed = ""
-        try:
-            async for line in process.stdout:
-                answer = json.loads(line)
-                if "error" in answer:
-                    failed = str(answer["error"])
-                else:
-                    yield answer
-            if await process.wait() and process is self._process:
-                self._say(failed or "The hub's answer ended early. Enter asks again; /log may say more.")
-        finally:
-            self._hang_up(process)
-            if self._process is process:
-                self._process = None
+        async for line in process.stdout:
+            answer = json.loads(line)
+            if "error" in answer:
+                failed = str(answer["error"])
+            else:
+                yield answer
+        if await process.wait():
+            self._say(failed or "The hub's answer ended early. Enter asks again; /log may say more.")
+
+    @property
+    def _busy(self) -> bool:
+        return self._process is not None and self._process.returncode is None
 
     async def _end(self) -> None:
-        """Stop the running process and wait for its end: it may hold the file that is asked for next."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._hang_up(process)
+        """Stop the running process and wait for its end: it may hold the file that is asked for next, and the
+        event loop must not close before it."""
+        process = self._process
+        if process is not None and self._busy:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
             try:
                 await asyncio.wait_for(process.wait(), STOP_SECONDS)
             except TimeoutError:
                 process.kill()
                 await process.wait()
 
-    @staticmethod
-    def _hang_up(process: asyncio.subprocess.Process) -> None:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
+    async def on_unmount(self) -> None:
+        await self._end()
 
     # -- the screen
 
@@ -230,7 +228,7 @@ class GetModel(Sheet[Path | None]):
 
     def action_close(self) -> None:
         """Stop the running process; else go back from a repository to the search; else close."""
-        if self._process is not None:
+        if self._busy:
             self._stop()
         elif self._before:
             rows, self._before = self._before, ()

@@ -7,7 +7,7 @@ import os
 import re
 
 from ds4chat.files import ANSWER_SECONDS, read_regular, user_path, within
-from ds4chat.text import without_controls
+from ds4chat.text import counted, without_controls
 
 LARGEST = 1 << 20
 """Bytes of a file that is put into a prompt: more than any local model's context holds."""
@@ -61,7 +61,7 @@ class Folds:
         self._count += not name
         lines = lines or text.count("\n") + 1
         label = name.translate(_PLAIN) or f"paste {self._count}"
-        mark = f"⟦{label} · {lines} line{'s' if lines != 1 else ''}⟧"
+        mark = f"⟦{label} · {counted(lines, 'line')}⟧"
         while mark in self._texts:
             mark = mark.replace(" · ", "′ · ", 1)
         self._texts[mark] = text

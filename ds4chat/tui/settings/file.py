@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from ds4chat.settings.load import SettingSource
 from ds4chat.settings.model_sampling import apply_model_sampling, for_file
 from ds4chat.settings.schema import BY_KEY, OPTIONS, Option, Settings
+
+LAST_WAIT = 2.0
+"""Seconds that what is still being written has when the chat is left."""
 
 
 class SettingsFile:
@@ -24,6 +27,8 @@ class SettingsFile:
         """As the sources gave them, or as they were last saved: a value that differs was set in the chat."""
         self.sources = dict(sources)
         self._writing = asyncio.Lock()
+        self._saves: set[asyncio.Task[None]] = set()
+        """Those that write or wait; they go on if nobody waits for them any more."""
 
     def source(self, option: Option, value: Any) -> str:
         """Where a value in force comes from, in a word or two."""
@@ -41,8 +46,33 @@ class SettingsFile:
         )
         return settings
 
-    async def save(self, settings: Settings, *, force: bool = False) -> None:
-        """Write all settings. With ``force``, even over a file with problems. Raises SaveError."""
+    def save(self, settings: Settings, *, force: bool = False) -> Awaitable[None]:
+        """Write all settings, with ``force`` even over a file with problems. Awaiting it raises SaveError."""
+        return self._begin(self._save(settings, force))
+
+    def save_preset(self, name: str, values: Mapping[str, Any]) -> Awaitable[None]:
+        """Write a named preset, and no other setting. Awaiting it raises SaveError."""
+        return self._begin(self._save_preset(name, values))
+
+    async def finish(self) -> str:
+        """Wait, up to LAST_WAIT, for what is still being written; a sentence about what was not, or empty."""
+        if not self._saves:
+            return ""
+        done, late = await asyncio.wait(self._saves, timeout=LAST_WAIT)
+        if late:
+            return (
+                f"The settings may not have been saved: {self.path} could not be written within "
+                f"{LAST_WAIT:g} seconds. Check its disk."
+            )
+        return "\n".join({str(error) for task in done if (error := task.exception())})
+
+    def _begin(self, saving: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        task = asyncio.create_task(saving)
+        self._saves.add(task)
+        task.add_done_callback(self._saves.discard)
+        return asyncio.shield(task)
+
+    async def _save(self, settings: Settings, force: bool) -> None:
         from ds4chat.settings.save import save
 
         async with self._writing:
@@ -61,8 +91,7 @@ class SettingsFile:
         changed: dict[str, Any] = {option.attribute: value}
         self.given = replace(self.given, **changed)
 
-    async def save_preset(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write a named preset, and no other setting. Raises SaveError."""
+    async def _save_preset(self, name: str, values: Mapping[str, Any]) -> None:
         from ds4chat.settings.save import save_preset
 
         async with self._writing:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from ds4chat.engine.events import Level
-from ds4chat.text import drawn
+from ds4chat.text import counted, drawn
 from ds4chat.tui.conversation import Reply, Turn, UserTurn
 from ds4chat.tui.kit.charts import changes
 from ds4chat.tui.transcript.flow import Flow
@@ -402,9 +402,8 @@ class ReplyBlock(Block):
             return INDENT, *self._header
         if index == 1 and self._has_thought:
             mark = "▾" if self.thinking_open else "▸"
-            unit = "token" if self.reply.thinking_tokens == 1 else "tokens"
             busy = " …" if self.reply.running and not self._flow.end else ""
-            return INDENT, (f"{mark} thinking · {self.reply.thinking_tokens:,} {unit}{busy}", "fold")
+            return INDENT, (f"{mark} thinking · {counted(self.reply.thinking_tokens, 'token')}{busy}", "fold")
         if found := self._flow_row(index):
             flow, row = found
             gutter = (" ┊ ", "thinking-bar") if flow is self._thought else self._gutter(row)

@@ -7,6 +7,7 @@ model's answer never makes the terminal fetch or open anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
@@ -26,6 +27,10 @@ from rich.theme import Theme
 from ds4chat.tui.transcript.flow import Flow
 from ds4chat.tui.transcript.page import Page, Source
 
+MOST_NESTED = 20
+"""Lists and quotes within one another that are rendered; beyond that the answer is shown as plain text."""
+NESTED_CELLS = 4
+"""Most cells that each of them takes. rich shows nothing of what has no room left."""
 LONGEST = 400_000
 """Characters. A longer answer is shown as plain text: rendering it would block the screen."""
 
@@ -134,7 +139,9 @@ class _Answer(Markdown):
 
 def parsed(text: str) -> list[Token]:
     """A model's Markdown as tokens: CommonMark with tables, and mathematics left as it is written."""
-    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+    # The parser drops what is nested deeper; a list in a list counts twice.
+    options = {"html": False, "maxNesting": 2 * MOST_NESTED + 2}
+    parser = MarkdownIt("commonmark", options).enable("strikethrough").enable("table")
     parser.inline.ruler.before("escape", "math", _math)
     return parser.parse(text)
 
@@ -178,7 +185,10 @@ def markdown_page(text: str, width: int, styles: Mapping[str, Style]) -> Page:
     page = Page()
     written = text.split("\n")
     try:
-        for tokens in _groups(parsed(text)):
+        found = parsed(text)
+        if _nested(found) > min(MOST_NESTED, width // NESTED_CELLS - 1):
+            return _plain_page(text, width)
+        for tokens in _groups(found):
             lines = console.render_lines(_Answer(tokens, theme), console.options, pad=False)
             first = len(page.rows)
             for line in lines:
@@ -193,6 +203,12 @@ def markdown_page(text: str, width: int, styles: Mapping[str, Style]) -> Page:
     while page.rows and not "".join(text for text, _ in page.rows[-1]).strip():
         page.rows.pop()
     return page
+
+
+def _nested(tokens: list[Token]) -> int:
+    """How many lists and quotes are within one another at most."""
+    steps = (token.nesting for token in tokens if token.type.startswith(("list_item", "blockquote")))
+    return max(accumulate(steps), default=0)
 
 
 def _groups(tokens: list[Token]) -> Iterator[list[Token]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ds4chat.engine.events import limit_words
+from ds4chat.text import counted
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.figures import whole_percent
 from ds4chat.tui.kit.lines import Span
@@ -41,7 +42,7 @@ def summary_lines(reply: Reply, width: int) -> list[tuple[Span, ...]]:
         parts.append((ending, "error" if reply.state in ("failed", "crashed") else "warning"))
     count, stats = len(reply.tokens), reply.stats
     if count:
-        parts.append((f"{count:,} token{'s' if count != 1 else ''}", "note"))
+        parts.append((counted(count, "token"), "note"))
     if stats.loop_since is not None:
         parts.append((f"repeats itself from token {stats.loop_since + 1:,}", "warning"))
     if stats.decode_tokens_per_s:

@@ -60,12 +60,10 @@ def test_bench_prints_its_json_and_saves_the_same(
     assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
     assert result["drafter"]["kind"] == "draft-model"
     assert len(result["verify_cost"]) >= 9 and result["verify_cost"][0] == 1.0
-    assert result["switch_ms"] >= 0
     assert [w["name"] for w in result["workloads"]] == KINDS
     for workload in result["workloads"]:
         assert workload["plain"]["tokens_per_s"] > 0
         assert [f["depth"] for f in workload["fixed"]][:3] == [1, 2, 4]
-        assert workload["auto"]["mean_depth"] >= 0
         for fixed in workload["fixed"]:
             judged = sum(p["judged"] for p in fixed["by_position"])
             accepted = sum(p["accepted"] for p in fixed["by_position"])

@@ -144,7 +144,7 @@ def test_the_name_is_the_model_and_the_address_without_what_could_steer_a_termin
 
 def test_an_address_may_have_a_folder(peer: Peer) -> None:
     peer.answers = {"/llm" + path: name for path, name in PATHS.items()}
-    assert LlamaServer(peer.url + "/llm/").answer([1], 4) is not None
+    assert LlamaServer(peer.url + "/llm/").answer([1], 4) == ServerReply.of(RECORDED["completion"][1])
     with pytest.raises(UserFacingError, match=r"HTTP 404: File Not Found"):
         LlamaServer(peer.url)
 
@@ -251,7 +251,7 @@ def test_a_server_with_other_work_is_not_measured(peer: Peer) -> None:
         server.answer([1], 4)
     assert not peer.asked
     peer.answers["/slots"] = (501, {"error": {"message": "no slots", "type": "not_supported_error"}})
-    assert server.answer([1], 4) is not None  # it does not tell
+    assert server.answer([1], 4) == ServerReply.of(RECORDED["completion"][1])  # it does not tell
 
 
 def broken_off(handler: _Handler) -> None:
@@ -417,5 +417,5 @@ def test_the_engine_does_not_spin_while_the_server_answers(tiny_dir: Path, peer:
     peer.answers["/completion"] = late
     with opened(load_of(tiny_dir, "llama-draft", threads=2)) as kit:
         kit.ask("a b c", 16, depth=2)
-        assert LlamaServer(peer.url).answer([1], 4) is not None
+        assert LlamaServer(peer.url).answer([1], 4) == ServerReply.of(RECORDED["completion"][1])
     assert spent[0] < 0.25

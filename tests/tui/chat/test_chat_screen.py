@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from pathlib import Path
+from typing import Any
 
+import pytest
 from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 from kits.chat_stage import Open
 from textual import events
 from textual.widgets import OptionList
 
 from ds4chat.engine.events import EngineDied, Load, Loading, Notice, Replayed, Tuning
+from ds4chat.files import write_whole
 from ds4chat.settings.load import load
 from ds4chat.tui.app import ChatApp, run
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.command_table import COMMANDS
 from ds4chat.tui.messages import TuningChanged
+from ds4chat.tui.settings import file as settings_file
 from ds4chat.tui.transcript import Transcript
 
 # -- prompt to reply
@@ -190,10 +196,44 @@ async def test_what_is_saved_just_before_the_chat_is_left_is_written(opened: Ope
     async with opened() as chat:
         await chat.press("f8")
         await chat.pilot.press("ctrl+s", "ctrl+q")
+    assert load({}, chat.app.settings_file.path, {}).settings.mtp_draft == 3
+
+
+@pytest.mark.parametrize("disk", ["slow", "full", "silent"])
+async def test_a_save_that_waits_for_another_when_the_chat_is_left(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, disk: str
+) -> None:
+    """A slow disk writes both; errors are printed at the end; nobody waits for a silent disk for ever."""
+    writing, answered = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **options: Any) -> None:
+        writing.set()
+        assert answered.wait(60)
+        if disk == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(*args, **options)
+
+    monkeypatch.setattr("ds4chat.settings.save.write_whole", slow)
+    monkeypatch.setattr(settings_file, "LAST_WAIT", 0.05 if disk == "silent" else 60.0)
+    async with opened() as chat:
+        await chat.press("f8")
+        await chat.pilot.press("ctrl+s")
+        await asyncio.to_thread(writing.wait, 60)
+        await chat.pilot.press("f8", "ctrl+s", "ctrl+q")
+        if disk != "silent":
+            asyncio.get_running_loop().call_later(0.1, answered.set)
+    said = {
+        "slow": "",
+        "full": "The settings were not saved to {}: No space left on device. The file is as it was; make its "
+        "folder writable, or choose another file with --config FILE.",
+        "silent": "The settings may not have been saved: {} could not be written within 0.05 seconds. Check "
+        "its disk.",
+    }
     path = chat.app.settings_file.path
-    while not path.exists():  # the thread ends on its own: as a process, the chat waits for it
-        await asyncio.sleep(0.01)
-    assert load({}, path, {}).settings.mtp_draft == 3
+    assert chat.app.parting == said[disk].format(path)
+    if disk == "slow":
+        assert load({}, path, {}).settings.mtp_draft == 4
+    answered.set()
 
 
 async def test_a_change_in_a_running_reply_is_marked_where_it_took_effect(opened: Open) -> None:

@@ -89,8 +89,7 @@ async def test_a_row_is_shown_in_the_text() -> None:
         await pilot.pause()
         await pilot.pause()
         assert app.screen is app.chat_screen
-        cursor = app.chat_screen.transcript.cursor
-        assert cursor is not None
+        assert app.chat_screen.transcript.cursor == (app.chat.conversation.turns[-1], 2)
         assert app.chat_screen._card.display
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until
 from kits.stored import OTHER, TINY, converse
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -45,12 +44,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 async def settled(pilot: Pilot[None]) -> None:
     """The list and the preview are there."""
-    for _ in range(1500):
-        await pilot.pause()
-        if str(pilot.app.screen.query_one("#history-text", Static).content):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("the preview never came")
+    await until(pilot, lambda: str(pilot.app.screen.query_one("#history-text", Static).content))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -65,11 +59,7 @@ def test_search(store: Store, snap_compare: Callable[..., bool], size: tuple[int
     async def search(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("slash", *'"large one"', "enter")
-        for _ in range(1500):
-            await pilot.pause()
-            if screen._hits is not None:
-                break
-            await asyncio.sleep(0.02)
+        await until(pilot, lambda: screen._hits is not None)
         screen.query_one("#history-text", Static).update("")
         screen.read_current()
         await settled(pilot)

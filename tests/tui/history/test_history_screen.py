@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kits.chat import ReplayEngine
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until
 from kits.stored import OTHER, TEXT, converse
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -41,16 +40,6 @@ def shown(app: Host | ChatApp) -> list[str]:
     found = app.screen.query_one(RowList)
     width = found.size.width
     return ["\n".join(line.plain for line in found._draw(i, width)) for i in range(found._count)]
-
-
-async def until(pilot: Pilot[object], condition: Callable[[], object]) -> None:
-    """Wait for the workers; only a bug makes it wait long."""
-    for _ in range(1500):
-        await pilot.pause()
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"never came: {shown(pilot.app)}")  # type: ignore[arg-type]
 
 
 def text_of(app: Host, name: str) -> str:

@@ -66,6 +66,7 @@ async def test_at_80_columns_every_word_can_be_read(tmp_path: Path) -> None:
     app = Host(LogScreen(path))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
+        await app.workers.wait_for_complete()
         view = app.screen.query_one(LogView)
         rows = [view.render_line(y).text.rstrip() for y in range(4)]
         assert rows == [
@@ -87,6 +88,7 @@ async def test_hits_and_the_line_on_top_keep_their_place_when_the_width_changes(
     app = Host(LogScreen(path))
     async with app.run_test(size=(140, 24)) as pilot:
         await pilot.pause()
+        await app.workers.wait_for_complete()
         await pilot.press("slash", *"x: 30", "enter")
         await pilot.pause()
         view = app.screen.query_one(LogView)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 from kits import hub as hubs
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until
 from textual.widgets import OptionList, Static
 
 from ds4chat.tui.models.get_screen import GetModel
@@ -27,12 +28,6 @@ def hub(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         for name, value in hubs.environment(hub, tmp_path / "hf").items():
             monkeypatch.setenv(name, value)
         yield hub
-
-
-async def until(pilot, met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not met():
-            await pilot.pause(0.05)
 
 
 def rows(app: Host) -> list[str]:
@@ -95,3 +90,22 @@ async def test_what_goes_wrong_is_said_and_esc_goes_back(hub: hubs.Hub) -> None:
         await pilot.press("escape")
         await pilot.pause()
     assert app.results == [None]
+
+
+async def test_leaving_the_app_ends_the_process_before_the_event_loop(
+    hub: hubs.Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python prints a traceback for a process that is still read from when its loop is closed."""
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def watched(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", watched)
+    app = Host(GetModel(REPO))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(started))
+        assert started[0].returncode is None
+    assert started[0].returncode is not None

@@ -271,13 +271,18 @@ def dock_rows(steps):
     return [JudgedRow(one.reply, one.index, row) for one in steps for row in one.judged]
 
 
+async def filled(app: Stage, pilot: Any) -> ConfidenceLog:
+    """The confidence log, with the rows of 60 steps."""
+    many = [step(i, 1, 2) for i in range(60)]
+    app.dock.show_step_batch(many, folded(many), folded(many))
+    await settle(pilot)
+    return app.dock.confidence.log_view
+
+
 async def test_confidence_rows_follow_until_scrolled_and_end_follows_again() -> None:
     app = Stage("confidence")
     async with app.run_test(size=(60, 20)) as pilot:
-        log = app.dock.confidence.log_view
-        many = [step(i, 1, 2) for i in range(60)]
-        app.dock.show_step_batch(many, folded(many), folded(many))
-        await settle(pilot)
+        log = await filled(app, pilot)
         assert len(log.rows) == 120 and log.scroll_offset.y == log.max_scroll_y > 0
         log.focus()
         await pilot.press("up", "up", "pageup")
@@ -298,10 +303,7 @@ async def test_confidence_rows_follow_until_scrolled_and_end_follows_again() -> 
 async def test_the_wheel_stops_following_too() -> None:
     app = Stage("confidence")
     async with app.run_test(size=(60, 20)) as pilot:
-        log = app.dock.confidence.log_view
-        many = [step(i, 1, 2) for i in range(60)]
-        app.dock.show_step_batch(many, folded(many), folded(many))
-        await settle(pilot)
+        log = await filled(app, pilot)
         log.scroll_to(y=10, animate=False)
         await pilot.pause()
         assert not log.following

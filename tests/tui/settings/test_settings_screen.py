@@ -331,8 +331,8 @@ async def test_saves_are_written_in_the_order_in_which_they_were_asked_for(
     tmp_path: Path, slow_disk: threading.Event
 ) -> None:
     file = SettingsFile(tmp_path / "c.toml", Settings(), {})
-    saves = [asyncio.create_task(file.save(Settings(mtp_draft=depth))) for depth in (3, 5, 7)]
-    saves.append(asyncio.create_task(file.save_preset("deep", {"mtp-draft": 9})))
+    saves = [file.save(Settings(mtp_draft=depth)) for depth in (3, 5, 7)]
+    saves.append(file.save_preset("deep", {"mtp-draft": 9}))
     slow_disk.set()
     await asyncio.gather(*saves)
     assert load({}, file.path, {}).settings == Settings(mtp_draft=7, presets={"deep": {"mtp-draft": 9}})

@@ -234,8 +234,16 @@ def test_no_style_of_rendered_markdown_is_a_link() -> None:
     "text", ["> " * 200 + "deep", "- " * 200 + "deep", "|a|\n|-|\n" * 50, "`" * 999, "\\" * 99]
 )
 def test_odd_markdown_is_rows_of_the_width(text: str) -> None:
-    for row in markdown_page(text, 20, STYLES).rows:
-        assert cell_len(text_of(row)) <= 20
+    rows = [text_of(row) for row in markdown_page(text, 20, STYLES).rows]
+    assert any(row.strip() for row in rows) and max(map(cell_len, rows)) <= 20
+
+
+@pytest.mark.parametrize("mark", ["> ", "- ", "10. "])
+@pytest.mark.parametrize("width", [20, 80, 300])
+def test_nothing_is_lost_however_deep_it_is_nested(mark: str, width: int) -> None:
+    for deep in range(1, 60):
+        shown = "".join(text_of(row) for row in markdown_page(mark * deep + "deep", width, STYLES).rows)
+        assert "deep" in shown, deep
 
 
 WIDE_CODE = "x = [" + ", ".join(str(number) for number in range(40)) + "]"

@@ -37,7 +37,8 @@ def test_what_a_step_costs_in_passes_and_what_it_brings() -> None:
     # 26 ms where a pass takes 10, for two tokens: 20 ms of plain decoding.
     slow = reply_of(20, step_ms=26.0)
     assert why(slow) == (
-        "Slower than plain decoding: drafting and checking 3 tokens costs 2.6 passes, and brings 2.0."
+        "Slower than plain decoding: a step with 2 drafts takes as long as 2.6 plain passes and yields only "
+        "2.0 tokens."
     )
 
 

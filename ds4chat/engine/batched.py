@@ -42,8 +42,10 @@ class _Running:
     pos: int = 0
     """Tokens decoded so far, those of the prompt included."""
     started: float = field(default_factory=time.perf_counter)
-    decoding: float = 0.0
-    """When the decode of its last prompt tokens began."""
+    prefill_ms: float = 0.0
+    """Until the first token, which comes with the decode of the prompt's end."""
+    decode_ms: float = 0.0
+    """Of the decodes after that one."""
 
 
 class BatchedSession:
@@ -116,15 +118,22 @@ class BatchedSession:
             has_prompt = running.pos >= len(running.prompt)
             outputs += [False] * (len(part) - 1) + [has_prompt]
             if has_prompt:
-                running.decoding = running.decoding or time.perf_counter()
                 decoding.append(running)
         self._context.decode_many(
             np.array(tokens, np.int32), np.array(pos, np.int32), np.array(seq, np.int32), np.array(outputs)
         )
-        ms = (time.perf_counter() - started) * 1000
-        if decoding:
-            for running, row in zip(decoding, self._context.logits(len(decoding))):
-                self._emit(running, row, ms)
+        if not decoding:
+            return
+        rows = self._context.logits(len(decoding))
+        now = time.perf_counter()
+        for running, row in zip(decoding, rows):
+            if running.prefill_ms:
+                ms = (now - started) * 1000
+                running.decode_ms += ms
+            else:
+                ms = 0.0
+                running.prefill_ms = (now - running.started) * 1000
+            self._emit(running, row, ms)
 
     def _emit(self, running: _Running, row: Floats, ms: float) -> None:
         """Emit the next token of a reply, by the row (n_vocab,) that follows its tokens, or end it."""
@@ -152,13 +161,12 @@ class BatchedSession:
         if not reply.finish and running.pos >= self._n_ctx:
             reply.end_for_context(self._n_ctx)
         if reply.finish:
-            prefill_ms = (running.decoding - running.started) * 1000
             reply.emit(
                 reply.ended(
                     reused_tokens=0,
-                    prefill_ms=prefill_ms,
-                    decode_ms=(time.perf_counter() - running.decoding) * 1000,
-                    first_token_ms=prefill_ms,
+                    prefill_ms=running.prefill_ms,
+                    decode_ms=running.decode_ms,
+                    first_token_ms=running.prefill_ms,
                     context_used=running.pos,
                 )
             )

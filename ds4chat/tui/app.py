@@ -165,6 +165,8 @@ class ChatApp(App[int]):
             self.theme = DEFAULT_THEME
             self._problems.append(unknown_theme(self.settings.theme, [t.name for t in self._themes.themes]))
         self._themes.follow()
+        # After a stop (SIGTSTP) Textual enters its screen again, which is blank, and draws only what changes.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_keymap(self.settings.keys)
         self._show_problems([*self._problems, *self._key_problems()])
         if self._process_exit is not None:

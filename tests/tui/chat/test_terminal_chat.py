@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,3 +151,15 @@ def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path
         assert b"\x1b[?1049l" in chat.raw, "the terminal was not given back"
     finally:
         chat.close()
+
+
+@pytest.mark.slow  # a chat in a terminal of its own
+def test_a_chat_that_was_stopped_by_the_shell_draws_its_whole_screen_again(chat: Terminal) -> None:
+    chat.until("ready")
+    chat.child.kill(signal.SIGTSTP)
+    os.waitid(os.P_PID, chat.child.pid, os.WSTOPPED)
+    chat.read()
+    # The second screen of a terminal, which the chat enters again, is blank; pyte has only one.
+    chat.screen.reset()
+    chat.child.kill(signal.SIGCONT)
+    chat.until(lambda screen: all(part in screen for part in ("F1 help", "╭───", "╰───", "● ready")))

@@ -33,12 +33,10 @@ from ds4chat.tui.kit.compositor import FrugalCompositor
 from ds4chat.tui.kit.garbage import collect_if_due
 from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import Pace
-from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked, TuningChanged
 from ds4chat.tui.panels.dock import PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
-from ds4chat.tui.panels.panel import PanelTitle
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
 from ds4chat.tui.transcript import Transcript
@@ -352,9 +350,10 @@ class ChatScreen(ReadingScreen):
             super()._forward_event(event)
 
     def on_key(self, event: events.Key) -> None:
-        """Typed text goes to the prompt wherever the focus is, except for keys that the focused control
-        uses."""
-        taken = isinstance(self.focused, Control | PanelTitle) and event.key in self.active_bindings
+        """Typed text goes to the prompt wherever the focus is, except for keys of the focused widget and of
+        those around it."""
+        active = self.active_bindings.get(event.key)
+        taken = active is not None and active.node not in (self, self.app)
         if event.is_printable and not taken:
             event.stop()
             self.set_focus(self.prompt.text_field)

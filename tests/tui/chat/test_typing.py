@@ -12,6 +12,7 @@ from kits.terminal import Terminal
 from textual import events
 
 from ds4chat.tui.kit.slider import Control
+from ds4chat.tui.help.screen import HelpScreen
 from ds4chat.tui.panels.confidence import ConfidenceLog
 from ds4chat.tui.panels.panel import PanelTitle
 
@@ -75,6 +76,25 @@ async def test_a_control_keeps_its_own_keys_and_gives_the_others_to_the_prompt(o
         chat.screen.query_one("#control-depth", Control).focus()
         await chat.press("a", "u", "t", "o", "enter")
         assert chat.screen.chat.tuning.depth == "auto"
+
+
+async def test_a_key_of_the_panel_around_the_focus_is_the_panels(opened: Open) -> None:
+    async with opened(size=(140, 60)) as chat:
+        chat.screen.query_one(ConfidenceLog).focus()
+        await chat.press("question_mark")
+        assert isinstance(chat.app.screen, HelpScreen)
+        await chat.press("escape")
+        assert chat.prompt == ""
+
+
+async def test_space_opens_a_folded_prompt_in_the_conversation(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("\n".join(f"line {n}" for n in range(40)), "enter")
+        chat.transcript.focus()
+        assert "more lines" in chat.shown()
+        await chat.press("home", "space")
+        assert "more lines" not in chat.shown()
+        assert chat.prompt == ""
 
 
 async def test_a_second_undo_is_a_command_and_the_text_it_stood_behind_comes_back_with_up(

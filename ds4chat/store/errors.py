@@ -42,8 +42,7 @@ def from_sqlite(error: sqlite3.Error | UnicodeDecodeError, path: Path | None) ->
     place = f"The database {one_line(path)}" if path else "The conversations kept in memory"
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_room(path)):
         return StoreError(
-            f"{place} cannot grow: the disk is full. Free some space; unwritten data stays in memory and is "
-            "written then.",
+            f"{place} cannot grow: the disk is full. Free some space.",
             "full",
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

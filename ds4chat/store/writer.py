@@ -53,6 +53,8 @@ class Writer:
     def __init__(self, beat: Callable[[], bool], interval: float) -> None:
         self.trouble = ""
         """A sentence on why nothing can be written at present; empty while it can."""
+        self.broken = False
+        """The thread ended by an error: nothing is tried again."""
         self._beat = beat
         self._interval = interval
         self._next_beat: float | None = None
@@ -102,6 +104,7 @@ class Writer:
                 self._work()
         except BaseException as error:
             # From now on nothing is written, and nobody must believe that it is.
+            self.broken = True
             self.trouble = (
                 f"Nothing can be written any more ({type(error).__name__}: {error}). Write this conversation "
                 "to a file with /export FILE, then start ds4chat again."

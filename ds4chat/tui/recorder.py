@@ -24,6 +24,7 @@ from ds4chat.text import one_line
 from ds4chat.tui.conversation import Conversation, Reply, ReplyState, Turn, UserTurn
 from ds4chat.tui.export import export_unsaved
 
+PENDING = "What is not written yet stays in memory, and is written then."
 RECOVERED = "Conversations are written to disk again; nothing of this one is missing."
 STALLED = (
     "The disk with the conversations does not answer, so the last prompt is not stored yet. It is written as "
@@ -181,7 +182,9 @@ class Recorder:
     def news(self) -> list[Notice]:
         """Notices about the store since the last call."""
         trouble = self._writer.trouble
-        if not trouble and self._opening is not None and not self._opening.over:
+        if trouble and not self._writer.broken:
+            trouble = f"{trouble} {PENDING}"
+        elif not trouble and self._opening is not None and not self._opening.over:
             trouble = STALLED if monotonic() - self._opened_at > SILENCE else ""
         if trouble and not self._reported:
             self._news.append(Notice("warning", trouble))

@@ -25,7 +25,7 @@ from ds4chat.tui.controller import Chat
 from ds4chat.tui.conversation import Reply, UserTurn
 from ds4chat.tui.explorer.source import conversation_source, stored_source
 from ds4chat.tui.history.rows import branches
-from ds4chat.tui.recorder import RECOVERED, STALLED, Recorder, read_conversation
+from ds4chat.tui.recorder import PENDING, RECOVERED, STALLED, Recorder, read_conversation
 
 
 class Probe(ReplayEngine):
@@ -366,6 +366,7 @@ def test_a_locked_database_is_said_once_and_everything_is_there_when_it_is_free(
     assert chat.conversation.key is None
     assert len(said) == 1
     assert "locked by another program" in said[0]
+    assert said[0].endswith(PENDING)
     locked.execute("ROLLBACK")
     exchange("Three")
     settle(chat)
@@ -443,6 +444,7 @@ def test_closing_under_a_lock_waits_its_time_and_says_that_something_is_lost(
     said = chat.recorder.close()
     assert said.startswith("The end of this chat could not be stored.")
     assert "another program" in said
+    assert PENDING not in said, "memory ends with the program"
     assert chat.recorder.close() == said
     blocker.close()
 

@@ -45,11 +45,10 @@ def usable_log(path: Path) -> tuple[Path, str]:
         paths.made(path.parent)
         os.close(open_to_append(path))
     except (OSError, paths.FolderError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        return Path(os.devnull), (
-            f"No log is kept: {path} cannot be written ({reason.lower().rstrip('.')}). Make its folder "
-            "writable, or name another file with log-file."
-        )
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{path} cannot be written: {error.strerror or error}. Make it writable."
+        return Path(os.devnull), f"No log is kept. {why} Or name another file with log-file."
     return path, ""
 
 

@@ -107,7 +107,11 @@ def _list(given: Any, rest: list[str]) -> int:
         for conversation in found:
             print(_line(conversation))
     else:
-        say("no conversations are stored here.")
+        say(
+            f'no stored conversation has an answer of a model whose name contains "{one_line(given.model)}".'
+            if given.model
+            else "no conversations are stored here."
+        )
     return 0
 
 

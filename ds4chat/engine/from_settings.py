@@ -102,7 +102,7 @@ def _server(settings: Settings, chosen: tuple[str, ...]) -> ServerAddress:
         names = ", ".join(settings.servers) or "none yet"
         raise ModelFileError(
             f"There is no server {settings.server} in [servers] of the settings file (there: {names}), and "
-            "it is no address such as http://127.0.0.1:8080."
+            "it is not an address such as http://127.0.0.1:8080."
         )
     entry = named or {"url": settings.server}
     return ServerAddress(

@@ -89,7 +89,7 @@ class TooLongError(LlamaError):
 
     def __init__(self, tokens: str, room: int) -> None:
         super().__init__(
-            f"The prompt has {tokens} tokens and the context holds {room}. Shorten it, or raise "
+            f"The prompt has {tokens} tokens and the context holds {room:,}. Shorten it, or raise "
             f"{CONTEXT_LENGTH}."
         )
 
@@ -484,7 +484,7 @@ class Model:
         """
         raw = text.encode("utf-8", "surrogatepass")
         if self.room and len(raw) >= self.room and (fewest := self._fewest_tokens(raw)) >= self.room:
-            raise TooLongError(f"{fewest} or more", self.room)
+            raise TooLongError(f"{fewest:,} or more", self.room)
         try:
             return stack.call(
                 lambda: self._tokenize(raw, add_special, parse_special), STACK_PER_CHARACTER * len(text)
@@ -682,7 +682,7 @@ class Context:
             raise ValueError("the batch must be larger than the rollback by two rows")
         if n_ctx > MOST_CELLS:
             raise LlamaError(
-                f"A context of {n_ctx} tokens in all is longer than the {MOST_CELLS} that llama.cpp counts. "
+                f"A context of {n_ctx:,} tokens in all is longer than the {MOST_CELLS:,} that llama.cpp counts. "
                 f"Lower {CONTEXT_LENGTH}, or answer fewer prompts at once (--parallel)."
             )
         params = C.llama_context_default_params()
@@ -705,7 +705,7 @@ class Context:
             reason = _reason()
             kind = CacheTypeError if _ODD_HEADS in reason else LlamaError
             raise kind(
-                f"llama.cpp could not make a context of {n_ctx} tokens for {model.path}: {reason}. "
+                f"llama.cpp could not make a context of {n_ctx:,} tokens for {model.path}: {reason}. "
                 f"{_context_advice(reason)}"
             )
         self.model = model

@@ -263,7 +263,7 @@ class _Opening:
             self._emit(
                 Notice(
                     "warning",
-                    f"A context of {n_ctx} tokens is longer than the {model.n_ctx_train} that this model was "
+                    f"A context of {n_ctx:,} tokens is longer than the {model.n_ctx_train:,} that this model was "
                     "trained for; its text may lose the thread beyond that.",
                 )
             )

@@ -105,7 +105,7 @@ class Prompter:
         if not prompt.tokens:
             raise PromptError("The prompt is empty. Write something to answer.")
         if len(prompt.tokens) >= self._model.room > 0:
-            raise TooLongError(str(len(prompt.tokens)), self._model.room)
+            raise TooLongError(f"{len(prompt.tokens):,}", self._model.room)
         return prompt
 
     def chat(self, messages: Sequence[Message], *, think: bool) -> Prompt:

@@ -139,7 +139,7 @@ class Generation:
         """End the reply because no further token fits."""
         self.finish = "context"
         self.detail = (
-            f"The context of {n_ctx} tokens is full, so the reply stops here. Start a new conversation, or "
+            f"The context of {n_ctx:,} tokens is full, so the reply stops here. Start a new conversation, or "
             f"raise {CONTEXT_LENGTH}."
         )
 

@@ -136,7 +136,9 @@ def _read(path: Path, must_exist: bool) -> FileRead:
     except FileNotFoundError:
         if not must_exist:
             return FileRead()
-        return _unreadable("The file does not exist: name another, or make it with ds4chat config write.")
+        return _unreadable(
+            f"The file does not exist: name another, or write it with ds4chat config write --config {path}."
+        )
     except (NotRegularError, IsADirectoryError):
         return _unreadable("This is not a file: name a TOML file.")
     except OSError as error:

@@ -142,7 +142,7 @@ class Settings:
         "",
         "models",
         'Support GGUF that drafts. "embedded", or --mtp without a file, uses the NextN block inside the '
-        "target; none is none.",
+        "target; none loads no drafter.",
         flags=("--mtp-model",),
         optional_value="embedded",
         kind="path",

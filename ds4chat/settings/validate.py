@@ -115,20 +115,17 @@ def _int(raw: object, said: str, option: Option) -> int:
 
 
 def _float(raw: object, said: str, option: Option) -> float:
-    value = math.nan
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        try:
-            value = float(raw)
-        except OverflowError:
-            value = math.inf
-    elif isinstance(raw, str) and "_" not in raw:
-        try:
-            value = float(raw)
-        except ValueError:
-            value = math.nan
-    if math.isfinite(value):
-        return value + 0.0  # no -0.0
-    raise SettingError(f"{said} is not a finite number: it takes {range_of(option)}.")
+    try:
+        if isinstance(raw, bool) or not isinstance(raw, (int, float, str)) or "_" in str(raw):
+            raise ValueError
+        value = float(raw)
+    except ValueError:
+        raise SettingError(f"{said} is not a number: it takes {range_of(option)}.") from None
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise SettingError(f"{said} is not a finite number: it takes {range_of(option)}.")
+    return value + 0.0  # no -0.0
 
 
 def _ranged(value: Any, option: Option, said: str) -> Any:

@@ -57,7 +57,7 @@ def test_list_names_every_conversation(home: Path, capsys: pytest.CaptureFixture
     assert run(capsys, "list", "--model", "gamma") == (
         0,
         "",
-        "ds4chat: no conversations are stored here.\n",
+        'ds4chat: no stored conversation has an answer of a model whose name contains "gamma".\n',
     )
 
 

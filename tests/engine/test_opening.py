@@ -156,7 +156,7 @@ def test_more_cells_than_llama_cpp_counts_are_never_asked_of_it(tiny_dir: Path) 
     with pytest.raises(LlamaError) as failed:
         BatchedSession(load, 256)
     assert str(failed.value) == (
-        "A context of 549755813632 tokens in all is longer than the 2147483647 that llama.cpp counts. "
+        "A context of 549,755,813,632 tokens in all is longer than the 2,147,483,647 that llama.cpp counts. "
         "Lower the context length (-c, or /ctx in the chat), or answer fewer prompts at once (--parallel)."
     )
 

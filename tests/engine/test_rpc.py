@@ -34,7 +34,7 @@ def test_addresses_are_host_and_port_with_commas_between(setting: str, found: tu
 
 @pytest.mark.parametrize("setting", ["a:x", "a:0", "a:65536", ":1", "a:"])
 def test_what_is_no_address_is_refused(setting: str) -> None:
-    with pytest.raises(RpcError, match="is no address"):
+    with pytest.raises(RpcError, match="is not an address"):
         endpoints(setting)
 
 

@@ -170,7 +170,7 @@ def test_out_of_memory_is_a_sentence_and_the_chat_goes_on(chat: Chat, tiny_dir: 
         return chat.load_command is former and chat.state == "ready"
 
     until(loaded_again, "the model that was loaded before")
-    assert "a context of 40000000 tokens" in said
+    assert "a context of 40,000,000 tokens" in said
     assert "is loaded again." in said
     assert chat.conversation.turns == turns
 

@@ -62,8 +62,9 @@ def test_a_value_is_taken_as_text_and_typed(key: str, raw: object, value: object
         ),
         ("mtp-margin", "nan", "--mtp-margin nan is not a finite number: it takes 0 to 1."),
         ("temp", "inf", "--temp inf is not a finite number: it takes 0 to 10."),
-        ("temp", "1_0", "--temp 1_0 is not a finite number: it takes 0 to 10."),
-        ("temp", "", '--temp "" is not a finite number: it takes 0 to 10.'),
+        ("temp", "1_0", "--temp 1_0 is not a number: it takes 0 to 10."),
+        ("temp", "", '--temp "" is not a number: it takes 0 to 10.'),
+        ("temp", "hot", "--temp hot is not a number: it takes 0 to 10."),
         ("threads", "2.5", "--threads 2.5 is not a whole number: it takes 0 to 512."),
         ("threads", True, "--threads True is not a whole number: it takes 0 to 512."),
         (

@@ -158,6 +158,8 @@ class ChatCommands:
         self._screen.copy_piece(piece)
 
     def do_unqueue(self, argument: str) -> None:
+        if not self._chat.queue:
+            raise CommandError("No prompt waits.")
         self._chat.queue.clear()
         self._screen.show_queue()
 
@@ -182,7 +184,9 @@ class ChatCommands:
         prompts = sum(isinstance(turn, UserTurn) for turn in self._chat.conversation.turns)
         if not 0 <= number < max(1, prompts):
             raise CommandError(
-                f"/drop takes a number from 0 to {max(0, prompts - 1)}: how many are left out."
+                f"/drop takes a number from 0 to {prompts - 1}: how many are left out."
+                if prompts > 1
+                else "There is nothing to leave out: the model always gets the last prompt."
             )
         self._chat.conversation.dropped = number
         one = "The oldest prompt and its reply are" if number == 1 else f"The oldest {number} prompts are"

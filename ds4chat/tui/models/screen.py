@@ -37,7 +37,7 @@ from ds4chat.tui.messages import DemoChosen, ModelChosen
 DEMO = "demo"
 BATCH = 16
 """Models whose headers are read before they are shown."""
-TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] picks it · [b]ctrl+g[/b] gets one · [b]Esc[/b] closes"
+TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] picks it · [b]Ctrl+G[/b] gets one · [b]Esc[/b] closes"
 SUPPORT_HINT = "[b]Enter[/b] loads · [b]ctrl+l[/b] lookup first: {} · [b]Esc[/b] back to the models"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ds4chat.engine.events import MAX_DEPTH, Depth, Loaded, Mode, ServerInfo, Tuning
 from ds4chat.engine.from_settings import changed
 from ds4chat.settings.schema import BY_KEY, TUNING, Option, Slider
-from ds4chat.settings.validate import SettingError
+from ds4chat.settings.validate import SettingError, unknown_key
 
 MODES: tuple[Mode, ...] = ("exact", "approximate", "strict")
 FIRST_MARGIN = 0.8
@@ -153,7 +153,9 @@ KNOBS: dict[str, Knob] = {
 
 def set_value(tuning: Tuning, key: str, raw: str) -> Tuning:
     """The tuning with one option set from what the user typed. Raises SettingError."""
-    if key not in BY_KEY or not BY_KEY[key].tuning:
+    if key not in BY_KEY:
+        raise SettingError(unknown_key(key, [option.key for option in TUNING]))
+    if not BY_KEY[key].tuning:
         raise SettingError(f"{key} cannot change while a reply runs. /settings has all settings.")
     return changed(tuning, {key: raw})
 

@@ -25,7 +25,7 @@ def read_text(name: str) -> str:
     try:
         data = read_regular(user_path(name), LARGEST)
     except FileNotFoundError:
-        raise FileError(f"{name} is not there. Give the path of a text file.") from None
+        raise FileError(f"{name} does not exist. Give the path of a text file.") from None
     except IsADirectoryError:
         raise FileError(f"{name} is a folder. Give the path of a text file.") from None
     except OSError as error:

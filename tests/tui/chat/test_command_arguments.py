@@ -39,7 +39,7 @@ CASES: dict[str, Case] = {
     "margin": Case("0.75", "3", "out of range"),
     "gate": Case("2.5", "wide", "gate"),
     "temp": Case("0.6", "-1", "out of range"),
-    "set": Case("top-k 12", "top-q 12", "top-q cannot change while a reply runs"),
+    "set": Case("top-k 12", "top-q 12", "top-q is not a known key; did you mean top-p?"),
     "read": Case("{text}", "nowhere.txt", "nowhere.txt"),
     "ctx": Case("1024", "long", "ctx-size"),
     "try": Case("2", "4", "/try takes 1, 2 or 3"),
@@ -50,7 +50,7 @@ CASES: dict[str, Case] = {
     "edit": Case("1", "0", "0 is not a number"),
     "branch": Case("back", "sideways", "/branch takes back or forward"),
     "copy": Case("1", "all", "all is not a number"),
-    "drop": Case("0", "1", "/drop takes a number from 0 to 0"),
+    "drop": Case("0", "1", "There is nothing to leave out: the model always gets the last prompt."),
     "preset": Case("mine", "yours", "There is no preset"),
 }
 """The commands whose argument can be wrong."""

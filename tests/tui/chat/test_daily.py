@@ -119,7 +119,17 @@ async def test_more_than_there_is_cannot_be_dropped(opened: Open) -> None:
     async with opened(notices=True) as chat:
         await chat.type("one", "enter")
         await command(chat, "/drop 1")
-        assert any("from 0 to 0" in said for said in chat.said())
+        assert any("nothing to leave out" in said for said in chat.said())
+        chat.screen.prompt.text_field.put("")
+        await chat.type("two", "enter")
+        await command(chat, "/drop 2")
+        assert any("from 0 to 1" in said for said in chat.said())
+
+
+async def test_there_is_no_queue_to_drop(opened: Open) -> None:
+    async with opened(notices=True) as chat:
+        await command(chat, "/unqueue")
+        assert "No prompt waits." in chat.said()
 
 
 async def test_the_status_line_takes_clicks(opened: Open) -> None:

@@ -254,6 +254,24 @@ async def test_about_names_versions_places_and_licences(tmp_path: Path) -> None:
     assert package_licence("no-such-package-anywhere") == ("not installed", "")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (50, 24), (120, 60)], ids=str)
+async def test_about_cuts_nothing_off_at_the_right(size: tuple[int, int]) -> None:
+    """Neither the scrollbar nor the edge: every line ends within the view."""
+    long = "/" + "x" * 300
+    app = Host(AboutScreen([("settings", Path(long))]))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        view = app.screen.query_one("#about-lines", LinesView)
+        lines, width = view.text.splitlines(), view.size.width
+    assert max(map(cell_len, lines)) <= width
+    text = "".join(line.strip() for line in lines)
+    assert long in text.replace("Settings  ", "") and "our support model for it" in " ".join(
+        " ".join(lines).split()
+    )
+
+
 async def test_about_shows_what_llama_cpp_runs_on() -> None:
     """The lines of ``ds4chat --version`` below the version itself."""
     done = subprocess.run(

@@ -26,8 +26,10 @@ from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 ASK_S = 30.0
 """Seconds that llama.cpp may take to find its devices: a GPU's driver may have to wake up first."""
-_VALUE = 64
-"""Cells of a value in a line, so that a long path is shown whole on a narrow terminal."""
+_LABEL = 10
+"""Cells of the label of a fact."""
+_NAME = 21
+"""Cells of the name of what has a licence."""
 
 
 def dependencies() -> list[str]:
@@ -66,37 +68,50 @@ def build_lines() -> list[str]:
 
 
 def about_lines(
-    places: Sequence[tuple[str, Path]], build: Sequence[str], loaded: Loaded | None = None
+    places: Sequence[tuple[str, Path]], build: Sequence[str], loaded: Loaded | None = None, width: int = 72
 ) -> list[Line]:
-    """The lines of the screen. ``places``: files and folders, such as the settings file. ``build``: from
-    build_lines."""
-    facts = [*machine_facts(loaded), *model_facts(loaded)]
+    """The lines of the screen, of ``width`` cells at most. ``places``: files and folders, such as the
+    settings file. ``build``: from build_lines."""
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
-        (("Chat that shows and steers multi-token prediction on llama.cpp.", "muted"),),
+        *_plain("Chat that shows and steers multi-token prediction on llama.cpp.", width, "muted"),
         BLANK,
-        (("Python    ", "muted"), (platform.python_version(), "")),
     ]
+    facts = [("Python", platform.python_version()), *machine_facts(loaded), *model_facts(loaded)]
     facts += [(label, one_line(path)) for label, path in places]
     for label, value in facts:
-        for place, piece in enumerate(textwrap.wrap(value, _VALUE, break_on_hyphens=False)):
-            lines.append(((f"{'' if place else label.capitalize():<10}", "muted"), (piece, "")))
-    lines += [BLANK, *(((one_line(line), "muted" if at else ""),) for at, line in enumerate(build))]
-    lines += [BLANK, (("Licences", "strong"),), (("  ds4chat            ", ""), ("MIT", "muted"))]
+        lines += _named(label.capitalize(), value, _LABEL, width, ("muted", ""))
+    lines.append(BLANK)
+    for at, line in enumerate(build):
+        lines += _plain(one_line(line), width, "muted" if at else "")
+    lines += [BLANK, (("Licences", "strong"),)]
+    licences = [("ds4chat", "MIT")]
     for name in dependencies():
         version, licence = package_licence(name)
-        lines.append(((f"  {name:<18} ", ""), (f"{version:<14} ", ""), (licence, "muted")))
-    lines += [
-        (("  llama.cpp          ", ""), ("MIT, inside llama-cpp-python", "muted")),
-        (
-            ("  demo model         ", ""),
-            ("Apache-2.0, SmolLM2-135M-Instruct by HuggingFaceTB and our support model for it", "muted"),
-        ),
-        BLANK,
-        (("It speculates as ds4 by antirez does, which inspired it.", "muted"),),
-        ((_where_text_goes(loaded), "muted"),),
-    ]
+        licences.append((name, f"{version:<14} {licence}"))
+    licences.append(("llama.cpp", "MIT, inside llama-cpp-python"))
+    licences.append(
+        ("demo model", "Apache-2.0, SmolLM2-135M-Instruct by HuggingFaceTB and our support model for it")
+    )
+    for name, licence in licences:
+        lines += _named(f"  {name}", licence, _NAME, width, ("", "muted"))
+    lines.append(BLANK)
+    lines += _plain("It speculates as ds4 by antirez does, which inspired it.", width, "muted")
+    lines += _plain(_where_text_goes(loaded), width, "muted")
     return lines
+
+
+def _named(name: str, value: str, column: int, width: int, roles: tuple[str, str]) -> list[Line]:
+    """A value behind its name, from ``column`` on, in as many lines as it needs."""
+    pieces = textwrap.wrap(value, max(_LABEL, width - column), break_on_hyphens=False)
+    return [
+        ((f"{'' if place else name:<{column}}", roles[0]), (piece, roles[1]))
+        for place, piece in enumerate(pieces)
+    ]
+
+
+def _plain(text: str, width: int, role: str) -> list[Line]:
+    return [((piece, role),) for piece in textwrap.wrap(text, max(_LABEL, width), subsequent_indent="    ")]
 
 
 def _where_text_goes(loaded: Loaded | None) -> str:
@@ -115,15 +130,21 @@ class AboutScreen(Sheet[None]):
         super().__init__()
         self._places = places
         self._loaded = loaded
+        self._build: Sequence[str] = ["Asking llama.cpp what it runs on …"]
 
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
-            view = LinesView(id="about-lines")
-            view.set_lines(about_lines(self._places, ["Asking llama.cpp what it runs on …"], self._loaded))
-            yield view
+            yield LinesView(id="about-lines")
 
     @work(exit_on_error=False)
     async def on_mount(self) -> None:
-        build = await asyncio.to_thread(build_lines)
+        self._build = await asyncio.to_thread(build_lines)
+        self._show_lines()
+
+    def on_resize(self) -> None:
+        """The lines are wrapped at the width."""
+        self.call_after_refresh(self._show_lines)
+
+    def _show_lines(self) -> None:
         view = self.query_one("#about-lines", LinesView)
-        view.set_lines(about_lines(self._places, build, self._loaded))
+        view.set_lines(about_lines(self._places, self._build, self._loaded, view.size.width))

@@ -223,7 +223,7 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
         await chat.type("/about", "enter")
         await chat.pilot.pause()
         assert isinstance(chat.app.screen, AboutScreen)
-        text = chat.app.screen.query_one("#about-lines", LinesView).text
+        text = " ".join(chat.app.screen.query_one("#about-lines", LinesView).text.split())
     assert f"{machine.processor()}, {machine.cores()} core" in text
     assert "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters" in text
     assert "CPU, 2 threads" in text and "at most 16 drafts per step" in text

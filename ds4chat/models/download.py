@@ -374,7 +374,7 @@ def _check_space(path: Path, missing: int, model: HubModel) -> None:
 
 def _fetch_file(remote: _Remote, meter: Meter) -> Path:
     """Download one file into the cache; its path there. Raises HubError."""
-    with _sentences(remote.repo) as hub:
+    with _sentences(remote.repo, resumes=True) as hub:
         if remote.size > hub.constants.MAX_HTTP_DOWNLOAD_SIZE:
             # The hub serves files of this size only through Xet, which cannot resume.
             return Path(hub.hf_hub_download(remote.repo, remote.name, tqdm_class=_bar(meter)))
@@ -456,8 +456,9 @@ def _bar(meter: Meter) -> type[Any]:
 
 
 @contextmanager
-def _sentences(subject: str) -> Iterator[Any]:
-    """The module huggingface_hub; what it raises becomes a HubError about ``subject``."""
+def _sentences(subject: str, *, resumes: bool = False) -> Iterator[Any]:
+    """The module huggingface_hub; what it raises becomes a HubError about ``subject``. ``resumes``: a part of
+    a file may be here, where the next call begins."""
     # Without this, every request reports which programs are installed on this machine.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import huggingface_hub.constants
@@ -469,6 +470,7 @@ def _sentences(subject: str) -> Iterator[Any]:
     errors: Any = huggingface_hub.errors
     hub.utils.logging.set_verbosity_error()
     host, subject = hub.constants.ENDPOINT, one_line(subject)
+    kept = "; the part downloaded so far is kept." if resumes else "."
     try:
         yield hub
     except errors.OfflineModeIsEnabled:
@@ -494,14 +496,14 @@ def _sentences(subject: str) -> Iterator[Any]:
     except (errors.LocalEntryNotFoundError, errors.HTTPError) as error:
         raise HubError(
             f"The hub at {host} cannot be reached ({type(error).__name__}). Check the connection, a proxy "
-            "and HF_ENDPOINT, and run it again: the part downloaded so far is kept."
+            f"and HF_ENDPOINT, and run it again{kept}"
         ) from None
     except OSError as error:
         if "Consistency check failed" not in str(error):
             place = f" {one_line(error.filename)}" if error.filename else ""
             raise HubError(
                 f"{subject} cannot be stored{place}: {one_line(error.strerror or error)}. Change that, or "
-                "set HF_HUB_CACHE to another folder; the part downloaded so far is kept."
+                f"set HF_HUB_CACHE to another folder{kept}"
             ) from None
         raise HubError(
             f"The hub announced one size for a file of {subject} and sent another. Run it again."

@@ -179,6 +179,7 @@ def test_a_hub_that_is_not_there_is_said(hub: hubs.Hub, tmp_path: Path) -> None:
     done = get(hub, tmp_path, "get", REPO, HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1
     assert "The hub at http://127.0.0.1:9 cannot be reached" in done.stderr
+    assert done.stderr.endswith("a proxy and HF_ENDPOINT, and run it again.\n"), "no part of a file is here"
     done = get(hub, tmp_path, "get", REPO, HF_HUB_OFFLINE="1")
     assert "HF_HUB_OFFLINE is set" in done.stderr
     assert hub.asked == []

@@ -27,8 +27,10 @@ from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 HINT = "Type words or USER/REPO · [b]Enter[/b] asks the hub · [b]Esc[/b] closes"
 LIST_HINT = "[b]↑ ↓[/b] choose · [b]Enter[/b] confirms · [b]Esc[/b] goes back"
+ASKING_HINT = "[b]Esc[/b] stops"
 LOADING_HINT = "[b]Esc[/b] stops; what has arrived is kept, and the next start resumes there"
-STOPPED = "Stopped. What has arrived is kept: Enter resumes there."
+ASKING_STOPPED = "Stopped. Enter asks again."
+LOADING_STOPPED = "Stopped. What has arrived is kept: Enter resumes there."
 STOP_SECONDS = 5.0
 """How long a stopped download may take to exit by itself."""
 
@@ -64,6 +66,8 @@ class GetModel(Sheet[Path | None]):
         self._before: tuple[_Row, ...] = ()
         """The rows of the search while those of a repository are shown."""
         self._process: asyncio.subprocess.Process | None = None
+        self._stopped = ASKING_STOPPED
+        """What to say if the process is stopped."""
 
     def compose_sheet(self) -> ComposeResult:
         yield Input(self._wanted, placeholder="words, or USER/REPO", id="get-field")
@@ -88,6 +92,8 @@ class GetModel(Sheet[Path | None]):
     async def _ask(self, text: str, before: tuple[_Row, ...] = ()) -> None:
         """Show the hits of a search, or a repository's files; ``before``: the rows that Esc returns to."""
         await self._end()
+        self._stopped = ASKING_STOPPED
+        self.show_hint(ASKING_HINT)
         self._say("Asking the hub…")
         # With a quantisation, the command would download; here it is chosen in the list.
         asked = [text.partition(":")[0], "--list"] if "/" in text else [f"--search={text}"]
@@ -129,6 +135,7 @@ class GetModel(Sheet[Path | None]):
     async def _load(self, reference: str, then: Path | None = None) -> None:
         """Download a file; ``then``: the model that it drafts for, which is the one to load."""
         await self._end()
+        self._stopped = LOADING_STOPPED
         self.show_hint(LOADING_HINT)
         self._say("Asking the hub…")
         async with aclosing(self._run(reference)) as answers:
@@ -141,7 +148,7 @@ class GetModel(Sheet[Path | None]):
     def _landed(self, answer: dict[str, Any], then: Path | None) -> None:
         path = Path(answer["path"])
         if answer["problem"]:
-            self._say(answer["problem"])
+            self._idle(answer["problem"])
         elif then is not None or not answer["support"]:
             self.dismiss(then or path)
         else:
@@ -174,7 +181,7 @@ class GetModel(Sheet[Path | None]):
             else:
                 yield answer
         if await process.wait():
-            self._say(failed or "The hub's answer ended early. Enter asks again; /log may say more.")
+            self._idle(failed or "The hub's answer ended early. Enter asks again; /log may say more.")
 
     @property
     def _busy(self) -> bool:
@@ -203,7 +210,11 @@ class GetModel(Sheet[Path | None]):
         self._draw_rows(0)
         if rows:
             self.query_one(OptionList).focus()
-        self.show_hint(LIST_HINT if rows else HINT)
+        self._idle(said)
+
+    def _idle(self, said: str) -> None:
+        """Say how the last process ended, and which keys the rows take."""
+        self.show_hint(LIST_HINT if self._rows else HINT)
         self._say(said)
 
     def _draw_rows(self, at: int | None) -> None:
@@ -239,5 +250,4 @@ class GetModel(Sheet[Path | None]):
     @work(exclusive=True, group="get", exit_on_error=False)
     async def _stop(self) -> None:
         await self._end()
-        self.show_hint(LIST_HINT if self._rows else HINT)
-        self._say(STOPPED)
+        self._idle(self._stopped)

@@ -13,7 +13,7 @@ from kits import hub as hubs
 from kits.screen_stage import Host, until
 from textual.widgets import OptionList, Static
 
-from ds4chat.tui.models.get_screen import GetModel
+from ds4chat.tui.models.get_screen import ASKING_HINT, GetModel
 
 REPO = "someone/Tiny-GGUF"
 
@@ -37,6 +37,10 @@ def rows(app: Host) -> list[str]:
 
 def detail(app: Host) -> str:
     return str(app.sheet.query_one(".model-detail", Static).content)
+
+
+def hint(app: Host) -> str:
+    return str(app.sheet.query_one(".sheet-hint", Static).content)
 
 
 async def test_nothing_is_asked_before_enter(hub: hubs.Hub) -> None:
@@ -64,8 +68,10 @@ async def test_a_model_is_searched_for_stopped_gone_on_with_and_taken_with_its_s
         hub.holds = True
         await pilot.press("down", "enter")
         await until(pilot, lambda: "%" in detail(app) and not detail(app).strip().startswith("0%"))
+        assert "what has arrived is kept" in hint(app)
         await pilot.press("escape")
-        await until(pilot, lambda: "Stopped" in detail(app))
+        await until(pilot, lambda: "What has arrived is kept" in detail(app))
+        assert "confirms" in hint(app)
         (part,) = (tmp_path / "hf").rglob("*.incomplete")
         have = part.stat().st_size
         assert have > 0
@@ -87,9 +93,26 @@ async def test_what_goes_wrong_is_said_and_esc_goes_back(hub: hubs.Hub) -> None:
     app = Host(GetModel("nobody/nothing"))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "no repository nobody/nothing" in detail(app))
+        assert "closes" in hint(app)
         await pilot.press("escape")
         await pilot.pause()
     assert app.results == [None]
+
+
+async def test_a_stopped_question_promises_no_part_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def silent(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        return await start(command[0], "-c", "import time; time.sleep(60)", **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", silent)
+    app = Host(GetModel(REPO))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Asking" in detail(app))
+        assert hint(app) == ASKING_HINT
+        await pilot.press("escape")
+        await until(pilot, lambda: detail(app) == "Stopped. Enter asks again.")
+        assert "closes" in hint(app)
 
 
 async def test_leaving_the_app_ends_the_process_before_the_event_loop(

@@ -682,8 +682,8 @@ class Context:
             raise ValueError("the batch must be larger than the rollback by two rows")
         if n_ctx > MOST_CELLS:
             raise LlamaError(
-                f"A context of {n_ctx:,} tokens in all is longer than the {MOST_CELLS:,} that llama.cpp counts. "
-                f"Lower {CONTEXT_LENGTH}, or answer fewer prompts at once (--parallel)."
+                f"A context of {n_ctx:,} tokens in all is longer than the {MOST_CELLS:,} that llama.cpp "
+                f"counts. Lower {CONTEXT_LENGTH}, or answer fewer prompts at once (--parallel)."
             )
         params = C.llama_context_default_params()
         params.n_ctx = n_ctx

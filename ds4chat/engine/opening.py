@@ -263,8 +263,8 @@ class _Opening:
             self._emit(
                 Notice(
                     "warning",
-                    f"A context of {n_ctx:,} tokens is longer than the {model.n_ctx_train:,} that this model was "
-                    "trained for; its text may lose the thread beyond that.",
+                    f"A context of {n_ctx:,} tokens is longer than the {model.n_ctx_train:,} that this model "
+                    "was trained for; its text may lose the thread beyond that.",
                 )
             )
         target = self._with_cache(

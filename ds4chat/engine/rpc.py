@@ -36,7 +36,9 @@ def endpoints(setting: str) -> tuple[str, ...]:
         if not colon:
             host, port = word, str(PORT)
         if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise RpcError(f"--rpc {word} is not an address: it takes host:port, several with commas between.")
+            raise RpcError(
+                f"--rpc {word} is not an address: it takes host:port, several with commas between."
+            )
         found.append(f"{host}:{port}")
     return tuple(dict.fromkeys(found))
 

@@ -13,8 +13,9 @@ def test_why_no_log_is_kept_is_said_in_sentences_as_they_were_written(tmp_path: 
     log, problem = usable_log(tmp_path / "Logs" / "ds4chat.log")
     assert log == Path(os.devnull)
     assert problem == (
-        f"No log is kept. {tmp_path}/Logs is not a folder, and ds4chat keeps its files in {tmp_path}/Logs. Move "
-        "it away, or set DS4CHAT_HOME to a folder that can be written. Or name another file with log-file."
+        f"No log is kept. {tmp_path}/Logs is not a folder, and ds4chat keeps its files in {tmp_path}/Logs. "
+        "Move it away, or set DS4CHAT_HOME to a folder that can be written. Or name another "
+        "file with log-file."
     )
 
 
@@ -22,6 +23,6 @@ def test_a_log_that_is_a_folder_names_the_system_s_reason(tmp_path: Path) -> Non
     log, problem = usable_log(tmp_path)
     assert log == Path(os.devnull)
     assert problem == (
-        f"No log is kept. {tmp_path} cannot be written: Is a directory. Make it writable. Or name another file "
-        "with log-file."
+        f"No log is kept. {tmp_path} cannot be written: Is a directory. Make it writable. Or name another "
+        "file with log-file."
     )

@@ -11,8 +11,8 @@ from kits.chat_stage import Open
 from kits.terminal import Terminal
 from textual import events
 
-from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.help.screen import HelpScreen
+from ds4chat.tui.kit.slider import Control
 from ds4chat.tui.panels.confidence import ConfidenceLog
 from ds4chat.tui.panels.panel import PanelTitle
 

@@ -30,6 +30,7 @@ from ds4chat.settings.logfile import log_path, usable_log
 from ds4chat.settings.schema import Settings
 from ds4chat.store import FILE_NAME, Store, StoreError, open_or_in_memory
 from ds4chat.text import printable
+from ds4chat.tui.chat.reading import BUSY
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
 from ds4chat.tui.command_table import CommandError, usage_rows
@@ -396,7 +397,7 @@ class ChatApp(App[int]):
 
         request, loaded = self.chat.last_request(), self.chat.loaded
         if request is None or loaded is None or self.chat.state != "ready":
-            raise CommandError("There is no prompt to compare settings with, or the engine is not ready.")
+            raise CommandError(BUSY.get(self.chat.state, "There is no prompt to compare settings with yet."))
         sides = sides_of(argument, self.chat.tuning, self.settings.presets, loaded)
         comparison = Comparison(request, *sides)
         self.chat.begin(comparison)

@@ -31,6 +31,8 @@ BUSY: dict[str, str] = {
     "checking": "A reply is being checked: Esc stops that.",
     "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
+    "died": "The engine stopped: F5 loads the model again.",
+    "failed": "The model could not be loaded: F5 tries again, and /model chooses another.",
 }
 
 

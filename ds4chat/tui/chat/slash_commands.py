@@ -19,6 +19,7 @@ from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
 from ds4chat.store.entities import title_of
+from ds4chat.tui.chat.reading import BUSY
 from ds4chat.tui.chat.screen import ChatScreen, Host
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
 from ds4chat.tui.conversation import Conversation, UserTurn
@@ -100,7 +101,7 @@ class ChatCommands:
             raise CommandError("/undo takes tuning, or no argument.")
         text = self._chat.undo()
         if text is None:
-            raise CommandError("There is nothing to undo, or a reply is running: Esc stops it.")
+            raise CommandError(self._screen.busy_with() or "There is nothing to undo.")
         self._screen.show_conversation()
         self._screen.prompt.put_back([text])
 
@@ -143,7 +144,7 @@ class ChatCommands:
 
     def do_check(self, argument: str) -> None:
         if not self._chat.replay():
-            raise CommandError("There is no finished reply to check, or the engine is not ready.")
+            raise CommandError(BUSY.get(self._chat.state, "There is no reply to check yet."))
         self._screen.notify("Decoding the last reply again without speculation. Esc stops it.")
 
     def do_copy(self, argument: str) -> None:

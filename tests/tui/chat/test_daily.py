@@ -10,6 +10,7 @@ import pytest
 from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 from kits.chat_stage import Chat, Open
 
+from ds4chat.engine.events import EngineDied
 from ds4chat.settings.schema import Settings
 from ds4chat.store import Store
 from ds4chat.tui.app import ChatApp
@@ -158,3 +159,25 @@ async def test_the_hint_takes_clicks(opened: Open) -> None:
         await chat.pilot.click(offset=(rows[y].index("F1 help") + 1, y))
         await chat.pilot.pause()
         assert isinstance(chat.app.screen, HelpScreen)
+
+
+async def test_a_command_that_cannot_run_now_says_the_one_reason(opened: Open) -> None:
+    async with opened(answer=False, notices=True) as chat:
+        for line, reason in (
+            ("/undo", "There is nothing to undo."),
+            ("/check", "There is no reply to check yet."),
+            ("/compare", "There is no prompt to compare settings with yet."),
+        ):
+            await chat.type(line, "enter")
+            assert chat.said()[-1] == reason
+            chat.screen.prompt.text_field.put("")
+        await chat.type("one", "enter")
+        for line in ("/undo", "/check", "/compare"):
+            await chat.type(line, "enter")
+            assert chat.said()[-1] == "A reply is running: Esc stops it."
+            chat.screen.prompt.text_field.put("")
+        await chat.push(*steps_of(1, PIECES), EngineDied(1, None, "SIGKILL", "It was killed.", ()))
+        for line in ("/check", "/compare"):
+            await chat.type(line, "enter")
+            assert chat.said()[-1] == "The engine stopped: F5 loads the model again."
+            chat.screen.prompt.text_field.put("")

@@ -48,8 +48,8 @@ class Parser(argparse.ArgumentParser):
             ),
             **more,
         )
-        self.about = self.add_argument_group("About")
-        self.about.add_argument("-h", "--help", action="help", help="Show this help and exit.")
+        self.general = self.add_argument_group("General")
+        self.general.add_argument("-h", "--help", action="help", help="Show this help and exit.")
 
     @property
     def spellings(self) -> dict[str, argparse.Action]:
@@ -175,7 +175,7 @@ def add_prompt(group: Any) -> None:
 
 def add_hub_model(parser: Parser) -> None:
     """Add ``-hf``, which names a model on the Hugging Face hub instead of -m."""
-    parser.about.add_argument(
+    parser.general.add_argument(
         "-hf",
         "--hf-repo",
         metavar="USER/REPO[:QUANT]",
@@ -187,7 +187,7 @@ def add_hub_model(parser: Parser) -> None:
 def add_settings(parser: Parser, groups: Sequence[str] = tuple(GROUPS)) -> None:
     """``--config`` and every option of the table, or of these groups; values land in ``namespace.settings``,
     checked."""
-    parser.about.add_argument("--config", metavar="FILE", help="Settings file, instead of your own.")
+    parser.general.add_argument("--config", metavar="FILE", help="Settings file, instead of your own.")
     for name in groups:
         group = parser.add_argument_group(GROUPS[name])
         for option in OPTIONS:

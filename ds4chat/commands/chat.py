@@ -43,12 +43,12 @@ def parser(commands: str) -> Parser:
         description=f"{ABOUT}\n\n{commands}",
         epilog=f"{PRECEDENCE}\n\n{help_text()}",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--version",
         action="store_true",
         help="Show the version and what llama.cpp was built for, and exit.",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--continue",
         dest="go_on",
         action="store_true",

@@ -36,7 +36,7 @@ def parser() -> Parser:
         "       ds4chat config show | defaults | check [FILE] | write   [options]",
         description=f"Settings of ds4chat.\n\n{actions}",
     )
-    made.about.add_argument("--force", action="store_true", help="write: overwrite an existing file.")
+    made.general.add_argument("--force", action="store_true", help="write: overwrite an existing file.")
     add_settings(made)
     return made
 

@@ -22,7 +22,7 @@ def parser() -> Parser:
         description="Rewrite ds4's support file SUPPORT, which belongs to the model MAIN, as OUT in\n"
         "the layout that llama.cpp takes. No value changes.",
     )
-    made.about.add_argument("--force", action="store_true", help="Replace OUT if it exists.")
+    made.general.add_argument("--force", action="store_true", help="Replace OUT if it exists.")
     return made
 
 

@@ -25,29 +25,29 @@ def parser() -> Parser:
     """The parser of the command."""
     made = Parser(
         prog="ds4chat get",
-        usage="ds4chat get USER/REPO[:QUANT] [--with-support] [--json]\n"
+        usage="ds4chat get USER/REPO[:QUANT] [--with-support] [--list] [--json]\n"
         "       ds4chat get --search WORDS [--json]",
         description="Download a model from the Hugging Face hub. Plain USER/REPO lists the repository's\n"
         "models; QUANT is a quantisation, such as Q4_K_M, or the name of a file. Files go to\n"
         "the hub's cache, and an interrupted download resumes where it stopped. HF_TOKEN,\n"
         "HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE apply. Prints the file's path.",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--search",
         metavar="WORDS",
         help="List repositories with GGUF files, the most downloaded first, and what drafts in them.",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--with-support",
         action="store_true",
         help="Also download the repository's support file for the model, without asking.",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--list",
         action="store_true",
         help="List the repository's files, even if there is only one.",
     )
-    made.about.add_argument("--json", action="store_true", help="JSON on stdout, one object per line.")
+    made.general.add_argument("--json", action="store_true", help="JSON on stdout, one object per line.")
     return made
 
 

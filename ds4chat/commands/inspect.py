@@ -98,8 +98,8 @@ def parser() -> Parser:
         'it; "embedded" is the NextN block inside FILE. Reads headers only.\n'
         "With --server: what it is, what it reports of its drafts, what a request sets.",
     )
-    made.about.add_argument("--demo", action="store_true", help="Inspect the demo's files.")
-    made.about.add_argument("--json", action="store_true", help="JSON on stdout instead of text.")
+    made.general.add_argument("--demo", action="store_true", help="Inspect the demo's files.")
+    made.general.add_argument("--json", action="store_true", help="JSON on stdout instead of text.")
     add_settings(made, ("servers",))
     return made
 

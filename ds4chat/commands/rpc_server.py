@@ -17,13 +17,13 @@ def parser() -> Parser:
         description="Lend this machine's memory and compute to a ds4chat elsewhere (--rpc there), until\n"
         "Ctrl-C. It serves one client at a time, without encryption and without a password.",
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen [127.0.0.1]."
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--port", metavar="N", type=checked(RPC_PORT), help=f"The port [{RPC_PORT.default}]."
     )
-    made.about.add_argument(
+    made.general.add_argument(
         "--threads", metavar="N", type=checked(BY_KEY["threads"]), help="CPU threads [all]."
     )
     return made

@@ -45,7 +45,8 @@ class CompareScreen(Sheet[Tuning | None]):
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "The last prompt under two settings"
     AUTO_FOCUS = "#compare-rows"
-    HINT = "[b]↑ ↓[/b] choose   [b]Enter[/b] keeps this one   [b]Esc[/b] stops, then closes"
+    HINT = "[b]↑ ↓[/b] choose   [b]Enter[/b] keeps this one   [b]Esc[/b] stops"
+    OVER_HINT = "[b]↑ ↓[/b] choose   [b]Enter[/b] keeps this one   [b]Esc[/b] closes"
 
     def __init__(self, comparison: Comparison, stop: Callable[[], object]) -> None:
         super().__init__()
@@ -75,6 +76,8 @@ class CompareScreen(Sheet[Tuning | None]):
             return [Text(side_line(sides[index], speedups[index], width))]
 
         self._rows.show(len(sides), row, current=self._rows.current or 0)
+        if comparison.over:
+            self.show_hint(self.OVER_HINT)
         self._verdict.update(f"{self.state}\n{comparison.trouble or comparison.verdict}")
 
     @property

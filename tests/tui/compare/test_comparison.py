@@ -7,6 +7,7 @@ import re
 import pytest
 from kits.chat import MODEL, PIECES, ended, loaded, served, steps_of
 from kits.chat_stage import Open
+from textual.widgets import Static
 
 from ds4chat.engine.events import (
     Cancel,
@@ -201,7 +202,11 @@ async def test_esc_stops_the_comparison_and_then_closes(opened: Open) -> None:
         assert isinstance(screen, CompareScreen)
         number = chat.engine.generates[-1].reply
         await chat.push(*steps_of(number, PLAIN[:5]))
+        hint = screen.query_one(".sheet-hint", Static)
+        assert str(hint.content).endswith("[b]Esc[/b] stops")
         await chat.press("escape")
+        screen.draw()
+        assert str(hint.content).endswith("[b]Esc[/b] closes")
         assert chat.engine.sent[-1] == Cancel(number)
         assert chat.app.chat.state == "ready" and len(chat.engine.generates) == 2
         assert chat.app.screen is screen and screen.state.startswith("Stopped")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
@@ -60,7 +61,11 @@ def hit_rows(hit: Hit, width: int, now_ms: int, looks: Looks) -> list[Text]:
     date = when(hit.created_ms, now_ms)
     title = sided_row(" ", hit.title or UNTITLED, date, width, right_style=looks.muted)
     said = Text.assemble(("  " + (f"{WHO[hit.role]}: " if hit.role else "title: "), looks.muted))
-    at = 0
+    at, room = 0, width - said.cell_len
+    if hit.matches and cell_len(hit.snippet[: hit.matches[0][1]]) > room:
+        # The right end is cut off: begin shortly before the first match.
+        at = max(0, hit.matches[0][0] - room // 4)
+        said.append("…")
     for begin, end in hit.matches:
         said.append(one_line(hit.snippet[at:begin]))
         said.append(one_line(hit.snippet[begin:end]), looks.hit)

@@ -100,3 +100,12 @@ def test_matches_are_marked_where_escapes_made_the_text_longer() -> None:
     said = hit_rows(hit, 60, 0, LOOKS)[1]
     assert said.plain == "  Model: a\\x1bfox ran"
     assert [said.plain[s.start : s.end] for s in said.spans if s.style == LOOKS.hit] == ["fox"]
+
+
+def test_a_match_far_to_the_right_is_in_sight_on_a_narrow_screen() -> None:
+    snippet = "word " * 24 + "fox ran"
+    hit = Hit(1, "title", 2, "assistant", 0, snippet, ((120, 123),))
+    said = hit_rows(hit, 60, 0, LOOKS)[1]
+    assert said.plain.startswith("  Model: …") and "fox ran" in said.plain and said.cell_len <= 60
+    assert [said.plain[span.start : span.end] for span in said.spans if span.style == LOOKS.hit] == ["fox"]
+    assert hit_rows(hit, 140, 0, LOOKS)[1].plain == f"  Model: {snippet}", "it fits as it is"

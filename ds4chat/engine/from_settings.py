@@ -34,7 +34,9 @@ def with_tuning(settings: Settings, tuning: Tuning) -> Settings:
 def changed(tuning: Tuning, values: Mapping[str, Any]) -> Tuning:
     """``tuning`` with the values of these option keys; keys of other options are ignored. Raises SettingError
     for a value that its option does not allow."""
-    new = {option.tuning: check(option, values[option.key]) for option in TUNING if option.key in values}
+    new = {
+        option.tuning: check(option, values[option.key], "chat") for option in TUNING if option.key in values
+    }
     return replace(tuning, **new)
 
 

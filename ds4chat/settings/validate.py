@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, SERVER_KEYS, Option
 from ds4chat.text import shortened
 
-Source = Literal["cli", "file", "env"]
+Source = Literal["cli", "file", "env", "chat"]
 """Where a value was written; sentences about it use that spelling."""
 
 LARGEST_INT = 2**31 - 1
@@ -64,15 +64,15 @@ def check(option: Option, raw: object, source: Source = "cli") -> Any:
 
 
 def spelled(option: Option, raw: object, source: Source) -> str:
-    """How a sentence names this option and its value: ``--mtp-draft 17``, ``mtp-draft = 17`` or
-    ``DS4_MTP_MIN_MARGIN=17``."""
+    """How a sentence names this option and its value: ``--mtp-draft 17``, ``mtp-draft = 17``,
+    ``DS4_MTP_MIN_MARGIN=17``, or in the chat ``mtp-draft 17``."""
     if source == "env":
         return f"{option.env}={shortened(raw)}"
     if source == "file":
         text = json.dumps(raw, ensure_ascii=False) if isinstance(raw, (str, bool)) else str(raw)
         return f"{option.key} = {shortened(text)}"
-    text = str(raw)
-    return f"--{option.key} {shortened(text)}" if text.strip() else f'--{option.key} ""'
+    name = option.key if source == "chat" else f"--{option.key}"
+    return f"{name} {shortened(str(raw))}" if str(raw).strip() else f'{name} ""'
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -296,7 +296,7 @@ class ChatCommands:
             room = self._chat.loaded.n_ctx if self._chat.loaded else 0
             self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
             return
-        self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument))
+        self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument, "chat"))
 
     # -- the screen
 

@@ -100,7 +100,7 @@ class Handle:
             return self.put(scenario, None)
         if self.name == "depth" and text == "0":
             return self.put(scenario, 0)
-        value = check(self.option, text)
+        value = check(self.option, text, "chat")
         if isinstance(value, str):
             raise SettingError(f"{text} cannot be asked about: give a depth from 0 to {self.option.high:g}.")
         return self.put(scenario, value)

@@ -191,7 +191,7 @@ class SettingsScreen(Sheet[Settings | None]):
 
     def _checked(self, option: Option, raw: Any) -> Any:
         """The value of ``raw``. Raises SettingError, also for a theme that no file has."""
-        value = check(option, raw)
+        value = check(option, raw, "chat")
         if option.key == "theme" and value not in self.app.available_themes:
             raise SettingError(unknown_theme(value, self.app.available_themes))
         return value

@@ -35,7 +35,7 @@ CASES: dict[str, Case] = {
     "undo": Case("tuning", "everything", "/undo takes tuning, or no argument."),
     "model": Case("{file}", "nowhere.gguf", "nowhere.gguf is not a file"),
     "mtp": Case("off", "sometimes", "/mtp takes on, off, embedded, lookup, none or a file"),
-    "draft": Case("7", "17", "out of range"),
+    "draft": Case("7", "17", "mtp-draft 17 is out of range: it takes 1 to 16, or auto."),
     "margin": Case("0.75", "3", "out of range"),
     "gate": Case("2.5", "wide", "gate"),
     "temp": Case("0.6", "-1", "out of range"),
@@ -89,6 +89,7 @@ async def test_a_bad_argument_is_refused_in_a_sentence_and_stays_to_be_mended(
         line = f"/{name} {filled(CASES[name].bad, tmp_path)}"
         await chat.type(line, "escape", "enter")
         assert any(CASES[name].refusal in said for said in chat.said()), chat.said()
+        assert not any(said.startswith("--") for said in chat.said()), "the chat has no such options"
         assert chat.prompt == line
         assert before == (
             chat.screen.chat.tuning,

@@ -125,7 +125,7 @@ async def test_a_value_is_typed_checked_and_saved(tmp_path: Path) -> None:
         await go_to(app, pilot, "mtp-draft")
         await pilot.press("enter", *"17")
         await pilot.pause()
-        assert message(app) == "--mtp-draft 17 is out of range: it takes 1 to 16, or auto."
+        assert message(app) == "mtp-draft 17 is out of range: it takes 1 to 16, or auto."
         await pilot.press("enter")
         assert app.screen.query_one("#settings-value", Input).has_focus
         await pilot.press("backspace", "backspace", "7", "enter")

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ds4chat.settings.load import SettingSource
-from ds4chat.settings.schema import TUNING, Settings
+from ds4chat.settings.load import DEMO_DEPTH, SettingSource
+from ds4chat.settings.schema import BY_KEY, TUNING, Settings
 from ds4chat.settings.validate import SettingError, check
 
 SAMPLING = tuple(option for option in TUNING if option.group == "sampling" and option.key != "seed")
@@ -42,14 +42,15 @@ def apply_model_sampling(
 
 
 def for_file(settings: Settings, given: Settings, sources: Mapping[str, str]) -> Settings:
-    """The settings as they are saved: what the model asked for is at its default, so that another model's own
-    values apply when that one is loaded."""
-    return replace(
-        settings,
-        **{
-            option.attribute: option.default
-            for option in SAMPLING
-            if sources.get(option.key) == "model"
-            and getattr(settings, option.attribute) == getattr(given, option.attribute)
-        },
-    )
+    """The settings as they are saved: what the model asked for, and the demo's own depth, are at their
+    defaults, so that another model's own values apply when that one is loaded."""
+    defaults = {
+        option.attribute: option.default
+        for option in SAMPLING
+        if sources.get(option.key) == "model"
+        and getattr(settings, option.attribute) == getattr(given, option.attribute)
+    }
+    depth = BY_KEY["mtp-draft"]
+    if settings.demo and settings.mtp_draft == DEMO_DEPTH and sources.get(depth.key, "default") == "default":
+        defaults[depth.attribute] = depth.default
+    return replace(settings, **defaults)

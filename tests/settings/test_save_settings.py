@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4chat.settings.load import load, parse
+from ds4chat.settings.load import DEMO_DEPTH, load, parse
+from ds4chat.settings.model_sampling import for_file
 from ds4chat.settings.save import SaveError, document, edited, save, save_preset
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.settings.validate import check
@@ -266,3 +267,13 @@ def test_a_preset_is_saved_alone(tmp_path: Path) -> None:
     }
     save_preset("first", {"temp": 0.5}, tmp_path / "new.toml")
     assert tomllib.loads((tmp_path / "new.toml").read_text()) == {"presets": {"first": {"temp": 0.5}}}
+
+
+def test_the_demos_own_depth_is_not_saved_for_other_models() -> None:
+    demo = Settings(demo=True, mtp_draft=DEMO_DEPTH)
+    assert for_file(demo, demo, {"demo": "command line"}) == Settings(demo=True)
+    assert for_file(demo, demo, {"demo": "file", "mtp-draft": "file"}) == demo
+    assert for_file(dataclasses.replace(demo, mtp_draft=5), demo, {}) == dataclasses.replace(
+        demo, mtp_draft=5
+    )
+    assert for_file(Settings(mtp_draft=DEMO_DEPTH), Settings(), {}).mtp_draft == DEMO_DEPTH

@@ -76,10 +76,13 @@ class SettingsFile:
         from ds4chat.settings.save import save
 
         async with self._writing:
-            changed = [
-                o for o in OPTIONS if getattr(settings, o.attribute) != getattr(self.given, o.attribute)
-            ]
             written = for_file(settings, self.given, self.sources)
+            changed = [
+                o
+                for o in OPTIONS
+                if getattr(settings, o.attribute) != getattr(self.given, o.attribute)
+                and getattr(settings, o.attribute) == getattr(written, o.attribute)
+            ]
             await asyncio.to_thread(save, written, self.path, force=force)
             for option in changed:
                 # A source that wins over the file sets its value again at the next start.

@@ -49,7 +49,7 @@ def _head(result: BenchDocument) -> str:
         f"machine   {machine.cpu}, {threads}",
     ]
     if peak := result.memory.peak_rss_bytes:
-        size = f"model file {model.size_bytes / 2**20:.0f} MiB"
+        size = f"weights {model.size_bytes / 2**20:.0f} MiB"
         lines.append(f"memory    {peak / 2**20:.0f} MiB at most, {size}")
     if result.settings.mode != "exact" or result.settings.temp > 0:
         lines.append(f"settings  {result.settings.mode} mode, temperature {result.settings.temp:g}")

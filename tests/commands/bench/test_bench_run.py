@@ -83,6 +83,7 @@ def test_the_table_and_the_picture_fit_into_80_columns(
     lines = [line for line in out.splitlines() if not line.startswith(("model ", "machine "))]
     assert max(map(len, lines)) <= 80
     assert "lookup+draft-model" in out and "█" in out
+    assert "model file" not in out, "the size is that of the weights; the file is larger"
     for name in KINDS:
         assert f"{name} (" in out
     assert "MTP" in out.rsplit("\n\n", 1)[1]

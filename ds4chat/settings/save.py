@@ -71,7 +71,7 @@ def save(settings: Settings, path: Path, *, force: bool = False) -> None:
         what = "a problem" if count == 1 else f"{count} problems"
         raise SaveError(
             f"The settings were not saved, because the file has {what}: {before.problems[0]} Fix the file, "
-            "or save with force, which keeps only what could be read."
+            "or write over it with s and then Shift+S in /settings, which keeps only what could be read."
         )
     _refuse_bad(settings)
     settings = _absolute(settings)

@@ -308,7 +308,7 @@ class SettingsScreen(Sheet[Settings | None]):
         except SaveError as error:
             self._refused = self._file.path.is_file() and not force
             if self.is_current:
-                self._say(f"{error} S writes over it." if self._refused else str(error), error=True)
+                self._say(str(error), error=True)
             else:
                 self.notify(str(error), severity="error")
             return

@@ -203,6 +203,7 @@ async def test_a_file_with_problems_is_written_over_only_when_asked(tmp_path: Pa
         await press_and_save(app, pilot, "S")
         assert path.read_text() == "mtp-draft = 99\n" and app.results == []
         await press_and_save(app, pilot, "s")
+        assert "write over it with s and then Shift+S in /settings" in message(app)
         assert "has a problem" in message(app) and path.read_text() == "mtp-draft = 99\n"
         await press_and_save(app, pilot, "S")
     assert app.results == [Settings()]

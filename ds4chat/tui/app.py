@@ -431,7 +431,7 @@ class ChatApp(App[int]):
             ("Data", paths.folder("data")),
             ("Log", self.log_path),
         )
-        self.push_screen(AboutScreen(places, self.chat.loaded))
+        self.push_screen(AboutScreen(places, self.chat.loaded, self.settings.rpc))
 
     # -- leaving
 

@@ -68,10 +68,14 @@ def build_lines() -> list[str]:
 
 
 def about_lines(
-    places: Sequence[tuple[str, Path]], build: Sequence[str], loaded: Loaded | None = None, width: int = 72
+    places: Sequence[tuple[str, Path]],
+    build: Sequence[str],
+    loaded: Loaded | None = None,
+    rpc: str = "",
+    width: int = 72,
 ) -> list[Line]:
     """The lines of the screen, of ``width`` cells at most. ``places``: files and folders, such as the
-    settings file. ``build``: from build_lines."""
+    settings file. ``build``: from build_lines. ``rpc``: the setting."""
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
         *_plain("Chat that shows and steers multi-token prediction on llama.cpp.", width, "muted"),
@@ -97,7 +101,7 @@ def about_lines(
         lines += _named(f"  {name}", licence, _NAME, width, ("", "muted"))
     lines.append(BLANK)
     lines += _plain("It speculates as ds4 by antirez does, which inspired it.", width, "muted")
-    lines += _plain(_where_text_goes(loaded), width, "muted")
+    lines += _plain(_where_text_goes(loaded, rpc), width, "muted")
     return lines
 
 
@@ -114,9 +118,11 @@ def _plain(text: str, width: int, role: str) -> list[Line]:
     return [((piece, role),) for piece in textwrap.wrap(text, max(_LABEL, width), subsequent_indent="    ")]
 
 
-def _where_text_goes(loaded: Loaded | None) -> str:
+def _where_text_goes(loaded: Loaded | None, rpc: str) -> str:
     if loaded is not None and loaded.server is not None:
         return f"What you write goes to the server {one_line(loaded.server.name)}."
+    if rpc:
+        return f"What you write goes, as numbers, to the RPC servers that hold the model: {one_line(rpc)}."
     return "Nothing you write leaves this machine."
 
 
@@ -126,10 +132,13 @@ class AboutScreen(Sheet[None]):
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "about.tcss"]
     TITLE_TEXT = "About"
 
-    def __init__(self, places: Sequence[tuple[str, Path]] = (), loaded: Loaded | None = None) -> None:
+    def __init__(
+        self, places: Sequence[tuple[str, Path]] = (), loaded: Loaded | None = None, rpc: str = ""
+    ) -> None:
         super().__init__()
         self._places = places
         self._loaded = loaded
+        self._rpc = rpc
         self._build: Sequence[str] = ["Asking llama.cpp what it runs on …"]
 
     def compose_sheet(self) -> ComposeResult:
@@ -147,4 +156,4 @@ class AboutScreen(Sheet[None]):
 
     def _show_lines(self) -> None:
         view = self.query_one("#about-lines", LinesView)
-        view.set_lines(about_lines(self._places, self._build, self._loaded, view.size.width))
+        view.set_lines(about_lines(self._places, self._build, self._loaded, self._rpc, view.size.width))

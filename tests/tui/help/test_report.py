@@ -240,10 +240,11 @@ def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
 
 
 def test_about_says_where_the_text_goes() -> None:
-    def end(pair: Loaded) -> str:
-        return "".join(text for text, _ in about_lines((), (), pair)[-1])
+    def end(pair: Loaded, rpc: str = "") -> str:
+        return "".join(text for text, _ in about_lines((), (), pair, rpc, 200)[-1])
 
     assert end(loaded()) == "Nothing you write leaves this machine."
+    assert end(loaded(), "10.0.0.2:50052").endswith("to the RPC servers that hold the model: 10.0.0.2:50052.")
     served = dataclasses.replace(loaded(), server=SERVER)
     assert end(served) == "What you write goes to the server llama.example.org:8080."
 

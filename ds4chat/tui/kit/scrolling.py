@@ -44,23 +44,28 @@ class EdgeScrollBar(ScrollBar):
             for old, new in zip(before, self._thumb)
             for row in range(min(old, new) // EIGHTHS, max(old, new) // EIGHTHS + 1)
         }
-        width, height = self.size
+        width, height = self.outer_size
         self.refresh(*(Region(0, y, width, 1) for y in sorted(moved) if y < height))
 
     def _place_thumb(self) -> tuple[int, int]:
         """Where the thumb begins and ends in eighths of a row, as Textual draws it."""
-        height, whole, window = self.size.height, self.window_virtual_size, self.window_size
+        height, whole, window = self.outer_size.height, self.window_virtual_size, self.window_size
         if not height or not 0 < window < whole or whole == height:
             return 0, 0
         length = max(1, window / (whole / height))
         start = int((height - length) * (self.position / (whole - window)) * EIGHTHS)
         return start, start + ceil(length * EIGHTHS)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self._dirty_regions:
+            self._render_content()
+        return self._render_cache.lines[crop.y : crop.bottom]
+
     def _render_content(self) -> None:
         """Render one strip for all rows that look the same, where Textual renders one for each."""
         bar: Any = self.render()
         segments = bar.render_bar(
-            self.size.height,
+            self.outer_size.height,
             bar.virtual_size,
             bar.window_size,
             bar.position,
@@ -68,10 +73,17 @@ class EdgeScrollBar(ScrollBar):
             back_color=bar.style.bgcolor,
             bar_color=bar.style.color,
         ).segments
-        style = self.rich_style
-        strips = {id(segment): Strip([segment]).apply_style(style) for segment in segments}
-        self._render_cache = _RenderCache(self.size, [strips[id(segment)] for segment in segments])
+        own, (_, background) = self.rich_style, self.background_colors
+        strips: dict[int, Strip] = {}
+        for segment in segments:
+            if id(segment) not in strips:
+                strip = Strip([segment]).apply_style(own)
+                for line_filter in self.get_line_filters():
+                    strip = strip.apply_filter(line_filter, background)
+                strips[id(segment)] = strip
+        self._render_cache = _RenderCache(self.outer_size, [strips[id(segment)] for segment in segments])
         self._dirty_regions.clear()
+        self._thumb = self._place_thumb()
 
 
 class GrowingView(ScrollView):

@@ -202,3 +202,40 @@ async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
         bar.refresh()
         await chat.pilot.pause()
         assert shown == [strip.text for strip in bar.render_lines(Region(0, 0, 1, bar.size.height))]
+
+
+async def test_the_scrollbar_draws_every_row_that_changes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the reply grows and is scrolled, and after the screen got another height."""
+
+    def looks() -> list[Strip]:
+        return bar.render_lines(Region(0, 0, bar.size.width, bar.size.height))
+
+    async with opened(size=(80, 24), answer=False) as chat:
+        await chat.type("Tell me.", "enter")
+        reply = chat.engine.generates[-1].reply
+        steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 40)
+        await chat.push(*steps[:100])
+        bar = chat.transcript.vertical_scrollbar
+        refresh = bar.refresh
+        drawn: set[int] = set()
+        moves = 0
+        for height in (24, 40, 18):
+            await chat.pilot.resize_terminal(80, height)
+            await chat.pilot.pause()
+            for act in ("pageup", "pageup", "ctrl+end", *(f"grow {at}" for at in range(3)), "pageup"):
+                drawn.clear()
+                before = looks()
+                with monkeypatch.context() as patch:
+                    patch.setattr(
+                        bar, "refresh", lambda *rows: (drawn.update(row.y for row in rows), refresh(*rows))
+                    )
+                    if act.startswith("grow"):
+                        await chat.push(*steps[100 + height : 130 + height])
+                    else:
+                        await chat.press(act)
+                changed = {y for y, (old, new) in enumerate(zip(before, looks())) if old != new}
+                assert changed <= drawn, (height, act)
+                moves += bool(changed)
+        assert moves > 12

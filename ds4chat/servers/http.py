@@ -21,11 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from ds4chat.engine.events import ServerAddress
+from ds4chat.engine.machine import is_this_machine
 from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.text import one_line
@@ -120,7 +121,7 @@ class Endpoint:
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         """The address without a trailing slash."""
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._path = quote(parts.path.rstrip("/").removesuffix("/v1"), safe="/%:@!$&'()*+,;=")
         self._key = _read_key(address)
         self.has_key = bool(self._key)
         self._key_place = address.key_file or f"the variable {address.key_env or SERVER_KEY}"
@@ -129,8 +130,12 @@ class Endpoint:
     @property
     def exposed(self) -> bool:
         """Requests can be read on the way: plain http to another machine."""
-        local = self.host in ("localhost", "::1") or self.host.startswith("127.")
-        return self._context is None and not local
+        return self._context is None and not is_this_machine(self.host)
+
+    @property
+    def place(self) -> str:
+        """Host and port, for people."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def ask(
         self,
@@ -291,6 +296,13 @@ class Stream:
     def __init__(self, response: http.client.HTTPResponse, endpoint: Endpoint, path: str) -> None:
         self._response, self._endpoint, self._path = response, endpoint, path
         self.status = response.status
+        coding = response.getheader("Content-Encoding", "identity")
+        if coding.lower() != "identity":
+            raise ServerError(
+                f"The server at {endpoint.url} compresses its answers ({one_line(coding)[:40]}), although it "
+                "was asked not to. Switch that off there, or in the proxy before it.",
+                "strange",
+            )
 
     def read(self) -> bytes:
         """The next bytes, as soon as there are any; b"" at the end. Raises ServerError."""
@@ -426,6 +438,8 @@ def _tls(ca_file: str, url: str) -> ssl.SSLContext:
 def error_of(body: object) -> tuple[str, str]:
     """The message in an error's body, safe for one line of a terminal, and its kind by the server's name;
     ("", "") without one."""
+    if isinstance(body, list) and body:
+        body = body[0]
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error.get("error")

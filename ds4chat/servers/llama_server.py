@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
+from ds4chat.engine.events import UNKNOWN_ID, Counters, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyText
 from ds4chat.servers.dialect import (
     OPEN_TURN,
@@ -33,6 +33,7 @@ from ds4chat.servers.dialect import (
     Query,
     Request,
     count_of,
+    ending,
     first_of,
     ids_of,
     number_of,
@@ -40,6 +41,7 @@ from ds4chat.servers.dialect import (
     objects_of,
     raise_for,
     reply_text,
+    said_in,
     text_of,
     verified_block,
     with_origin,
@@ -51,6 +53,8 @@ _CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
 """Control tokens around the thinking in some templates. The native completion leaves them out of its text, so
 only chat separates such thinking."""
 _RANDOM_SEED = 4294967295
+_MOST_HIDDEN = 1 << 16
+"""Tokens without chunks in one reply: more than a reply of tool calls has."""
 
 
 class LlamaServer(Dialect):
@@ -163,7 +167,7 @@ class LlamaReader:
         """A chunk without text and its token's id: the token that ended the reply, if no other follows."""
         self._timings: Mapping[str, Any] = {}
         self._last: Mapping[str, Any] = {}
-        self._reason: FinishReason | None = None
+        self._reason: str | None = None
         self._ended_by_token = False
         self._usage: Mapping[str, Any] = {}
         self._model = ""
@@ -185,9 +189,11 @@ class LlamaReader:
         elif payload.get("stop") is True:
             self._last = payload
             self._model = text_of(payload.get("model"))
-            stop_type = payload.get("stop_type")
-            self._reason = "length" if stop_type == "limit" else "stop"
-            self._ended_by_token = stop_type == "eos"
+            self._reason = text_of(payload.get("stop_type"))
+            self._ended_by_token = self._reason == "eos"
+            if whole := text_of(payload.get("content")):  # a server that does not stream
+                added, thinking = self._text.push_text(whole)
+                yield Block((Token(UNKNOWN_ID, added, "unknown", thinking),))
         else:
             text, ids = text_of(payload.get("content")), ids_of(payload.get("tokens"))
             if text or ids:
@@ -198,16 +204,15 @@ class LlamaReader:
         self._model = text_of(payload.get("model")) or self._model
         self._usage = object_of(payload.get("usage")) or self._usage
         choice = first_of(payload.get("choices"))
-        delta = object_of(choice.get("delta"))
         ids = ids_of(payload.get("tokens"))
-        thought = text_of(delta.get("reasoning_content"))
-        text = text_of(delta.get("content")) or text_of(choice.get("text"))
+        thought, text = said_in(choice)
         if thought:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:
             yield from self._token(text, ids, thinking=False)
-        if reason := choice.get("finish_reason"):
-            self._reason = "length" if reason == "length" else "stop"
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            self._reason = reason
             self._ended_by_token = reason == "stop"
 
     def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
@@ -229,20 +234,19 @@ class LlamaReader:
         blocks = self._release()
         timings = Timings.of(self._timings)
         blocks += self._steps.end(timings)
-        if self._reason and self._ended_by_token and blocks:
+        if self._ended_by_token and blocks:
             blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1], ended=True)
         yield from blocks
-        if self._reason is None:
-            return
         settings = object_of(self._last.get("generation_settings"))
         kinds = text_of(settings.get("speculative.types"))
         seed = count_of(settings.get("seed"))
         cached = count_of(self._timings.get("cache_n"))
         read = cached + count_of(self._timings.get("prompt_n"))
+        reason, detail = ending(self._reason)
         truncated = self._last.get("truncated")
         yield End(
-            reason=self._reason,
-            detail="The conversation was cut to fit the server's context." if truncated else "",
+            reason,
+            "The conversation was cut to fit the server's context." if truncated else detail,
             prompt_tokens=read or count_of(self._usage.get("prompt_tokens")),
             reused_tokens=cached,
             prefill_ms=number_of(self._timings.get("prompt_ms")),
@@ -312,13 +316,15 @@ class Steps:
         self._at = Timings(0, 0.0, 0, 0)
         """Of the last chunk."""
         self._step: _Step | None = None
+        self._chunks = 0
         self._counters_only = False
 
     def add(self, at: Timings, token: Token) -> list[Block]:
         """The blocks that a token's chunk completes."""
         if self._counters_only:
             return [Block((token,))]
-        if at.emitted <= self._at.emitted:
+        self._chunks += 1
+        if at.emitted <= self._at.emitted or at.emitted - self._chunks > _MOST_HIDDEN:
             return self._repeated(at, token)
         out: list[Block] = []
         if self._step is None:
@@ -342,7 +348,7 @@ class Steps:
         """The remaining blocks when the stream is over, including the token that ended it."""
         if self._counters_only or self._step is None:
             return []
-        hidden = max(0, at.emitted - self._at.emitted)
+        hidden = max(0, min(at.emitted, self._chunks + _MOST_HIDDEN) - self._at.emitted)
         out: list[Block] = []
         if hidden and at.same_step(self._at):
             out = self._grow([_hidden() for _ in range(hidden)])
@@ -354,8 +360,8 @@ class Steps:
     # -- parts
 
     def _repeated(self, at: Timings, token: Token) -> list[Block]:
-        """Text at an unchanged count: an older server, which counted a whole step at once, or the second part
-        of a token."""
+        """Text at a count that cannot be its own: an older server, which counted a whole step at once, or the
+        second part of a token."""
         step = self._step
         if at.emitted == self._at.emitted and (step is None or not step.unplaced):
             return [Block((token,))]

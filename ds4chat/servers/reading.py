@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ds4chat.servers.dialect import Piece, Reader
+from ds4chat.servers.dialect import End, Piece, Reader
 from ds4chat.servers.http import ServerError
 from ds4chat.servers.sse import EventStream, TooLongError
 
@@ -39,9 +39,18 @@ class Reading:
         yield from self._read(payloads)
 
     def finish(self) -> Iterator[Piece]:
-        """What is left when the bytes have ended."""
-        yield from self._read(self._events.finish())
-        yield from self._reader.finish()
+        """What is left when the bytes have ended. What cannot be read is an error only in a reply that has
+        not ended."""
+        failure, ended = None, False
+        try:
+            yield from self._read(self._events.finish())
+        except ServerError as error:
+            failure = error
+        for piece in self._reader.finish():
+            ended = isinstance(piece, End) and piece.reason is not None
+            yield piece
+        if failure is not None and not ended:
+            raise failure
 
     def _read(self, payloads: list[bytes]) -> Iterator[Piece]:
         for payload in payloads:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from servers.kit import query
-from servers.replay import FOLDER, end, its_end, pieces, tokens
+from servers.replay import FOLDER, its_end, pieces, tokens
 from servers.scripted import Handler, answers, scripted
 
 from ds4chat.engine.events import Counters, Generate, Message, ServerAddress, Tuning
@@ -383,4 +383,4 @@ READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, Generat
     "odd", [{}, {"choices": [{"delta": None}]}, {"message": 3}, {"meta_info": []}, {"text": None}]
 )
 def test_missing_and_null_fields_break_no_reader(reader: type[Reader], odd: object) -> None:
-    assert end(pieces(reader(), [events(odd)])) is None
+    assert its_end(pieces(reader(), [events(odd)])).reason is None

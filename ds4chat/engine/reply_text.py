@@ -248,7 +248,9 @@ class ReplyText:
         if self.inside:
             close = form.closes.get(self._opener, "")
             ends = form.marks.get(close) == "answer" and not _is_symbol(close)
-            return (*self._always, close) if ends else self._always
+            # A model may open the thought again that the prompt opened.
+            again = self._at_start and ends and _agree(text.lstrip(), self._opener)
+            return (*self._always, *[close] * ends, *[self._opener] * (again and self._opener in form.marks))
         if self._answered and not self._wrapped:
             return self._always
         begin = text.lstrip()

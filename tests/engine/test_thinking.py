@@ -193,8 +193,24 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "yes",
     ),
     "a pair of the vocabulary": (
+        ("<|begin_of_cot|>", "<|end_of_cot|>"),
+        "<|begin_of_cot|>hm<|end_of_cot|>yes",
+        "hm",
+        "yes",
+    ),
+    "thinking, spelled": ((), "<thinking>\nhm\n</thinking>\n\nyes", "hm", "yes"),
+    "thought, spelled": ((), "<thought>hm</thought>yes", "hm", "yes"),
+    "reasoning, spelled": ((), "<reasoning>hm</thought></reasoning>yes", "hm</thought>", "yes"),
+    "think, opened twice and spelled": ((), "<think>\n<think>\nhm <think></think>yes", "hm <think>", "yes"),
+    "open thoughts, spelled": (
+        (),
+        "<|begin_of_thought|>\nhm\n<|end_of_thought|>\n\n<|begin_of_solution|>\nyes\n<|end_of_solution|>",
+        "hm",
+        "yes\n",
+    ),
+    "open thoughts": (
         ("<|begin_of_thought|>", "<|end_of_thought|>"),
-        "<|begin_of_thought|>hm<|end_of_thought|>yes",
+        "<|begin_of_thought|>hm<|end_of_thought|><|begin_of_solution|>yes<|end_of_solution|>",
         "hm",
         "yes",
     ),
@@ -318,8 +334,9 @@ def test_a_thought_that_the_template_opened_ends_with_its_tag() -> None:
         (SPELLED, "<think>\n", "</think>"),
         (SPELLED, "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
     ):
-        text = ReplyText(form, opened_by=form.opened_by(prompt))
-        assert read(text, [(f"so\n{end}\nyes".encode(), -1)]) == ("so", "yes")
+        for again in ("", prompt) if end == "</think>" else ("",):
+            text = ReplyText(form, opened_by=form.opened_by(prompt))
+            assert read(text, cut(f"{again}so\n{end}\nyes", ())) == ("so", "yes")
 
 
 def test_known_families_are_each_listed_once() -> None:
@@ -398,6 +415,17 @@ def test_a_template_without_thinking_declares_none(template: str) -> None:
     assert declared_by_template(render_of(template)) == ()
 
 
+def test_a_pair_that_the_template_always_opens_is_found_by_its_name() -> None:
+    template = CHATML.replace("assistant\n{% endif %}", "assistant\n<ponder>\n{% endif %}")
+    (family,) = declared_by_template(render_of(template))
+    assert family == Family("<ponder>", "</ponder>", spelled=True)
+    form = ReplyFormat({}, declared=(family,))
+    text = ReplyText(form, opened_by=form.opened_by("assistant\n<ponder>\n"))
+    assert read(text, [(b"hm\n</ponder>\nyes", -1)]) == ("hm", "yes")
+    for shut in ("</ponder>", "<ponder></ponder>", "<tool>"):
+        assert declared_by_template(render_of(template.replace("<ponder>", shut))) == ()
+
+
 def test_known_pairs_are_not_declared_again() -> None:
     known = REFLECTING.replace("reflect", "think").replace("<reply>", "").replace("</reply>", "")
     assert declared_by_template(render_of(known)) == ()
@@ -406,7 +434,7 @@ def test_known_pairs_are_not_declared_again() -> None:
 @pytest.mark.parametrize(
     ("special", "found"),
     [
-        (["<|begin_of_thought|>", "<|end_of_thought|>"], [("<|begin_of_thought|>", "<|end_of_thought|>")]),
+        (["<|begin_of_cot|>", "<|end_of_cot|>"], [("<|begin_of_cot|>", "<|end_of_cot|>")]),
         (["<REASONING>", "</REASONING>", "<s>", "</s>"], [("<REASONING>", "</REASONING>")]),
         (["<|thinking_start|>", "<|thinking_end|>"], [("<|thinking_start|>", "<|thinking_end|>")]),
         (["<|think|>", "<bos>", "<|end|>"], []),

@@ -43,6 +43,7 @@ from ds4chat.engine import stack
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
 from ds4chat.errors import UserFacingError
+from ds4chat.text import shortened
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -151,6 +152,8 @@ _load_backend = _symbol("ggml_backend_load", _pointer, ctypes.c_char_p)
 _version = _symbol("llama_version", ctypes.c_char_p)
 _commit = _symbol("ggml_commit", ctypes.c_char_p)
 
+_LOG_LINE = 1000
+"""Characters of a line that are kept: llama.cpp quotes the file's metadata whole."""
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -170,6 +173,7 @@ class _LogSink:
         self.part += text.decode("utf-8", "replace")
         *lines, self.part = self.part.split("\n")
         for line in lines:
+            line = line[:_LOG_LINE]
             log.log(_LEVELS.get(self.level, logging.DEBUG), line)
             if self.level == 4 and line.strip() and not self.first_error:
                 self.first_error = line.strip()
@@ -187,7 +191,7 @@ def start() -> None:
 
 def _reason() -> str:
     """llama.cpp's first error line since the sink was reset."""
-    return (_sink.first_error or "it gave no reason").rstrip(".")
+    return shortened(_sink.first_error or "it gave no reason", 300).rstrip(".")
 
 
 _ODD_HEADS = "does not divide"

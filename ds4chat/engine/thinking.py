@@ -108,6 +108,8 @@ SWITCHES: Mapping[str, tuple[Any, Any]] = {
     "reasoning": (True, False),  # Command A
     "thinking_budget": (None, 0),  # Seed-OSS
     "thinking_option": ("on", "off"),  # Ling
+    "skip_reasoning": (None, True),  # HyperCLOVA X
+    "reasoning_strength": (None, "low"),  # Muse, which has no less
 }
 """A template's variable and its values to think and not to; None leaves it undefined."""
 EFFORTS = ("none", "minimal", "low")

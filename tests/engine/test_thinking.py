@@ -577,6 +577,8 @@ def test_a_header_that_names_the_user_begins_the_next_turn() -> None:
         ("{% if enable_thinking %}", {"enable_thinking": True}, {"enable_thinking": False}),
         ("{% if thinking %}", {"thinking": True}, {"thinking": False}),
         ("{% if thinking_budget == 0 %}", {}, {"thinking_budget": 0}),
+        ("{% if skip_reasoning is true %}", {}, {"skip_reasoning": True}),
+        ("{{ reasoning_strength or 'high' }}", {}, {"reasoning_strength": "low"}),
         # gpt-oss prints what it is given, and cannot be told not to think.
         (
             '{% if reasoning_effort is not defined %}{% set reasoning_effort = "medium" %}{% endif %}',

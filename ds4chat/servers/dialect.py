@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyFormat, ReplyText
-from ds4chat.servers.http import Endpoint, ServerError, error_of
+from ds4chat.servers.http import Endpoint, ServerError, error_of, exceeds_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +258,13 @@ def raise_for(payload: Mapping[str, Any]) -> None:
     """Raise the ServerError that a payload reports; nothing if it reports none."""
     if payload.get("error") or payload.get("object") == "error":
         message, kind = error_of(payload)
+        if exceeds_context(message, kind):
+            raise ServerError(
+                f"The server has too small a context for this conversation ({message or kind}). Begin a new "
+                "one, or start the server with a larger context.",
+                "refused",
+                "context",
+            )
         raise ServerError(
             f"The server reported an error in its reply: {message or 'it did not say which'}. Look at its "
             "log, then retry.",

@@ -269,7 +269,7 @@ class Endpoint:
             text = f"wants an API key ({at}). Put it into {self._key_place}."
         elif status == 503 and "loading" in message.lower():
             text, kind = "is still loading its model. Wait until it has, then retry.", "loading"
-        elif kind == "exceed_context_size_error" or "context length" in message or "context size" in message:
+        elif exceeds_context(message, kind):
             text, kind = (
                 f"has too small a context for this conversation ({at}). Begin a new one, or start the server "
                 "with a larger context.",
@@ -435,6 +435,12 @@ def _tls(ca_file: str, url: str) -> ssl.SSLContext:
         ) from None
 
 
+def exceeds_context(message: str, kind: str) -> bool:
+    """Whether an error, as ``error_of`` returns it, says that the conversation is too long for the server."""
+    said = f"{kind} {message}".lower().replace("_", " ")
+    return any(f"context {word}" in said for word in ("length", "size", "window"))
+
+
 def error_of(body: object) -> tuple[str, str]:
     """The message in an error's body, safe for one line of a terminal, and its kind by the server's name;
     ("", "") without one."""
@@ -443,7 +449,8 @@ def error_of(body: object) -> tuple[str, str]:
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error.get("error")
-        kind = error.get("type") or error.get("code") or ""
+        code = error.get("code")
+        kind = code if isinstance(code, str) else error.get("type") or code or ""  # a code in words says most
     else:
         message, kind = error, ""
     if not isinstance(message, str):

@@ -82,10 +82,17 @@ def test_a_refusal_is_a_sentence_and_a_retry_works(status: int, said: str) -> No
 
 def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
     body = json.loads((Path(__file__).parent / "recorded" / "eagle3.error-context.json").read_text())
-    with scripted(openai(answers(body, 400))) as server:
-        ended = ask(connect(server.url)).ended
-    assert ended.finish_reason == "context"
-    assert "too small a context" in ended.detail
+    coded = {"error": {"message": "No.", "type": "invalid", "code": "context_length_exceeded"}}
+
+    def within(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"error": {"message": "It exceeds the model's Context Window."}})
+
+    for handler in (answers(body, 400), answers(coded, 400), within):
+        with scripted(openai(handler)) as server:
+            ended = ask(connect(server.url)).ended
+        assert ended.finish_reason == "context"
+        assert "too small a context" in ended.detail and is_sentence(ended.detail)
 
 
 @pytest.mark.parametrize("body", [[{"error": {"message": "odd"}}], {"detail": "odd"}, {"error": "odd"}])

@@ -276,7 +276,9 @@ class Endpoint:
                 "context",
             )
         else:
-            text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).format(at)
+            seconds = answer.headers.get("retry-after", "")
+            wait = f"{seconds} s" if seconds.isdecimal() and len(seconds) < 6 else "a little"
+            text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).format(at, wait=wait)
         return ServerError(f"The server at {self.url} {text}", "refused", kind)
 
 
@@ -284,9 +286,9 @@ _REFUSALS = {
     400: "refused the request ({}). ds4chat inspect --server says what it takes.",
     404: "does not know the model or the path ({}). ds4chat inspect --server says what it has.",
     413: "does not take a request of this length ({}). Begin a new conversation.",
-    429: "has too many requests ({}). Wait a little, then retry.",
+    429: "has too many requests ({}). Wait {wait}, then retry.",
     500: "failed ({}). Look at its log, then retry.",
-    503: "is not ready ({}). Wait a little, then retry.",
+    503: "is not ready ({}). Wait {wait}, then retry.",
 }
 
 

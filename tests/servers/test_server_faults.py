@@ -95,6 +95,24 @@ def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
         assert "too small a context" in ended.detail and is_sentence(ended.detail)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("7", "Wait 7 s,"),
+        ("", "Wait a little,"),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", "Wait a little,"),
+        ("9" * 40, "Wait a little,"),
+        ("\u00b2", "Wait a little,"),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_time_that_a_busy_server_asks_for_is_named(status: int, asked: str, said: str) -> None:
+    busy = answers({"error": "busy"}, status, f"Retry-After: {asked}\r\n")
+    with scripted(openai(busy)) as server:
+        detail = ask(connect(server.url)).ended.detail
+    assert said in detail and is_sentence(detail)
+
+
 @pytest.mark.parametrize("body", [[{"error": {"message": "odd"}}], {"detail": "odd"}, {"error": "odd"}])
 def test_the_servers_own_message_is_found_in_each_form_of_an_error(body: object) -> None:
     with scripted(openai(answers(body, 400))) as server:

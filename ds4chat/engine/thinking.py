@@ -38,6 +38,8 @@ class Family:
     """Enclose the answer."""
     header: tuple[str, ...] = ()
     """Begin a header that ends at ``body`` and says by one of THOUGHTS that a thought follows."""
+    opening: str = ""
+    """Begins a reply whose first header began in the prompt."""
     closing: tuple[str, ...] = ()
     """Begin a header that no thought follows."""
     body: str = ""
@@ -54,7 +56,7 @@ class Family:
             "think": (self.think,),
             "answer": (self.answer,),
             "drop": self.around,
-            "header": self.header,
+            "header": (*self.header, self.opening),
             "closing": self.closing,
             "body": (self.body,),
         }
@@ -89,14 +91,15 @@ FAMILIES: tuple[Family, ...] = (
     Family(  # gpt-oss
         answer="<|end|>", header=("<|start|>", "<|channel|>"), body="<|message|>", around=("<|constrain|>",)
     ),
+    Family(answer="<|eom|>", header=("<|start|>",), opening=" to=", body="<|message|>"),  # Muse
     Family("<|think|>", "<|end|>", header=("<|begin|>",), body="<|content|>"),  # Solar Open
     Family(header=("<|open|>",), closing=("<|close|>",), body="<|sep|>"),  # Kimi K3
 )
 """Known families; where a vocabulary has a family's marks as tokens, only these tokens count."""
 
 THOUGHTS = frozenset({"analysis", "think", "thinking", "thought", "reasoning"})
-"""Words of a header that a thought follows. A header with a recipient (``to=``) is not for the user
-either."""
+"""Words of a header that a thought follows. A header with another recipient (``to=``) than the user is not
+for the user either."""
 ASIDES = frozenset({"commentary"})
 """Words of a header that a part of the answer follows which is not its last."""
 THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")

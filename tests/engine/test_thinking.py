@@ -126,6 +126,7 @@ GPT_OSS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "
 COMMAND = ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>")
 SOLAR = ("<|begin|>", "<|think|>", "<|content|>", "<|end|>")
 KIMI = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+MUSE = ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")
 CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "think": (("<think>", "</think>"), "<think>\nhm\n</think>\n\nyes", "hm", "yes"),
     "think, spelled": ((), "<think>\nhm\n</think>\n\nyes", "hm", "yes"),
@@ -185,6 +186,23 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "hm\n\n{}",
         "",
     ),
+    "muse": (
+        MUSE,
+        " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes to=me",
+        "hm",
+        "yes to=me",
+    ),
+    "muse, answer alone": (MUSE, " to=user<|message|>yes", "", "yes"),
+    "muse, empty thought": (
+        MUSE,
+        " to=self<|message|><|eom|><|start|>assistant to=user<|message|>a",
+        "",
+        "a",
+    ),
+    "muse, unclosed": (MUSE, " to=self<|message|>hm", "hm", ""),
+    "muse, a call": (MUSE, " to=a.b<|message|>{}", "{}", ""),
+    "muse, cut in its header": (MUSE, " to=sel", "", ""),
+    "muse, no header": (MUSE, " too much to=say", "", " too much to=say"),
     "solar": (SOLAR, "<|think|>hm<|end|><|begin|>assistant<|content|>yes", "hm", "yes"),
     "kimi k3": (
         KIMI,
@@ -557,6 +575,19 @@ def test_an_end_of_turn_that_also_ends_thoughts_ends_the_reply_after_the_last_me
             ended.append(text.ends_at(token))
         text.push(piece, token)
     assert ended == [False, False, True]
+
+
+def test_muse_ends_its_turn_after_the_users_message_alone() -> None:
+    turns = TurnMarks("<|eot|>", "<|start|>user<|message|>")
+    for written in (
+        " to=user<|message|>yes",
+        " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes",
+    ):
+        text = ReplyText(with_tokens(*MUSE, turns=turns))
+        for piece, token in cut(written, MUSE):
+            text.push(piece, token)
+        assert text.ends_at(MUSE.index("<|eot|>"))
+        assert not text.inside
 
 
 def test_a_header_that_names_the_user_begins_the_next_turn() -> None:

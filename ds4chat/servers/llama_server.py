@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ds4chat.engine.events import UNKNOWN_ID, Counters, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyText
+from ds4chat.engine.thinking import FAMILIES
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     SAMPLING,
@@ -49,9 +50,12 @@ from ds4chat.servers.dialect import (
 from ds4chat.servers.http import Endpoint, error_of
 
 _AT_START = "llama-server reads it only when it starts: start it with "
-_CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
-"""Control tokens around the thinking in some templates. The native completion leaves them out of its text, so
-only chat separates such thinking."""
+_MARKS = {
+    "<start_of_turn>thought",
+    *(mark for family in FAMILIES if family.think != "<think>" for mark in (family.think, *family.header)),
+} - {""}
+"""What begins the thinking, a control token in most vocabularies. The native completion leaves such tokens
+out of its text, so only chat separates that thinking."""
 _RANDOM_SEED = 4294967295
 _MOST_HIDDEN = 1 << 16
 """Tokens without chunks in one reply: more than a reply of tool calls has."""
@@ -95,7 +99,7 @@ class LlamaServer(Dialect):
             answers=text_of(props.get("model_alias")) or path,
             context=count_of(slot.get("n_ctx")) or count_of(defaults.get("n_ctx")),
             speculates=slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None,
-            template=bool(template) and not any(mark in template for mark in _CHANNELS),
+            template=bool(template) and not any(mark in template for mark in _MARKS),
             parameters=count_of(meta.get("n_params")),
             size_bytes=count_of(meta.get("size")),
             vocabulary=count_of(meta.get("n_vocab")),

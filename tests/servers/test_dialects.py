@@ -143,6 +143,27 @@ def test_llama_server_gets_the_prompt_that_its_own_template_renders() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("template", "usable"),
+    [
+        ("<|im_start|>{{ m.content }}<think>", True),
+        ("<|turn>model\n<|channel>thought\n<channel|>", False),
+        ("<|start|>assistant<|channel|>final<|message|>", False),
+        ("<|START_THINKING|>", False),
+        ("<seed:think>", False),
+        ("[THINK]", False),
+        ("<|inner_prefix|>", False),
+        ("", False),
+    ],
+)
+def test_thinking_between_control_tokens_is_left_to_llama_servers_chat(template: str, usable: bool) -> None:
+    """The native completion would show it as the answer, without its marks."""
+    props = {"default_generation_settings": {"n_ctx": 8}, "chat_template": template}
+    with scripted(LLAMA | {"/props": answers(props)}) as server:
+        about = LlamaServer().recognise(Endpoint(ServerAddress(server.url)), "")
+    assert about is not None and about.template is usable
+
+
 def test_llama_server_without_a_usable_template_gets_a_chat_request() -> None:
     request = LlamaServer().request(query(CHAT, chosen=ALL, model="", template=False))
     assert request.path == "/v1/chat/completions"

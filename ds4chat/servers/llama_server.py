@@ -400,12 +400,12 @@ class Steps:
         if not old.sent and not unclear:
             # A step is sent when it is complete, so the tokens that this one lacks are among the hidden ones.
             missing = old.accepted + 1 - len(old.tokens)
-            if missing > hidden or drafted < 0 or not 0 <= accepted <= drafted:
-                self._counters_only = True
-                old.sent = True
-                unknown = [_hidden() for _ in range(hidden)]
-                return [Block(tuple(old.tokens), ms=old.ms), Block((*unknown, token))]
-            old.tokens += [_hidden() for _ in range(missing)]
+        if missing > hidden or not 0 <= accepted <= drafted:
+            self._counters_only = True
+            before = [] if old.sent else [Block(tuple(old.tokens), ms=old.ms)]
+            old.sent = True
+            return [*before, Block((*(_hidden() for _ in range(hidden)), token))]
+        old.tokens += [_hidden() for _ in range(missing)]
         out = self._send(followed_by=hidden)
         unplaced = hidden - missing
         replayed = old.accepted < old.drafted

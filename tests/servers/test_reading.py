@@ -246,3 +246,16 @@ def test_a_count_that_jumps_makes_no_tokens() -> None:
     for ids in ({}, {"output_ids": [1, 2]}):
         body = json.dumps({"text": "abc", "meta_info": meta, **ids}).encode()
         assert len(tokens(pieces(GenerateReader(), [b"data: " + body + b"\n\n"]))) <= 5
+
+
+@pytest.mark.parametrize("then", [(5, 0), (2, 1), (5, 9)])
+def test_counters_that_contradict_each_other_leave_the_origins_unknown(then: tuple[int, int]) -> None:
+    chunks = []
+    for i, (drafted, accepted) in enumerate([(0, 0), (3, 1), (3, 1), then], start=1):
+        ms = (1.0, 2.0, 2.0, 3.0)[i - 1]
+        counted = {"draft_n": drafted, "draft_n_accepted": accepted}
+        timings = {"predicted_n": i, "predicted_ms": ms, **counted}
+        chunks.append({"content": "abcd"[i - 1], "tokens": [i], "timings": timings})
+    found = tokens(pieces(LlamaReader(), [json.dumps(chunk).encode() + b"\n" for chunk in chunks]))
+    origins = ["plain", "accepted", "corrected", "unknown"]
+    assert [(token.text, token.origin) for token in found] == list(zip("abcd", origins))

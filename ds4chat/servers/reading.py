@@ -20,6 +20,8 @@ class Reading:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._events = EventStream()
+        self.done = False
+        """The server has said that nothing follows; not all servers then end the connection."""
 
     @property
     def comments(self) -> int:
@@ -54,7 +56,9 @@ class Reading:
 
     def _read(self, payloads: list[bytes]) -> Iterator[Piece]:
         for payload in payloads:
-            if payload.strip() != b"[DONE]" and isinstance(content := _json(payload), dict):
+            if payload.strip() == b"[DONE]":
+                self.done = True
+            elif isinstance(content := _json(payload), dict):
                 yield from self._reader.feed(content)
 
 

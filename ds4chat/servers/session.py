@@ -188,7 +188,7 @@ class RemoteSession:
             if stream.status != 200:
                 raise self.endpoint.refusal(stream.whole())
             try:
-                while part := stream.read():
+                while not reading.done and (part := stream.read()):
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end.", "strange")

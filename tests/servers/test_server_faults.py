@@ -445,6 +445,24 @@ def test_a_reply_that_has_ended_is_complete_however_the_connection_ends(rest: by
     assert answer.text == "all <"
 
 
+def test_a_reply_ends_with_done_though_the_connection_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ANSWER_S", 60.0)
+    left = threading.Event()
+
+    def stays(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "all"}, "finish_reason": "stop"}]})
+        usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 7}}).encode()
+        connection.chunk(b"data: [DONE]\n\ndata: " + usage + b"\n\n")
+        if connection.closed(5):
+            left.set()
+
+    with scripted(openai(stays)) as server:
+        answer = ask(connect(server.url))
+        assert left.wait(5)
+    assert (answer.text, answer.ended.finish_reason, answer.ended.prompt_tokens) == ("all", "stop", 7)
+
+
 def test_what_was_held_back_is_kept_when_the_stream_is_cut_within_an_event() -> None:
     def cut(received: Received, connection: Connection) -> None:
         connection.begin()

@@ -290,10 +290,11 @@ _REASONS: Mapping[str, tuple[FinishReason, str]] = {
 }
 
 
-def said_in(choice: Mapping[str, Any]) -> tuple[str, str]:
+def said_in(choice: Mapping[str, Any], *, streams: bool) -> tuple[str, str]:
     """The thinking and the answer in a choice of OpenAI's interface: a chunk's delta, or the whole message of
-    a server that does not stream. Contents are texts, or lists of typed parts as Mistral's."""
-    message = object_of(choice.get("delta")) or object_of(choice.get("message"))
+    a server that does not stream; one that ``streams`` may repeat the message at its end. Contents are texts,
+    or lists of typed parts as Mistral's."""
+    message = object_of(choice.get("delta")) or ({} if streams else object_of(choice.get("message")))
     content = message.get("content")
     parts = objects_of(content)
     thoughts = [message.get("reasoning") or message.get("reasoning_content")]

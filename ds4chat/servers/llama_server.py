@@ -167,6 +167,8 @@ class LlamaReader:
     def __init__(self, text: ReplyText | None = None) -> None:
         self._text = text or reply_text()
         self._steps = Steps()
+        self._streams = False
+        """Some of the tokens have come."""
         self._held: tuple[Timings, int] | None = None
         """A chunk without text and its token's id: the token that ended the reply, if no other follows."""
         self._timings: Mapping[str, Any] = {}
@@ -195,7 +197,7 @@ class LlamaReader:
             self._model = text_of(payload.get("model"))
             self._reason = text_of(payload.get("stop_type"))
             self._ended_by_token = self._reason == "eos"
-            if whole := text_of(payload.get("content")):  # a server that does not stream
+            if (whole := text_of(payload.get("content"))) and not self._streams:
                 added, thinking = self._text.push_text(whole)
                 yield Block((Token(UNKNOWN_ID, added, "unknown", thinking),))
         else:
@@ -209,7 +211,7 @@ class LlamaReader:
         self._usage = object_of(payload.get("usage")) or self._usage
         choice = first_of(payload.get("choices"))
         ids = ids_of(payload.get("tokens"))
-        thought, text = said_in(choice)
+        thought, text = said_in(choice, streams=self._streams)
         if thought:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:
@@ -220,6 +222,7 @@ class LlamaReader:
             self._ended_by_token = reason == "stop"
 
     def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
+        self._streams = True
         out = self._release()
         timings, id_ = Timings.of(self._timings), ids[0] if ids else UNKNOWN_ID
         if not text:

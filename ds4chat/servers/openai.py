@@ -86,6 +86,8 @@ class OpenAIReader:
     def __init__(self) -> None:
         self._text = reply_text()
         self._reason: str | None = None
+        self._streams = False
+        """Some of the text has come."""
         self.usage: Mapping[str, Any] = {}
         self._model = ""
 
@@ -94,12 +96,13 @@ class OpenAIReader:
         self.usage = object_of(payload.get("usage")) or self.usage
         self._model = text_of(payload.get("model")) or self._model
         choice = first_of(payload.get("choices"))
-        thought, text = said_in(choice)
+        thought, text = said_in(choice, streams=self._streams)
         if thought:
             yield from self.blocks(thought, choice, thinking=True)
         if text or not thought:
             yield from self.blocks(text, choice, thinking=False)
         reason = choice.get("finish_reason")
+        self._streams = self._streams or bool(thought or text)
         if isinstance(reason, str):
             self._reason = reason
 

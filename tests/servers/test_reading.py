@@ -182,6 +182,18 @@ def test_a_whole_completion_of_llama_server_is_read() -> None:
     assert "".join(token.text for token in tokens(found)) + last.thinking_tail + last.tail == "hmyes"
 
 
+@pytest.mark.parametrize("reader", [OpenAIReader, LlamaReader])
+def test_a_whole_message_after_its_chunks_is_not_read_again(
+    reader: type[OpenAIReader] | type[LlamaReader],
+) -> None:
+    again = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
+    found = pieces(reader(), [event("yes"), b"data: " + json.dumps(again).encode() + b"\n\n"])
+    assert [token.text for token in tokens(found)] == ["yes"]
+    native = [{"content": "yes", "tokens": [1]}, {"content": "yes", "stop": True, "stop_type": "eos"}]
+    found = pieces(LlamaReader(), [json.dumps(chunk).encode() + b"\n" for chunk in native])
+    assert [token.text for token in tokens(found)] == ["yes"]
+
+
 def test_contents_may_be_typed_parts() -> None:
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},

@@ -60,6 +60,8 @@ def counted(number: int, noun: str) -> str:
 
 def shortened(text: object, limit: int = 60) -> str:
     """``text`` on one line of at most ``limit`` characters: a value quoted in a sentence."""
+    if isinstance(text, str):
+        text = text[: 2 * (limit + 1)]  # a line end of two characters is one of the line
     line = one_line(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

@@ -110,8 +110,23 @@ def test_printable_json_is_the_same_json() -> None:
 def test_a_value_in_a_sentence_is_short_and_on_one_line() -> None:
     assert shortened("a" * 100) == "a" * 59 + "…"
     assert shortened("a\nb\x1b") == "a b\\x1b"
+    assert shortened("\r\n" * 100) == " " * 59 + "…"
+    assert shortened("\r\n" * 60) == " " * 60
     assert one_line(b"\xff") == r"\xff"
     assert one_line("\udcff") == r"\udcff"
+
+
+def test_a_long_value_is_cut_before_it_is_made_printable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's megabytes would take seconds."""
+    lengths: list[int] = []
+
+    def measured(value: str) -> str:
+        lengths.append(len(value))
+        return value
+
+    monkeypatch.setattr("ds4chat.text.printable", measured)
+    assert len(shortened("\x1b" * 10_000_000)) == 60
+    assert lengths == [122]
 
 
 @given(st.text())

@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from io import BufferedIOBase
 from typing import BinaryIO
 
 from ds4chat.engine.build import tell_of_idle_card
@@ -38,7 +39,7 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.engine.sessions import AnySession, open_session
-from ds4chat.engine.wire import ProtocolError, decode_command, encode, read_frame
+from ds4chat.engine.wire import ProtocolError, decode_command, encode, read_frames
 from ds4chat.errors import UserFacingError
 from ds4chat.settings.logfile import LineFormatter
 from ds4chat.text import printable_streams
@@ -66,7 +67,7 @@ _Queued = Load | Quit | _Job
 class Engine:
     """Works through the commands of one client."""
 
-    def __init__(self, commands: BinaryIO, events: BinaryIO) -> None:
+    def __init__(self, commands: BufferedIOBase, events: BinaryIO) -> None:
         self._commands = commands
         self._events = events
         self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
@@ -155,7 +156,7 @@ class Engine:
     def _read(self) -> None:
         quitting, patience = False, 0.0
         try:
-            while (payload := read_frame(self._commands)) is not None:
+            for payload in read_frames(self._commands):
                 command = decode_command(payload)
                 with self._lock:
                     if isinstance(command, Cancel):

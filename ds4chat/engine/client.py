@@ -16,12 +16,13 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, TypeVar
 
 from ds4chat.engine.events import Command, Ended, EngineDied, Event, Generate, Load, LoadFailed, Notice, Quit
 from ds4chat.engine.rpc import lost
-from ds4chat.engine.wire import ProtocolError, decode_event, encode, read_frame
+from ds4chat.engine.wire import ProtocolError, decode_event, encode, read_frames
 from ds4chat.files import open_to_append
 
 Kind = TypeVar("Kind", bound=Event)
@@ -31,6 +32,10 @@ LOG_TAIL = 20
 
 CLOSE_S = 2.0
 """Seconds that close() waits for the process to leave before it is killed: the user waits, too."""
+
+GATHER_S = 0.05
+"""Seconds that events gather before they are read: as long as the shortest frame of a UI. Where the engine's
+threads use every core, a reader that wakes up for each step interrupts them."""
 
 
 class EngineClient:
@@ -83,7 +88,7 @@ class EngineClient:
         self._process = process
         self._outbox.put(None)  # ends the writer of a process that died
         self._outbox = queue.SimpleQueue()
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None and isinstance(process.stdout, BufferedReader)
         threading.Thread(
             target=_write, args=(process.stdin, self._outbox), name="commands", daemon=True
         ).start()
@@ -150,10 +155,10 @@ class EngineClient:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
 
-    def _read(self, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
+    def _read(self, process: subprocess.Popen[bytes], stream: BufferedReader) -> None:
         broken = ""
         try:
-            while (payload := read_frame(stream)) is not None:
+            for payload in read_frames(stream, GATHER_S):
                 event = decode_event(payload)
                 if isinstance(event, Ended) and event.reply == self._reply:
                     self._reply = None

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml_abort would run gdb first: slow, and noisy on stderr
 
@@ -43,6 +43,7 @@ from ds4chat.engine import stack
 from ds4chat.engine.events import CONTEXT_LENGTH
 from ds4chat.engine.judge import choose, largest
 from ds4chat.errors import UserFacingError
+from ds4chat.text import one_line, shortened
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -151,6 +152,8 @@ _load_backend = _symbol("ggml_backend_load", _pointer, ctypes.c_char_p)
 _version = _symbol("llama_version", ctypes.c_char_p)
 _commit = _symbol("ggml_commit", ctypes.c_char_p)
 
+_LOG_LINE = 1000
+"""Characters of a line that are kept: llama.cpp quotes the file's metadata whole."""
 _LEVELS = {2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -170,6 +173,7 @@ class _LogSink:
         self.part += text.decode("utf-8", "replace")
         *lines, self.part = self.part.split("\n")
         for line in lines:
+            line = line[:_LOG_LINE]
             log.log(_LEVELS.get(self.level, logging.DEBUG), line)
             if self.level == 4 and line.strip() and not self.first_error:
                 self.first_error = line.strip()
@@ -187,7 +191,7 @@ def start() -> None:
 
 def _reason() -> str:
     """llama.cpp's first error line since the sink was reset."""
-    return (_sink.first_error or "it gave no reason").rstrip(".")
+    return shortened(_sink.first_error or "it gave no reason", 300).rstrip(".")
 
 
 _ODD_HEADS = "does not divide"
@@ -485,6 +489,8 @@ class Model:
         raw = text.encode("utf-8", "surrogatepass")
         if self.room and len(raw) >= self.room and (fewest := self._fewest_tokens(raw)) >= self.room:
             raise TooLongError(f"{fewest:,} or more", self.room)
+        if self._spelled is not None:
+            self._check_spelling(text, self._spelled, parse_special=parse_special)
         try:
             return stack.call(
                 lambda: self._tokenize(raw, add_special, parse_special), STACK_PER_CHARACTER * len(text)
@@ -502,6 +508,33 @@ class Model:
         if n < 0:
             raise LlamaError("llama.cpp could not turn the text into tokens.")
         return list(buffer[:n])
+
+    @cached_property
+    def _spelled(self) -> Spelled | None:
+        """What a text may be spelled in. None for a vocabulary in which any text can be."""
+        if C.llama_vocab_type(self.vocab) != C.LLAMA_VOCAB_TYPE_SPM:
+            return None
+        attributes = (C.llama_vocab_get_attr(self.vocab, token) for token in range(self.n_vocab))
+        if sum(bool(attribute & C.LLAMA_TOKEN_ATTR_BYTE) for attribute in attributes) >= 256:
+            return None
+        texts = frozenset(C.llama_vocab_get_text(self.vocab, token) for token in range(self.n_vocab))
+        characters = frozenset(text.decode("utf-8", "replace") for text in texts)
+        return Spelled(characters, frozenset(_bytes_with_tokens(C.LLAMA_VOCAB_TYPE_SPM, texts)))
+
+    def _check_spelling(self, text: str, spelled: Spelled, *, parse_special: bool) -> None:
+        """Raise LlamaError for a character that has neither a token nor tokens for its bytes: llama.cpp would
+        end the process."""
+        for special in self.special_tokens:
+            if parse_special or not special.control:
+                text = text.replace(special.text, "")
+        # It writes blanks so, and may put one before a text.
+        used = set(f" {text}".replace(" ", "▁"))
+        for char in sorted(used - spelled.characters):
+            if not spelled.octets.issuperset(char.encode("utf-8", "surrogatepass")):
+                raise LlamaError(
+                    f'The vocabulary of {self.path} cannot spell "{one_line(char)}": it has no token for '
+                    "this character and none for its bytes. Leave it out, or convert the model again."
+                )
 
     def _fewest_tokens(self, raw: bytes) -> int:
         """A lower bound of the tokens that ``raw`` becomes.
@@ -584,6 +617,13 @@ class Model:
     def eagle3_layers(self) -> list[int]:
         """Layers of the target whose inputs an EAGLE-3 model reads."""
         return list(_target_layers(self.handle)[: _target_layers_n(self.handle)])
+
+
+class Spelled(NamedTuple):
+    """What a vocabulary has tokens for: texts, single characters among them, and bytes."""
+
+    characters: frozenset[str]
+    octets: frozenset[int]
 
 
 def _bytes_with_tokens(kind: int, texts: frozenset[bytes]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import subprocess
@@ -16,6 +17,15 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether the name or address of a host means this machine, by its form: nothing is looked up."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower().removesuffix(".").rpartition(".")[2] == "localhost"
+    return address.is_loopback or address.is_unspecified
 
 
 def system() -> str:

@@ -41,7 +41,7 @@ from ds4chat.engine.llama import (
     memory,
     version,
 )
-from ds4chat.engine.machine import cores
+from ds4chat.engine.machine import cores, is_this_machine
 from ds4chat.engine.prompting import Prompter, named_template
 from ds4chat.engine.saved_state import SavedStates, tidy
 from ds4chat.engine.session import Session
@@ -226,7 +226,7 @@ class _Opening:
         self._emit(Loading("asking the RPC servers"))
         rpc.check(self._load.rpc)
         add_rpc_servers(self._load.rpc)
-        if not all(server.startswith(("127.", "localhost:")) for server in self._load.rpc):
+        if not all(is_this_machine(server.rpartition(":")[0]) for server in self._load.rpc):
             self._emit(Notice("warning", rpc.UNPROTECTED))
 
     def _model(self, path: str, stage: str, *, mtp: bool) -> Model:

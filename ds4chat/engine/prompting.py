@@ -2,8 +2,8 @@
 
 A template gets the conversation in a form that it accepts. Tried in turn: as it is; with the system prompt
 inside the first user turn; with successive turns of one role joined, such as one that was never answered and
-the next; each with contents as text and as lists of typed parts. The first form is used that the template
-accepts with every message in the prompt.
+the next, and an empty turn of the user before a first one of the assistant; each with contents as text and as
+lists of typed parts. The first form is used that the template accepts with every message in the prompt.
 """
 
 from __future__ import annotations
@@ -365,9 +365,12 @@ def _system_merged(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _joined(turns: Sequence[Turn]) -> list[Turn]:
-    """Successive turns of one role as one turn."""
+    """Successive turns of one role as one turn, and an empty user's turn before an assistant's that is the
+    first."""
     joined: list[Turn] = []
     for turn in turns:
+        if turn["role"] == "assistant" and all(before["role"] == "system" for before in joined):
+            joined.append({"role": "user", "content": ""})
         if joined and joined[-1]["role"] == turn["role"]:
             joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{turn['content']}"}
         else:

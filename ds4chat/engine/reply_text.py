@@ -239,7 +239,12 @@ class ReplyText:
     @property
     def _holds_line_ends(self) -> bool:
         """Line ends are held back, since those at the edges of a thought belong to its marks."""
-        return self.inside or not (self._last_char[False] or self._last_char[True])
+        return self.inside or self._untouched
+
+    @property
+    def _untouched(self) -> bool:
+        """Nothing of the thought or the answer has come."""
+        return not (self._last_char[False] or self._last_char[True])
 
     def _current_marks(self, text: str) -> Sequence[str]:
         """The marks that count now. A spelled one only counts in its place: a thought begins before the
@@ -248,7 +253,9 @@ class ReplyText:
         if self.inside:
             close = form.closes.get(self._opener, "")
             ends = form.marks.get(close) == "answer" and not _is_symbol(close)
-            return (*self._always, close) if ends else self._always
+            # A model may open the thought again that the prompt opened.
+            again = self._at_start and ends and _agree(text.lstrip(), self._opener)
+            return (*self._always, *[close] * ends, *[self._opener] * (again and self._opener in form.marks))
         if self._answered and not self._wrapped:
             return self._always
         begin = text.lstrip()
@@ -257,7 +264,8 @@ class ReplyText:
             for mark, effect in form.marks.items()
             if not _is_symbol(mark)
             and (
-                (effect == "drop" and self._wrapped)
+                (effect == "header" and self._untouched and _agree(text, mark))
+                or (effect == "drop" and self._wrapped)
                 or (effect in ("think", "drop") and not self._answered and _agree(begin, mark))
             )
         ]
@@ -297,8 +305,9 @@ class ReplyText:
             self.stopped = "turn"
             return
         words = header.replace("=", "= ").split()
-        thinks = not THOUGHTS.isdisjoint(words) or "to=" in words
-        self.inside = thinks and self._form.marks[begin] == "header"
+        recipient = words[words.index("to=") + 1 :][:1] if "to=" in words else []
+        thinks = not THOUGHTS.isdisjoint(words) or recipient not in ([], ["user"])
+        self.inside = thinks and self._form.marks.get(begin, "header") == "header"
         self._final = not self.inside and ASIDES.isdisjoint(words)
         self._opener = body
 

@@ -38,6 +38,8 @@ class Family:
     """Enclose the answer."""
     header: tuple[str, ...] = ()
     """Begin a header that ends at ``body`` and says by one of THOUGHTS that a thought follows."""
+    opening: str = ""
+    """Begins a reply whose first header began in the prompt."""
     closing: tuple[str, ...] = ()
     """Begin a header that no thought follows."""
     body: str = ""
@@ -54,7 +56,7 @@ class Family:
             "think": (self.think,),
             "answer": (self.answer,),
             "drop": self.around,
-            "header": self.header,
+            "header": (*self.header, self.opening),
             "closing": self.closing,
             "body": (self.body,),
         }
@@ -68,6 +70,14 @@ FAMILIES: tuple[Family, ...] = (
     # Seed-OSS without a budget, as its template opens the thought.
     Family("<seed:think><seed:cot_budget_reflect>", "</seed:think>"),
     Family("[THINK]", "[/THINK]", spelled=True),  # Magistral, Ministral
+    # EXAONE Deep, Reka Flash and fine-tunes, which have no tokens for it
+    *(Family(f"<{word}>", f"</{word}>", spelled=True) for word in ("thought", "thinking", "reasoning")),
+    Family(  # OpenThinker, Sky-T1
+        "<|begin_of_thought|>",
+        "<|end_of_thought|>",
+        around=("<|begin_of_solution|>", "<|end_of_solution|>"),
+        spelled=True,
+    ),
     Family("◁think▷", "◁/think▷", spelled=True),  # Kimi-VL
     Family(  # Command A and R7B
         "<|START_THINKING|>",
@@ -81,14 +91,15 @@ FAMILIES: tuple[Family, ...] = (
     Family(  # gpt-oss
         answer="<|end|>", header=("<|start|>", "<|channel|>"), body="<|message|>", around=("<|constrain|>",)
     ),
+    Family(answer="<|eom|>", header=("<|start|>",), opening=" to=", body="<|message|>"),  # Muse
     Family("<|think|>", "<|end|>", header=("<|begin|>",), body="<|content|>"),  # Solar Open
     Family(header=("<|open|>",), closing=("<|close|>",), body="<|sep|>"),  # Kimi K3
 )
 """Known families; where a vocabulary has a family's marks as tokens, only these tokens count."""
 
 THOUGHTS = frozenset({"analysis", "think", "thinking", "thought", "reasoning"})
-"""Words of a header that a thought follows. A header with a recipient (``to=``) is not for the user
-either."""
+"""Words of a header that a thought follows. A header with another recipient (``to=``) than the user is not
+for the user either."""
 ASIDES = frozenset({"commentary"})
 """Words of a header that a part of the answer follows which is not its last."""
 THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -100,6 +111,8 @@ SWITCHES: Mapping[str, tuple[Any, Any]] = {
     "reasoning": (True, False),  # Command A
     "thinking_budget": (None, 0),  # Seed-OSS
     "thinking_option": ("on", "off"),  # Ling
+    "skip_reasoning": (None, True),  # HyperCLOVA X
+    "reasoning_strength": (None, "low"),  # Muse, which has no less
 }
 """A template's variable and its values to think and not to; None leaves it undefined."""
 EFFORTS = ("none", "minimal", "low")
@@ -192,6 +205,9 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         found.append(Family(off[0], off[1], spelled=True))
     elif len(on) == 1 and off in ([], [_closing(on[0])]):
         found.append(Family(on[0], _closing(on[0]), spelled=True))
+    opened = TAG.findall(thinks)[-1:]  # also where it opens the thought either way
+    if opened and thinks.rstrip().endswith(opened[0]) and _names_thinking(opened[0]) == "begins":
+        found.append(Family(opened[0], _closing(opened[0]), spelled=True))
     if told := _TOLD.search(template):
         found.append(Family("<think>", "</think>", around=(told[1], told[3]), spelled=True))
     known = {text for family in FAMILIES for text in family.marks()}
@@ -211,13 +227,20 @@ def declared_by_tokens(special: Iterable[str]) -> tuple[Family, ...]:
     known = {text for family in FAMILIES for text in family.marks()}
     pairs: dict[str, tuple[list[str], list[str]]] = {}
     for text in special:
-        lower = text.lower().replace("_", " ")
-        if _ROOT.search(lower) and text not in known:
-            ends = bool(_END.search(lower))
-            pairs.setdefault(_EDGE.sub("", lower), ([], []))[ends].append(text)
+        if text not in known and (edge := _names_thinking(text)):
+            name = _EDGE.sub("", text.lower().replace("_", " "))
+            pairs.setdefault(name, ([], []))[edge == "ends"].append(text)
     return tuple(
         Family(begins[0], ends[0]) for begins, ends in pairs.values() if len(begins) == len(ends) == 1
     )
+
+
+def _names_thinking(mark: str) -> Literal["", "begins", "ends"]:
+    """Whether a mark, by its name, begins or ends a thought."""
+    lower = mark.lower().replace("_", " ")
+    if not _ROOT.search(lower):
+        return ""
+    return "ends" if _END.search(lower) else "begins"
 
 
 @dataclass(frozen=True, slots=True)

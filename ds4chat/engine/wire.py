@@ -7,8 +7,11 @@ ProtocolError and never runs code here.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from functools import cache
-from typing import IO, get_args
+from io import BufferedIOBase
+from typing import get_args
 
 import msgspec
 
@@ -16,6 +19,9 @@ from ds4chat.engine.events import Command, Event
 
 MAX_FRAME = 64 << 20
 """Bytes. A longer frame is refused: a length field read from a broken stream must not be trusted."""
+LENGTH_BYTES = 4
+READ_BYTES = 1 << 14
+"""Most bytes that one read takes from a pipe."""
 
 
 class ProtocolError(Exception):
@@ -37,20 +43,26 @@ def encode(message: Command | Event) -> bytes:
     """The frame of one message, its four length bytes included."""
     body = _encoder.encode(message)
     payload = b'{"type":"%s","body":%s}' % (type(message).__name__.encode(), body)
-    return len(payload).to_bytes(4, "big") + payload
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
 
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame's payload; None at the end of the stream, in the middle of a frame too. Raises
-    ProtocolError for a length that no frame has."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > MAX_FRAME:
-        raise ProtocolError(f"a frame of {length} bytes")
-    payload = stream.read(length)
-    return payload if len(payload) == length else None
+def read_frames(stream: BufferedIOBase, gather_s: float = 0.0) -> Iterator[bytes]:
+    """The payloads of the frames in a pipe, until its end, in the middle of a frame too. After each read that
+    emptied the pipe, frames gather there for ``gather_s`` seconds before the next one. Raises ProtocolError
+    for a length that no frame has."""
+    received = bytearray()
+    while data := stream.read1(READ_BYTES):
+        received += data
+        while len(received) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")
+            if end > MAX_FRAME:
+                raise ProtocolError(f"a frame of {end} bytes")
+            if len(received) < end:
+                break
+            yield bytes(received[LENGTH_BYTES:end])
+            del received[:end]
+        if gather_s and len(data) < READ_BYTES:
+            time.sleep(gather_s)
 
 
 def _decode(payload: bytes, known: dict[str, type]) -> object:

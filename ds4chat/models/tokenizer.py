@@ -39,8 +39,9 @@ _EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "pla
 
 
 def has_tokenizer(header: Header) -> bool:
-    """The file has its own vocabulary."""
-    return isinstance(header.metadata.get(TOKENS), ArrayInfo)
+    """The file has its own vocabulary. llama.cpp can make no tokens of a text with that of some models."""
+    unused = header.text("tokenizer.ggml.model") in ("none", "no_vocab")
+    return isinstance(header.metadata.get(TOKENS), ArrayInfo) and not unused
 
 
 def vocabulary_size(header: Header) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyFormat, ReplyText
-from ds4chat.servers.http import Endpoint, ServerError, error_of
+from ds4chat.servers.http import Endpoint, ServerError, error_of, exceeds_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,10 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why and how the reply ended, by the server. A stream without one was cut."""
+    """Why and how the reply ended, by the server."""
 
-    reason: FinishReason
+    reason: FinishReason | None
+    """None: the stream was cut before the server said why."""
     detail: str = ""
     prompt_tokens: int = 0
     reused_tokens: int = 0
@@ -150,7 +151,7 @@ class Reader(Protocol):
         it."""
 
     def finish(self) -> Iterable[Piece]:
-        """What can be said when the stream is over, complete or not; an End last, if there was one."""
+        """What can be said when the stream is over, complete or not; an End last."""
 
 
 class Dialect(Protocol):
@@ -255,8 +256,15 @@ def reply_text(prompt: str = "") -> ReplyText:
 
 def raise_for(payload: Mapping[str, Any]) -> None:
     """Raise the ServerError that a payload reports; nothing if it reports none."""
-    if payload.get("error"):
+    if payload.get("error") or payload.get("object") == "error":
         message, kind = error_of(payload)
+        if exceeds_context(message, kind):
+            raise ServerError(
+                f"The server has too small a context for this conversation ({message or kind}). Begin a new "
+                "one, or start the server with a larger context.",
+                "refused",
+                "context",
+            )
         raise ServerError(
             f"The server reported an error in its reply: {message or 'it did not say which'}. Look at its "
             "log, then retry.",
@@ -265,17 +273,52 @@ def raise_for(payload: Mapping[str, Any]) -> None:
         )
 
 
+def ending(reason: str | None) -> tuple[FinishReason | None, str]:
+    """Why a reply ended, by a server's name for it, and a sentence where the server did not complete it. Any
+    name that is not listed means that the model stopped; None, that the stream was cut."""
+    return (None, "") if reason is None else _REASONS.get(reason, ("stop", ""))
+
+
+_GAVE_UP = "The server gave up on the reply. Look at its log, then retry."
+_REASONS: Mapping[str, tuple[FinishReason, str]] = {
+    "length": ("length", ""),
+    "max_tokens": ("length", ""),
+    "limit": ("length", ""),
+    "abort": ("error", _GAVE_UP),
+    "error": ("error", _GAVE_UP),
+    "content_filter": ("error", "The server's content filter cut the reply."),
+}
+
+
+def said_in(choice: Mapping[str, Any], *, streams: bool) -> tuple[str, str]:
+    """The thinking and the answer in a choice of OpenAI's interface: a chunk's delta, or the whole message of
+    a server that does not stream; one that ``streams`` may repeat the message at its end. Contents are texts,
+    or lists of typed parts as Mistral's."""
+    message = object_of(choice.get("delta")) or ({} if streams else object_of(choice.get("message")))
+    content = message.get("content")
+    parts = objects_of(content)
+    thoughts = [message.get("reasoning") or message.get("reasoning_content")]
+    thoughts += [thought.get("text") for part in parts for thought in objects_of(part.get("thinking"))]
+    texts = [content or message.get("refusal") or choice.get("text"), *(part.get("text") for part in parts)]
+    return "".join(map(text_of, thoughts)), "".join(map(text_of, texts))
+
+
 # -- fields of JSON objects, which servers leave out or send as null
+
+
+_MOST_COUNT = 1 << 48
+"""Above all counts, seeds and sizes of real servers, and far below what the wire and the database hold."""
+_MOST_ID = 1 << 31
 
 
 def count_of(value: object) -> int:
     """``value`` as a count; 0 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST_COUNT else 0
 
 
 def number_of(value: object) -> float | None:
-    """``value`` as a number; None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    """``value`` as a number of no less than 0, such as a time; None for anything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT:
         return float(value)
     return None
 
@@ -302,6 +345,6 @@ def first_of(value: object) -> Mapping[str, Any]:
 
 def ids_of(value: object) -> tuple[int, ...]:
     """Token ids; () for anything else."""
-    if isinstance(value, list) and all(isinstance(i, int) for i in value):
+    if isinstance(value, list) and all(isinstance(i, int) and 0 <= i < _MOST_ID for i in value):
         return tuple(value)
     return ()

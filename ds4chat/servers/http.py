@@ -21,11 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from ds4chat.engine.events import ServerAddress
+from ds4chat.engine.machine import is_this_machine
 from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import SERVER_KEY
 from ds4chat.text import one_line
@@ -120,7 +121,7 @@ class Endpoint:
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         """The address without a trailing slash."""
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._path = quote(parts.path.rstrip("/").removesuffix("/v1"), safe="/%:@!$&'()*+,;=")
         self._key = _read_key(address)
         self.has_key = bool(self._key)
         self._key_place = address.key_file or f"the variable {address.key_env or SERVER_KEY}"
@@ -129,8 +130,12 @@ class Endpoint:
     @property
     def exposed(self) -> bool:
         """Requests can be read on the way: plain http to another machine."""
-        local = self.host in ("localhost", "::1") or self.host.startswith("127.")
-        return self._context is None and not local
+        return self._context is None and not is_this_machine(self.host)
+
+    @property
+    def place(self) -> str:
+        """Host and port, for people."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def ask(
         self,
@@ -264,14 +269,16 @@ class Endpoint:
             text = f"wants an API key ({at}). Put it into {self._key_place}."
         elif status == 503 and "loading" in message.lower():
             text, kind = "is still loading its model. Wait until it has, then retry.", "loading"
-        elif kind == "exceed_context_size_error" or "context length" in message or "context size" in message:
+        elif exceeds_context(message, kind):
             text, kind = (
                 f"has too small a context for this conversation ({at}). Begin a new one, or start the server "
                 "with a larger context.",
                 "context",
             )
         else:
-            text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).format(at)
+            seconds = answer.headers.get("retry-after", "")
+            wait = f"{seconds} s" if seconds.isdecimal() and len(seconds) < 6 else "a little"
+            text = _REFUSALS.get(status, _REFUSALS[500 if status >= 500 else 400]).format(at, wait=wait)
         return ServerError(f"The server at {self.url} {text}", "refused", kind)
 
 
@@ -279,9 +286,9 @@ _REFUSALS = {
     400: "refused the request ({}). ds4chat inspect --server says what it takes.",
     404: "does not know the model or the path ({}). ds4chat inspect --server says what it has.",
     413: "does not take a request of this length ({}). Begin a new conversation.",
-    429: "has too many requests ({}). Wait a little, then retry.",
+    429: "has too many requests ({}). Wait {wait}, then retry.",
     500: "failed ({}). Look at its log, then retry.",
-    503: "is not ready ({}). Wait a little, then retry.",
+    503: "is not ready ({}). Wait {wait}, then retry.",
 }
 
 
@@ -291,6 +298,13 @@ class Stream:
     def __init__(self, response: http.client.HTTPResponse, endpoint: Endpoint, path: str) -> None:
         self._response, self._endpoint, self._path = response, endpoint, path
         self.status = response.status
+        coding = response.getheader("Content-Encoding", "identity")
+        if coding.lower() != "identity":
+            raise ServerError(
+                f"The server at {endpoint.url} compresses its answers ({one_line(coding)[:40]}), although it "
+                "was asked not to. Switch that off there, or in the proxy before it.",
+                "strange",
+            )
 
     def read(self) -> bytes:
         """The next bytes, as soon as there are any; b"" at the end. Raises ServerError."""
@@ -423,13 +437,22 @@ def _tls(ca_file: str, url: str) -> ssl.SSLContext:
         ) from None
 
 
+def exceeds_context(message: str, kind: str) -> bool:
+    """Whether an error, as ``error_of`` returns it, says that the conversation is too long for the server."""
+    said = f"{kind} {message}".lower().replace("_", " ")
+    return any(f"context {word}" in said for word in ("length", "size", "window"))
+
+
 def error_of(body: object) -> tuple[str, str]:
     """The message in an error's body, safe for one line of a terminal, and its kind by the server's name;
     ("", "") without one."""
+    if isinstance(body, list) and body:
+        body = body[0]
     error = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error.get("error")
-        kind = error.get("type") or error.get("code") or ""
+        code = error.get("code")
+        kind = code if isinstance(code, str) else error.get("type") or code or ""  # a code in words says most
     else:
         message, kind = error, ""
     if not isinstance(message, str):

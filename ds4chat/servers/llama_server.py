@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ds4chat.engine.events import UNKNOWN_ID, Counters, FinishReason, Origin, Tells, Token
+from ds4chat.engine.events import UNKNOWN_ID, Counters, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyText
+from ds4chat.engine.thinking import FAMILIES
 from ds4chat.servers.dialect import (
     OPEN_TURN,
     SAMPLING,
@@ -33,6 +34,7 @@ from ds4chat.servers.dialect import (
     Query,
     Request,
     count_of,
+    ending,
     first_of,
     ids_of,
     number_of,
@@ -40,6 +42,7 @@ from ds4chat.servers.dialect import (
     objects_of,
     raise_for,
     reply_text,
+    said_in,
     text_of,
     verified_block,
     with_origin,
@@ -47,10 +50,15 @@ from ds4chat.servers.dialect import (
 from ds4chat.servers.http import Endpoint, error_of
 
 _AT_START = "llama-server reads it only when it starts: start it with "
-_CHANNELS = ("<|channel|>", "<|START_THINKING|>", "<start_of_turn>thought")
-"""Control tokens around the thinking in some templates. The native completion leaves them out of its text, so
-only chat separates such thinking."""
+_MARKS = {
+    "<start_of_turn>thought",
+    *(mark for family in FAMILIES if family.think != "<think>" for mark in (family.think, *family.header)),
+} - {""}
+"""What begins the thinking, a control token in most vocabularies. The native completion leaves such tokens
+out of its text, so only chat separates that thinking."""
 _RANDOM_SEED = 4294967295
+_MOST_HIDDEN = 1 << 16
+"""Tokens without chunks in one reply: more than a reply of tool calls has."""
 
 
 class LlamaServer(Dialect):
@@ -91,7 +99,7 @@ class LlamaServer(Dialect):
             answers=text_of(props.get("model_alias")) or path,
             context=count_of(slot.get("n_ctx")) or count_of(defaults.get("n_ctx")),
             speculates=slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None,
-            template=bool(template) and not any(mark in template for mark in _CHANNELS),
+            template=bool(template) and not any(mark in template for mark in _MARKS),
             parameters=count_of(meta.get("n_params")),
             size_bytes=count_of(meta.get("size")),
             vocabulary=count_of(meta.get("n_vocab")),
@@ -159,11 +167,13 @@ class LlamaReader:
     def __init__(self, text: ReplyText | None = None) -> None:
         self._text = text or reply_text()
         self._steps = Steps()
+        self._streams = False
+        """Some of the tokens have come."""
         self._held: tuple[Timings, int] | None = None
         """A chunk without text and its token's id: the token that ended the reply, if no other follows."""
         self._timings: Mapping[str, Any] = {}
         self._last: Mapping[str, Any] = {}
-        self._reason: FinishReason | None = None
+        self._reason: str | None = None
         self._ended_by_token = False
         self._usage: Mapping[str, Any] = {}
         self._model = ""
@@ -185,9 +195,11 @@ class LlamaReader:
         elif payload.get("stop") is True:
             self._last = payload
             self._model = text_of(payload.get("model"))
-            stop_type = payload.get("stop_type")
-            self._reason = "length" if stop_type == "limit" else "stop"
-            self._ended_by_token = stop_type == "eos"
+            self._reason = text_of(payload.get("stop_type"))
+            self._ended_by_token = self._reason == "eos"
+            if (whole := text_of(payload.get("content"))) and not self._streams:
+                added, thinking = self._text.push_text(whole)
+                yield Block((Token(UNKNOWN_ID, added, "unknown", thinking),))
         else:
             text, ids = text_of(payload.get("content")), ids_of(payload.get("tokens"))
             if text or ids:
@@ -198,19 +210,19 @@ class LlamaReader:
         self._model = text_of(payload.get("model")) or self._model
         self._usage = object_of(payload.get("usage")) or self._usage
         choice = first_of(payload.get("choices"))
-        delta = object_of(choice.get("delta"))
         ids = ids_of(payload.get("tokens"))
-        thought = text_of(delta.get("reasoning_content"))
-        text = text_of(delta.get("content")) or text_of(choice.get("text"))
+        thought, text = said_in(choice, streams=self._streams)
         if thought:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:
             yield from self._token(text, ids, thinking=False)
-        if reason := choice.get("finish_reason"):
-            self._reason = "length" if reason == "length" else "stop"
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            self._reason = reason
             self._ended_by_token = reason == "stop"
 
     def _token(self, text: str, ids: tuple[int, ...], *, thinking: bool) -> list[Block]:
+        self._streams = True
         out = self._release()
         timings, id_ = Timings.of(self._timings), ids[0] if ids else UNKNOWN_ID
         if not text:
@@ -229,20 +241,19 @@ class LlamaReader:
         blocks = self._release()
         timings = Timings.of(self._timings)
         blocks += self._steps.end(timings)
-        if self._reason and self._ended_by_token and blocks:
+        if self._ended_by_token and blocks:
             blocks[-1] = replace(blocks[-1], tokens=blocks[-1].tokens[:-1], ended=True)
         yield from blocks
-        if self._reason is None:
-            return
         settings = object_of(self._last.get("generation_settings"))
         kinds = text_of(settings.get("speculative.types"))
         seed = count_of(settings.get("seed"))
         cached = count_of(self._timings.get("cache_n"))
         read = cached + count_of(self._timings.get("prompt_n"))
+        reason, detail = ending(self._reason)
         truncated = self._last.get("truncated")
         yield End(
-            reason=self._reason,
-            detail="The conversation was cut to fit the server's context." if truncated else "",
+            reason,
+            "The conversation was cut to fit the server's context." if truncated else detail,
             prompt_tokens=read or count_of(self._usage.get("prompt_tokens")),
             reused_tokens=cached,
             prefill_ms=number_of(self._timings.get("prompt_ms")),
@@ -312,13 +323,15 @@ class Steps:
         self._at = Timings(0, 0.0, 0, 0)
         """Of the last chunk."""
         self._step: _Step | None = None
+        self._chunks = 0
         self._counters_only = False
 
     def add(self, at: Timings, token: Token) -> list[Block]:
         """The blocks that a token's chunk completes."""
         if self._counters_only:
             return [Block((token,))]
-        if at.emitted <= self._at.emitted:
+        self._chunks += 1
+        if at.emitted <= self._at.emitted or at.emitted - self._chunks > _MOST_HIDDEN:
             return self._repeated(at, token)
         out: list[Block] = []
         if self._step is None:
@@ -342,7 +355,7 @@ class Steps:
         """The remaining blocks when the stream is over, including the token that ended it."""
         if self._counters_only or self._step is None:
             return []
-        hidden = max(0, at.emitted - self._at.emitted)
+        hidden = max(0, min(at.emitted, self._chunks + _MOST_HIDDEN) - self._at.emitted)
         out: list[Block] = []
         if hidden and at.same_step(self._at):
             out = self._grow([_hidden() for _ in range(hidden)])
@@ -354,8 +367,8 @@ class Steps:
     # -- parts
 
     def _repeated(self, at: Timings, token: Token) -> list[Block]:
-        """Text at an unchanged count: an older server, which counted a whole step at once, or the second part
-        of a token."""
+        """Text at a count that cannot be its own: an older server, which counted a whole step at once, or the
+        second part of a token."""
         step = self._step
         if at.emitted == self._at.emitted and (step is None or not step.unplaced):
             return [Block((token,))]
@@ -390,12 +403,12 @@ class Steps:
         if not old.sent and not unclear:
             # A step is sent when it is complete, so the tokens that this one lacks are among the hidden ones.
             missing = old.accepted + 1 - len(old.tokens)
-            if missing > hidden or drafted < 0 or not 0 <= accepted <= drafted:
-                self._counters_only = True
-                old.sent = True
-                unknown = [_hidden() for _ in range(hidden)]
-                return [Block(tuple(old.tokens), ms=old.ms), Block((*unknown, token))]
-            old.tokens += [_hidden() for _ in range(missing)]
+        if missing > hidden or not 0 <= accepted <= drafted:
+            self._counters_only = True
+            before = [] if old.sent else [Block(tuple(old.tokens), ms=old.ms)]
+            old.sent = True
+            return [*before, Block((*(_hidden() for _ in range(hidden)), token))]
+        old.tokens += [_hidden() for _ in range(missing)]
         out = self._send(followed_by=hidden)
         unplaced = hidden - missing
         replayed = old.accepted < old.drafted

@@ -71,7 +71,7 @@ class LMStudioReader(OpenAIReader):
         self._stats = object_of(payload.get("stats")) or self._stats
         yield from super().feed(payload)
 
-    def end(self, reason: FinishReason) -> End:
+    def end(self, reason: FinishReason | None, detail: str) -> End:
         stats = {**self.usage, **self._stats}  # versions differ in which of them has the drafts
         drafted = count_of(stats.get("total_draft_tokens_count"))
         first_s, decode_s = (
@@ -79,7 +79,7 @@ class LMStudioReader(OpenAIReader):
             number_of(stats.get("generation_time")),
         )
         return replace(
-            super().end(reason),
+            super().end(reason, detail),
             counters=Counters(drafted, count_of(stats.get("accepted_draft_tokens_count")))
             if drafted
             else None,

@@ -17,6 +17,7 @@ from ds4chat.servers.dialect import (
     Query,
     Request,
     count_of,
+    ending,
     first_of,
     number_of,
     object_of,
@@ -25,7 +26,7 @@ from ds4chat.servers.dialect import (
     text_of,
 )
 from ds4chat.servers.http import ANSWER_S, Endpoint
-from ds4chat.servers.openai import ASK_IN_A_PROMPT, REASONS
+from ds4chat.servers.openai import ASK_IN_A_PROMPT
 
 
 class Ollama(Dialect):
@@ -102,12 +103,10 @@ class OllamaReader:
 
     def finish(self) -> Iterator[Piece]:
         last = self._last
-        if not last:
-            return
         prefill_ns = number_of(last.get("prompt_eval_duration"))
         decode_ns = number_of(last.get("eval_duration"))
         yield End(
-            REASONS.get(text_of(last.get("done_reason")), "stop"),
+            *ending(text_of(last.get("done_reason")) if last else None),
             prompt_tokens=count_of(last.get("prompt_eval_count")),
             prefill_ms=None if prefill_ns is None else prefill_ns / 1e6,
             decode_ms=None if decode_ns is None else decode_ns / 1e6,

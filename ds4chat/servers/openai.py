@@ -17,17 +17,17 @@ from ds4chat.servers.dialect import (
     Request,
     cannot_continue,
     count_of,
+    ending,
     first_of,
     object_of,
     objects_of,
     raise_for,
     reply_text,
+    said_in,
     text_of,
 )
 from ds4chat.servers.http import Endpoint
 
-REASONS: Mapping[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-"""Reasons to end a reply, by the names that servers have for them; any other means that the model stopped."""
 ASK_IN_A_PROMPT = "Ask for the rest in a prompt."
 
 
@@ -85,7 +85,9 @@ class OpenAIReader:
 
     def __init__(self) -> None:
         self._text = reply_text()
-        self._reason: FinishReason | None = None
+        self._reason: str | None = None
+        self._streams = False
+        """Some of the text has come."""
         self.usage: Mapping[str, Any] = {}
         self._model = ""
 
@@ -94,16 +96,15 @@ class OpenAIReader:
         self.usage = object_of(payload.get("usage")) or self.usage
         self._model = text_of(payload.get("model")) or self._model
         choice = first_of(payload.get("choices"))
-        delta = object_of(choice.get("delta"))
-        thought = text_of(delta.get("reasoning")) or text_of(delta.get("reasoning_content"))
-        text = text_of(delta.get("content")) or text_of(choice.get("text"))
+        thought, text = said_in(choice, streams=self._streams)
         if thought:
             yield from self.blocks(thought, choice, thinking=True)
         if text or not thought:
             yield from self.blocks(text, choice, thinking=False)
         reason = choice.get("finish_reason")
+        self._streams = self._streams or bool(thought or text)
         if isinstance(reason, str):
-            self._reason = REASONS.get(reason, "stop")
+            self._reason = reason
 
     def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:
         """The block of a chunk's text, counted as one token. ``thinking``: the server says that it is part of
@@ -117,14 +118,14 @@ class OpenAIReader:
         return Token(id_, added, "unknown", inside)
 
     def finish(self) -> Iterator[Piece]:
-        if self._reason is not None:
-            yield self.end(self._reason).with_rest_of(self._text)
+        yield self.end(*ending(self._reason)).with_rest_of(self._text)
 
-    def end(self, reason: FinishReason) -> End:
+    def end(self, reason: FinishReason | None, detail: str) -> End:
         """The end of the reply, by what the last chunks said."""
         details = object_of(self.usage.get("prompt_tokens_details"))
         return End(
             reason,
+            detail,
             prompt_tokens=count_of(self.usage.get("prompt_tokens")),
             reused_tokens=count_of(details.get("cached_tokens")),
             model=self._model,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ds4chat.servers.dialect import Piece, Reader
+from ds4chat.servers.dialect import End, Piece, Reader
 from ds4chat.servers.http import ServerError
 from ds4chat.servers.sse import EventStream, TooLongError
 
@@ -20,6 +20,8 @@ class Reading:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._events = EventStream()
+        self.done = False
+        """The server has said that nothing follows; not all servers then end the connection."""
 
     @property
     def comments(self) -> int:
@@ -39,13 +41,24 @@ class Reading:
         yield from self._read(payloads)
 
     def finish(self) -> Iterator[Piece]:
-        """What is left when the bytes have ended."""
-        yield from self._read(self._events.finish())
-        yield from self._reader.finish()
+        """What is left when the bytes have ended. What cannot be read is an error only in a reply that has
+        not ended."""
+        failure, ended = None, False
+        try:
+            yield from self._read(self._events.finish())
+        except ServerError as error:
+            failure = error
+        for piece in self._reader.finish():
+            ended = isinstance(piece, End) and piece.reason is not None
+            yield piece
+        if failure is not None and not ended:
+            raise failure
 
     def _read(self, payloads: list[bytes]) -> Iterator[Piece]:
         for payload in payloads:
-            if payload.strip() != b"[DONE]" and isinstance(content := _json(payload), dict):
+            if payload.strip() == b"[DONE]":
+                self.done = True
+            elif isinstance(content := _json(payload), dict):
                 yield from self._reader.feed(content)
 
 

@@ -112,7 +112,7 @@ class RemoteSession:
         """What is known about the server now."""
         about, dialect, endpoint = self.about, self.dialect, self.endpoint
         kind = one_line(about.drafter) or DRAFTER
-        name = self._address.name or f"{endpoint.host}:{endpoint.port}"
+        name = self._address.name or endpoint.place
         return Loaded(
             target=ModelInfo(
                 path=endpoint.url,
@@ -158,16 +158,17 @@ class RemoteSession:
         query = Query(request, self.about, self.endpoint, frozenset(self._chosen), lambda: control.cancelled)
         reply = _Reply(query, emit)
         try:
-            end = self._answer(query, reply, emit)
+            self._answer(query, reply, emit)
         except ServerError as error:
             if error.trouble == "stopped":
                 emit(reply.ended("cancelled", self._after_cancel()))
             else:
                 emit(reply.ended("context" if error.kind == "context" else "error", reply.kept(str(error))))
             return
+        end = reply.end
         if reply.repeats:
             emit(reply.ended("stop", reply.repeats))
-        elif end is None:
+        elif end.reason is None:
             detail = (
                 "The server ended its reply without saying why: it may have been stopped or run out of "
                 "memory. Look at its log, then retry."
@@ -175,11 +176,11 @@ class RemoteSession:
             emit(reply.ended("error", reply.kept(detail)))
         else:
             self._learn(end, emit)
-            emit(reply.ended(end.reason, end.detail, end))
+            emit(reply.ended(end.reason, reply.kept(end.detail) if end.reason == "error" else end.detail))
 
-    def _answer(self, query: Query, reply: _Reply, emit: Emit) -> End | None:
-        """Send the request and pass the answer on. Returns the End; None for a stream without one, or if the
-        reply repeats itself. Raises ServerError, with everything before it passed on."""
+    def _answer(self, query: Query, reply: _Reply, emit: Emit) -> None:
+        """Send the request and pass the answer on, to its end or until the reply repeats itself. Raises
+        ServerError, with everything before it passed on."""
         request = self.dialect.request(query)
         reading = Reading(request.reader)
         size = comments = 0
@@ -187,21 +188,23 @@ class RemoteSession:
             if stream.status != 200:
                 raise self.endpoint.refusal(stream.whole())
             try:
-                while part := stream.read():
+                while not reading.done and (part := stream.read()):
                     size += len(part)
                     if size > MOST_REPLY_BYTES:
                         raise ServerError("The server's reply has no end.", "strange")
                     reply.pass_on(reading.feed(part))
                     if reply.repeats:
-                        return None
+                        return
                     if reading.comments > comments:
                         comments = reading.comments
                         emit(Alive(reply.number))
-            except ServerError:
+            except ServerError as error:
                 with suppress(ServerError):
                     reply.pass_on(reading.finish())
-                raise
-        return reply.pass_on(reading.finish())
+                if error.trouble == "stopped" or reply.end.reason is None:
+                    raise
+                return  # the fault came after the reply's end
+        reply.pass_on(reading.finish())
 
     def _after_cancel(self) -> str:
         """A sentence on whether the server has stopped."""
@@ -275,7 +278,8 @@ class _Reply:
         self._started = self._before = time.perf_counter()
         self._first_ms = 0.0
         self._progress = PromptProgress(0, 0, 0, 0.0)
-        self._end: End | None = None
+        self.end = End(None)
+        """What the reader says last."""
         self._loop = LoopDetector() if query.generate.end_loops else None
         self.repeats = ""
         """Why the reply ends here, as sentences: it repeats itself. Empty while it does not, or may."""
@@ -284,9 +288,8 @@ class _Reply:
         """Why the reply failed, and that its tokens so far are kept, if there are any."""
         return f"{detail} What came is kept." if self._steps else detail
 
-    def pass_on(self, pieces: Iterable[Piece]) -> End | None:
-        """Emit the pieces as events, up to a token that makes the reply a loop. Returns the End, if it came.
-        Raises ServerError."""
+    def pass_on(self, pieces: Iterable[Piece]) -> None:
+        """Emit the pieces as events, up to a token that makes the reply a loop. Raises ServerError."""
         for piece in pieces:
             if isinstance(piece, Block):
                 self._block(self._until_loop(piece))
@@ -299,8 +302,7 @@ class _Reply:
             elif isinstance(piece, Revision):
                 self._revise(piece.blocks)
             else:
-                self._end = piece
-        return self._end
+                self.end = piece
 
     def _until_loop(self, block: Block) -> Block:
         """The block, up to the token that makes the reply a loop if such replies are to end."""
@@ -359,9 +361,12 @@ class _Reply:
             self._add(block, ms)
         self._emit(Revised(self.number, tuple(self._steps)))
 
-    def ended(self, reason: FinishReason, detail: str, end: End | None = None) -> Ended:
-        """The end of the reply; ``end``: what the server says about it, None if it says nothing."""
-        end = end or End(reason)
+    def ended(self, reason: FinishReason, detail: str) -> Ended:
+        """The end of the reply, with what the server says about it. Of a cut reply's only the text that was
+        held back counts: its counters may include tokens that never came."""
+        end = self.end
+        if end.reason is None:
+            end = End(None, tail=end.tail, thinking_tail=end.thinking_tail)
         prompt = end.prompt_tokens or self._progress.total
         total_ms = sum(step.ms.total for step in self._steps)
         return Ended(

@@ -23,6 +23,7 @@ from ds4chat.servers.dialect import (
     Query,
     Request,
     count_of,
+    ending,
     ids_of,
     object_of,
     raise_for,
@@ -31,7 +32,7 @@ from ds4chat.servers.dialect import (
     with_origin,
 )
 from ds4chat.servers.http import Endpoint
-from ds4chat.servers.openai import REASONS, OpenAI, OpenAIReader
+from ds4chat.servers.openai import OpenAI, OpenAIReader
 
 
 class SGLang(OpenAI):
@@ -97,8 +98,8 @@ class ChatReader(OpenAIReader):
         self._totals = object_of(payload.get("sglext")) or self._totals
         yield from super().feed(payload)
 
-    def end(self, reason: FinishReason) -> End:
-        return replace(super().end(reason), counters=_counters(self._totals))
+    def end(self, reason: FinishReason | None, detail: str) -> End:
+        return replace(super().end(reason, detail), counters=_counters(self._totals))
 
 
 class GenerateReader:
@@ -112,7 +113,7 @@ class GenerateReader:
         self._counted = (0, 0, 0)
         """The last chunk's tokens, verifications and correct drafts."""
         self._meta: Mapping[str, Any] = {}
-        self._reason: FinishReason | None = None
+        self._reason: str | None = None
 
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
@@ -128,10 +129,12 @@ class GenerateReader:
             text, ids = text[len(self._text) :], ids[len(self._ids) :]
         count, verified, correct = (now - before for now, before in zip(counted, self._counted))
         if text or ids:
+            # Each token adds a byte at least.
+            count = min(count, len(ids) + len(text.encode("utf-8", "replace")))
             yield self._block(text, ids, max(count, len(ids), 1), verified, correct)
         self._text, self._ids, self._counted = self._text + text, self._ids + ids, counted
         if isinstance(reason, str):
-            self._reason = "error" if reason == "abort" else REASONS.get(reason, "stop")
+            self._reason = reason
 
     def _has_all(self, text: str, ids: tuple[int, ...], count: int) -> bool:
         """Whether a chunk has the whole reply so far, of at least ``count`` tokens. With
@@ -151,14 +154,12 @@ class GenerateReader:
         return Block(tuple(tokens))
 
     def finish(self) -> Iterator[Piece]:
-        if self._reason is not None:
-            yield End(
-                self._reason,
-                detail="The server gave up on the reply." if self._reason == "error" else "",
-                prompt_tokens=count_of(self._meta.get("prompt_tokens")),
-                reused_tokens=count_of(self._meta.get("cached_tokens")),
-                counters=_counters(self._meta),
-            ).with_rest_of(self._reply_text)
+        yield End(
+            *ending(self._reason),
+            prompt_tokens=count_of(self._meta.get("prompt_tokens")),
+            reused_tokens=count_of(self._meta.get("cached_tokens")),
+            counters=_counters(self._meta),
+        ).with_rest_of(self._reply_text)
 
 
 def _counters(meta: Mapping[str, Any]) -> Counters | None:

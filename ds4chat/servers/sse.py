@@ -2,16 +2,20 @@
 
 The rules are those of the WHATWG's page on server-sent events, for the one field that matters here: a line
 ends in LF, CRLF or CR and nothing else (not in U+2028 or U+0085), the ``data:`` lines of one event are
-joined, a blank line ends the event, and a line that begins with a colon is a comment. A line of another form
-is kept: it is Ollama's JSON, one object a line, or the body of an error that a server sent without framing.
+joined, a blank line ends the event, a line that begins with a colon is a comment, and other fields are
+ignored, as is a byte order mark at the beginning. A line of another form is kept: it is Ollama's JSON, one
+object a line, or the body of an error that a server sent without framing.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
+
 MOST_EVENT_BYTES = 16 << 20
 """The longest event that is read."""
 
-_FIELDS = (b"event", b"id", b"retry")
+_FIELD = re.compile(rb"[A-Za-z][\w-]*(:|$)")
 
 
 class TooLongError(ValueError):
@@ -24,6 +28,8 @@ class EventStream:
     def __init__(self) -> None:
         self._rest = b""
         """The line that has no end yet."""
+        self._first = True
+        """No line is complete yet."""
         self._after_cr = False
         """The last byte was a CR: an LF that follows belongs to it."""
         self._data: list[bytes] = []
@@ -64,6 +70,9 @@ class EventStream:
         return found
 
     def _line(self, line: bytes, found: list[bytes]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(codecs.BOM_UTF8)
         if not line:
             if self._data:
                 found.append(b"\n".join(self._data))
@@ -78,7 +87,7 @@ class EventStream:
             value = value.removeprefix(b" ")
             self._data.append(value)
             self._size += len(value)
-        elif name in _FIELDS:
+        elif _FIELD.match(line):
             return
         elif line.startswith(b"{") and line.rstrip().endswith(b"}") and not self._other:
             found.append(line)

@@ -116,12 +116,12 @@ class VllmReader(OpenAIReader):
             yield Revision(tuple(align(self._chunks, accepted, drafted)))
         yield from super().finish()
 
-    def end(self, reason: FinishReason) -> End:
+    def end(self, reason: FinishReason | None, detail: str) -> End:
         metrics = object_of(self._metrics.get("speculative_decoding"))
         drafted = count_of(metrics.get("num_draft_tokens"))
         accepted = count_of(metrics.get("num_accepted_draft_tokens"))
         return replace(
-            super().end(reason),
+            super().end(reason, detail),
             prefill_ms=number_of(self._metrics.get("time_to_first_token_ms")),
             counters=Counters(drafted, accepted) if drafted else None,
         )

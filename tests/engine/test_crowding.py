@@ -11,7 +11,7 @@ from kits.chat import loaded, served, steps_of
 from ds4chat.engine.child import Engine
 from ds4chat.engine.crowding import Crowding
 from ds4chat.engine.events import Loaded, Notice, Step
-from ds4chat.engine.wire import decode_event, read_frame
+from ds4chat.engine.wire import decode_event, read_frames
 
 
 def steps(count: int) -> list[Step]:
@@ -69,8 +69,6 @@ def test_the_engine_process_sends_it_after_the_step() -> None:
         now, used = now + 0.1, used + 0.05
         engine.emit(step)
     sent.seek(0)
-    events = []
-    while (payload := read_frame(sent)) is not None:
-        events.append(decode_event(payload))
+    events = [decode_event(payload) for payload in read_frames(sent)]
     (at,) = [i for i, event in enumerate(events) if isinstance(event, Notice)]
     assert isinstance(events[at - 1], Step) and len(events) == 32

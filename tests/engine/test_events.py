@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,15 @@ from ds4chat.engine.events import (
     Token,
     Tuning,
 )
-from ds4chat.engine.wire import ProtocolError, decode_command, decode_event, encode
+from ds4chat.engine.wire import (
+    MAX_FRAME,
+    READ_BYTES,
+    ProtocolError,
+    decode_command,
+    decode_event,
+    encode,
+    read_frames,
+)
 
 STEP = Step(
     reply=3,
@@ -47,6 +56,54 @@ def test_events_and_commands_come_back_equal() -> None:
 def test_a_frame_begins_with_its_length() -> None:
     frame = encode(Cancel(7))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+
+
+class Pipe(BytesIO):
+    """Has ``ready`` bytes at each read."""
+
+    def __init__(self, data: bytes, ready: int) -> None:
+        super().__init__(data)
+        self.ready = ready
+        self.reads = 0
+
+    def read1(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        return super().read1(min(self.ready, size or 0))
+
+
+FRAMES = [encode(STEP), encode(Notice("info", "x")), encode(replace(STEP, index=1))]
+
+
+@pytest.mark.parametrize("ready", [1, 4, 5, len(FRAMES[0]), len(FRAMES[0]) + 3, 10_000])
+def test_frames_are_read_wherever_reads_cut_them(ready: int) -> None:
+    payloads = read_frames(Pipe(b"".join(FRAMES) + FRAMES[0][:-1], ready))
+    assert list(payloads) == [frame[4:] for frame in FRAMES]
+
+
+def test_frames_gather_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five frames come while the reader sleeps, and one read takes them."""
+    pipe = Pipe(FRAMES[0] * 101, len(FRAMES[0]))
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        pipe.ready = 5 * len(FRAMES[0])
+
+    monkeypatch.setattr(wire.time, "sleep", sleep)
+    assert len(list(read_frames(pipe, 0.05))) == 101
+    assert (pipe.reads, slept) == (1 + 20 + 1, [0.05] * 21)
+
+
+def test_a_reader_does_not_sleep_while_there_is_more_in_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire.time, "sleep", lambda _: pytest.fail("slept"))
+    other_bytes = len(encode(Notice("info", "")))
+    frame = encode(Notice("info", "x" * (3 * READ_BYTES - other_bytes)))
+    assert list(read_frames(Pipe(frame, len(frame)), 0.05)) == [frame[4:]]
+
+
+def test_a_length_that_no_frame_has_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="a frame of"):
+        list(read_frames(BytesIO((MAX_FRAME + 1).to_bytes(4, "big"))))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import tiny
+from kits import gguf as kit
 from kits.engine import END_NOW, load_of, opened
 
 from ds4chat.engine import opening
 from ds4chat.engine.batched import BatchedSession
 from ds4chat.engine.events import Depth, Event, Load, Loading, Notice
-from ds4chat.engine.llama import LlamaError, _context_advice, memory, version
+from ds4chat.engine.llama import LlamaError, Model, _context_advice, memory, version
 from ds4chat.engine.opening import LoadError, depth_of_copies, open_session
 
 
@@ -50,6 +51,17 @@ def test_a_conversion_on_load_drafts_as_the_file_made_for_llama_cpp(
     assert (got.ids, got.counts, got.by_position) == (wanted.ids, wanted.counts, wanted.by_position)
     drafts = [[row.draft for row in s.judged] for s in got.steps]
     assert drafts == [[row.draft for row in s.judged] for s in wanted.steps]
+
+
+def test_megabytes_that_llama_cpp_quotes_from_a_file_are_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"attention.head_count": 2, "attention.layer_norm_rms_epsilon": 1e-5, "feed_forward_length": 32}
+    path = kit.whole(tmp_path / "a.gguf", own=own, keys={"tokenizer.ggml.model": "x" * 1_000_000})
+    with caplog.at_level("DEBUG"), pytest.raises(LlamaError, match="unknown tokenizer: 'xxx") as caught:
+        Model(str(path))
+    assert len(str(caught.value)) < 600 + len(str(path))
+    assert max(len(record.getMessage()) for record in caplog.records) <= 1000
 
 
 def test_the_llama_cpp_that_runs_it_is_named(tiny_dir: Path) -> None:

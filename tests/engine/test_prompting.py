@@ -89,6 +89,16 @@ def test_a_template_gets_the_form_that_it_takes(model: Model, tmp_path: Path, fo
     assert prompt.notes == ()
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS if "joined" in form])
+def test_a_conversation_may_begin_with_the_assistant(model: Model, tmp_path: Path, form: str) -> None:
+    """As an imported one may, with a greeting."""
+    template = FORMS[form][0]
+    prompt = prompt_of(model, template, tmp_path, [REPLY, MORE])
+    assert text_of(model, prompt) == "<user><assistant> sea<user> log<｜Assistant｜>"
+    as_it_is = prompt_of(model, FORMS["as it is"][0], tmp_path, [REPLY, MORE])
+    assert text_of(model, as_it_is) == "<assistant> sea<user> log<｜Assistant｜>"
+
+
 def test_a_system_role_that_is_dropped_in_silence_is_seen(model: Model, tmp_path: Path) -> None:
     template = "{% for m in messages if m.role != 'system' %}" + TURN + END
     prompt = prompt_of(model, template, tmp_path, [SYSTEM, ASK])

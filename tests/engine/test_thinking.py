@@ -126,6 +126,7 @@ GPT_OSS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "
 COMMAND = ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>")
 SOLAR = ("<|begin|>", "<|think|>", "<|content|>", "<|end|>")
 KIMI = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+MUSE = ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")
 CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "think": (("<think>", "</think>"), "<think>\nhm\n</think>\n\nyes", "hm", "yes"),
     "think, spelled": ((), "<think>\nhm\n</think>\n\nyes", "hm", "yes"),
@@ -185,6 +186,23 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "hm\n\n{}",
         "",
     ),
+    "muse": (
+        MUSE,
+        " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes to=me",
+        "hm",
+        "yes to=me",
+    ),
+    "muse, answer alone": (MUSE, " to=user<|message|>yes", "", "yes"),
+    "muse, empty thought": (
+        MUSE,
+        " to=self<|message|><|eom|><|start|>assistant to=user<|message|>a",
+        "",
+        "a",
+    ),
+    "muse, unclosed": (MUSE, " to=self<|message|>hm", "hm", ""),
+    "muse, a call": (MUSE, " to=a.b<|message|>{}", "{}", ""),
+    "muse, cut in its header": (MUSE, " to=sel", "", ""),
+    "muse, no header": (MUSE, " too much to=say", "", " too much to=say"),
     "solar": (SOLAR, "<|think|>hm<|end|><|begin|>assistant<|content|>yes", "hm", "yes"),
     "kimi k3": (
         KIMI,
@@ -193,8 +211,24 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "yes",
     ),
     "a pair of the vocabulary": (
+        ("<|begin_of_cot|>", "<|end_of_cot|>"),
+        "<|begin_of_cot|>hm<|end_of_cot|>yes",
+        "hm",
+        "yes",
+    ),
+    "thinking, spelled": ((), "<thinking>\nhm\n</thinking>\n\nyes", "hm", "yes"),
+    "thought, spelled": ((), "<thought>hm</thought>yes", "hm", "yes"),
+    "reasoning, spelled": ((), "<reasoning>hm</thought></reasoning>yes", "hm</thought>", "yes"),
+    "think, opened twice and spelled": ((), "<think>\n<think>\nhm <think></think>yes", "hm <think>", "yes"),
+    "open thoughts, spelled": (
+        (),
+        "<|begin_of_thought|>\nhm\n<|end_of_thought|>\n\n<|begin_of_solution|>\nyes\n<|end_of_solution|>",
+        "hm",
+        "yes\n",
+    ),
+    "open thoughts": (
         ("<|begin_of_thought|>", "<|end_of_thought|>"),
-        "<|begin_of_thought|>hm<|end_of_thought|>yes",
+        "<|begin_of_thought|>hm<|end_of_thought|><|begin_of_solution|>yes<|end_of_solution|>",
         "hm",
         "yes",
     ),
@@ -318,8 +352,9 @@ def test_a_thought_that_the_template_opened_ends_with_its_tag() -> None:
         (SPELLED, "<think>\n", "</think>"),
         (SPELLED, "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
     ):
-        text = ReplyText(form, opened_by=form.opened_by(prompt))
-        assert read(text, [(f"so\n{end}\nyes".encode(), -1)]) == ("so", "yes")
+        for again in ("", prompt) if end == "</think>" else ("",):
+            text = ReplyText(form, opened_by=form.opened_by(prompt))
+            assert read(text, cut(f"{again}so\n{end}\nyes", ())) == ("so", "yes")
 
 
 def test_known_families_are_each_listed_once() -> None:
@@ -398,6 +433,17 @@ def test_a_template_without_thinking_declares_none(template: str) -> None:
     assert declared_by_template(render_of(template)) == ()
 
 
+def test_a_pair_that_the_template_always_opens_is_found_by_its_name() -> None:
+    template = CHATML.replace("assistant\n{% endif %}", "assistant\n<ponder>\n{% endif %}")
+    (family,) = declared_by_template(render_of(template))
+    assert family == Family("<ponder>", "</ponder>", spelled=True)
+    form = ReplyFormat({}, declared=(family,))
+    text = ReplyText(form, opened_by=form.opened_by("assistant\n<ponder>\n"))
+    assert read(text, [(b"hm\n</ponder>\nyes", -1)]) == ("hm", "yes")
+    for shut in ("</ponder>", "<ponder></ponder>", "<tool>"):
+        assert declared_by_template(render_of(template.replace("<ponder>", shut))) == ()
+
+
 def test_known_pairs_are_not_declared_again() -> None:
     known = REFLECTING.replace("reflect", "think").replace("<reply>", "").replace("</reply>", "")
     assert declared_by_template(render_of(known)) == ()
@@ -406,7 +452,7 @@ def test_known_pairs_are_not_declared_again() -> None:
 @pytest.mark.parametrize(
     ("special", "found"),
     [
-        (["<|begin_of_thought|>", "<|end_of_thought|>"], [("<|begin_of_thought|>", "<|end_of_thought|>")]),
+        (["<|begin_of_cot|>", "<|end_of_cot|>"], [("<|begin_of_cot|>", "<|end_of_cot|>")]),
         (["<REASONING>", "</REASONING>", "<s>", "</s>"], [("<REASONING>", "</REASONING>")]),
         (["<|thinking_start|>", "<|thinking_end|>"], [("<|thinking_start|>", "<|thinking_end|>")]),
         (["<|think|>", "<bos>", "<|end|>"], []),
@@ -531,6 +577,19 @@ def test_an_end_of_turn_that_also_ends_thoughts_ends_the_reply_after_the_last_me
     assert ended == [False, False, True]
 
 
+def test_muse_ends_its_turn_after_the_users_message_alone() -> None:
+    turns = TurnMarks("<|eot|>", "<|start|>user<|message|>")
+    for written in (
+        " to=user<|message|>yes",
+        " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes",
+    ):
+        text = ReplyText(with_tokens(*MUSE, turns=turns))
+        for piece, token in cut(written, MUSE):
+            text.push(piece, token)
+        assert text.ends_at(MUSE.index("<|eot|>"))
+        assert not text.inside
+
+
 def test_a_header_that_names_the_user_begins_the_next_turn() -> None:
     form = with_tokens(*GPT_OSS, turns=turn_marks(render_of(HARMONY)))
     text = ReplyText(form)
@@ -549,6 +608,8 @@ def test_a_header_that_names_the_user_begins_the_next_turn() -> None:
         ("{% if enable_thinking %}", {"enable_thinking": True}, {"enable_thinking": False}),
         ("{% if thinking %}", {"thinking": True}, {"thinking": False}),
         ("{% if thinking_budget == 0 %}", {}, {"thinking_budget": 0}),
+        ("{% if skip_reasoning is true %}", {}, {"skip_reasoning": True}),
+        ("{{ reasoning_strength or 'high' }}", {}, {"reasoning_strength": "low"}),
         # gpt-oss prints what it is given, and cannot be told not to think.
         (
             '{% if reasoning_effort is not defined %}{% set reasoning_effort = "medium" %}{% endif %}',

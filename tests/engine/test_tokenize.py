@@ -18,6 +18,7 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from kits import vocabularies
 from kits.engine import opened
 from tiny import vocab
 
@@ -179,3 +180,22 @@ def test_a_text_that_memory_may_not_suffice_for_is_refused_in_a_sentence(
         models[0].tokenize("a" * 10_000, add_special=False, parse_special=False)
     with pytest.raises(stack.NoStackError):
         stack.call(lambda: None, 1 << 62)
+
+
+def test_a_character_that_a_vocabulary_cannot_spell_is_a_sentence(tmp_path: Path) -> None:
+    """llama.cpp would end the process."""
+    model = vocabularies.load("spm-no-bytes", tmp_path)
+
+    def text(of: Model, written: str) -> str:
+        tokens = of.tokenize(written, add_special=False, parse_special=True)
+        return b"".join(map(of.piece, tokens)).decode().strip()
+
+    assert text(model, "the ab") == "the ab"
+    with pytest.raises(LlamaError, match=r'cannot spell "é": it has no token for this character'):
+        model.tokenize("the é", add_special=False, parse_special=True)
+    with pytest.raises(LlamaError, match=r'cannot spell "\\x1b"'):
+        model.tokenize("\x1b", add_special=False, parse_special=False)
+    assert text(model, "a<h1>") == "a<h1>"  # a digit within a special token
+    with pytest.raises(LlamaError, match='cannot spell "1"'):
+        model.tokenize("h1", add_special=False, parse_special=True)
+    assert text(vocabularies.load("spm", tmp_path), "é1") == "é1"

@@ -17,7 +17,8 @@ KINDS = ("spm", "spm-phi3", "spm-no-space", "t5", "rwkv")
 
 
 def load(kind: str, folder: Path) -> Model:
-    """A model with the tokenizer of a kind. spm-phi3: its special tokens swallow the blanks behind them."""
+    """A model with the tokenizer of a kind. spm-phi3: its special tokens swallow the blanks behind them.
+    spm-no-bytes: it has no tokens for the bytes of other characters than its own."""
     path = folder / f"{kind}.gguf"
     _write(path, kind)
     return Model(str(path))
@@ -33,7 +34,8 @@ def _tokens(kind: str) -> list[tuple[str, float, gguf.TokenType]]:
         # The texts of this kind are escaped; every byte is a token.
         tokens += [(f"\\x{byte:02x}", 0.0, types.NORMAL) for byte in range(256)]
         return [*tokens, ("ab", 0.0, types.NORMAL), (" the", 0.0, types.NORMAL)]
-    tokens += [(f"<0x{byte:02X}>", 0.0, types.BYTE) for byte in range(256)]
+    if kind != "spm-no-bytes":
+        tokens += [(f"<0x{byte:02X}>", 0.0, types.BYTE) for byte in range(256)]
     letters = LETTERS.replace(" ", "▁").replace("\n", "")
     tokens += [(letter, -20.0, types.NORMAL) for letter in letters]
     # "<s" lets the merges of a typed "<s>" arrive at the control token itself.

@@ -58,7 +58,7 @@ MACHINES = {
         change=(1.3, 3.2),
     ),
     "Q4_K": Machine(_Q4_K, _GPU_DRAFT, change=(1.2, 1.6)),
-    "Q4_K, dear changes": Machine(_Q4_K, _GPU_DRAFT, change=(1.2, 5.8)),
+    "Q4_K, dear changes": Machine(_Q4_K, _GPU_DRAFT, change=(1.3, 4.5)),
     "two cores": Machine(
         tuple(8.0 * (1 + 0.25 * k if k < 9 else 3.25 + 0.22 * (k - 9)) for k in range(17)),
         tuple(0.6 * k for k in range(1, 17)),

@@ -86,8 +86,11 @@ def test_a_target_with_windows_and_without_a_count_of_blocks(tmp_path: Path) -> 
     assert "it lacks the metadata key gemma4.block_count" in reason(lambda: check_target(path))
 
 
-def test_target_without_tokenizer(tmp_path: Path) -> None:
-    path = kit.whole(tmp_path / "f.gguf", tokens=None)
+@pytest.mark.parametrize(
+    "without", [{"tokens": None}, *({"keys": {"tokenizer.ggml.model": n}} for n in ("none", "no_vocab"))]
+)
+def test_target_without_tokenizer(without: dict[str, Any], tmp_path: Path) -> None:
+    path = kit.whole(tmp_path / "f.gguf", **without)
     assert reason(lambda: check_target(path)) == (
         f"{path} has no tokenizer, so it cannot read a prompt. "
         "Convert it again with its tokenizer files beside it."

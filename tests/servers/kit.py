@@ -61,9 +61,9 @@ def events_of(stem: str, reader: Any) -> list[Any]:
     reply = _Reply(query(drafter="ngram"), found.append)
     reading = Reading(reader)
     reply.pass_on(reading.feed(recorded(stem)))
-    end = reply.pass_on(reading.finish())
-    assert end is not None
-    return [*found, reply.ended(end.reason, "", end)]
+    reply.pass_on(reading.finish())
+    assert reply.end.reason is not None
+    return [*found, reply.ended(reply.end.reason, "")]
 
 
 def late() -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from servers.kit import query
-from servers.replay import FOLDER, end, its_end, pieces, tokens
+from servers.replay import FOLDER, its_end, pieces, tokens
 from servers.scripted import Handler, answers, scripted
 
 from ds4chat.engine.events import Counters, Generate, Message, ServerAddress, Tuning
@@ -141,6 +141,27 @@ def test_llama_server_gets_the_prompt_that_its_own_template_renders() -> None:
         "repeat_penalty": 1.1,
         "seed": 5,
     }
+
+
+@pytest.mark.parametrize(
+    ("template", "usable"),
+    [
+        ("<|im_start|>{{ m.content }}<think>", True),
+        ("<|turn>model\n<|channel>thought\n<channel|>", False),
+        ("<|start|>assistant<|channel|>final<|message|>", False),
+        ("<|START_THINKING|>", False),
+        ("<seed:think>", False),
+        ("[THINK]", False),
+        ("<|inner_prefix|>", False),
+        ("", False),
+    ],
+)
+def test_thinking_between_control_tokens_is_left_to_llama_servers_chat(template: str, usable: bool) -> None:
+    """The native completion would show it as the answer, without its marks."""
+    props = {"default_generation_settings": {"n_ctx": 8}, "chat_template": template}
+    with scripted(LLAMA | {"/props": answers(props)}) as server:
+        about = LlamaServer().recognise(Endpoint(ServerAddress(server.url)), "")
+    assert about is not None and about.template is usable
 
 
 def test_llama_server_without_a_usable_template_gets_a_chat_request() -> None:
@@ -383,4 +404,4 @@ READERS: list[type[Reader]] = [OllamaReader, LMStudioReader, ChatReader, Generat
     "odd", [{}, {"choices": [{"delta": None}]}, {"message": 3}, {"meta_info": []}, {"text": None}]
 )
 def test_missing_and_null_fields_break_no_reader(reader: type[Reader], odd: object) -> None:
-    assert end(pieces(reader(), [events(odd)])) is None
+    assert its_end(pieces(reader(), [events(odd)])).reason is None

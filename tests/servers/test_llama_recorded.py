@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from servers.replay import LLAMA, TRUTH, blocks, end, its_end, pieces, progress, recorded, tokens
+from servers.replay import LLAMA, TRUTH, blocks, its_end, pieces, progress, recorded, tokens
 
 from ds4chat.servers.dialect import Block
 from ds4chat.servers.llama_server import LlamaReader
@@ -58,7 +58,7 @@ def test_a_stream_cut_anywhere_is_no_success_and_gives_no_wrong_origin(stem: str
         came += [piece for piece in reading.feed(event + b"\n\n") if isinstance(piece, Block)]
         rest = list(copy.deepcopy(reading).finish())
         ended = ended or b'"finish_reason":"' in event or b'"stop":true' in event
-        assert (end(rest) is not None) == ended
+        assert (its_end(rest).reason is not None) == ended
         whole = [*came, *[piece for piece in rest if isinstance(piece, Block)]]
         told = [token.origin for block in whole for token in block.tokens]
         assert all(o in ("unknown", t) for o, t in zip(told, truth)), told

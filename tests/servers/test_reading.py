@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from servers.replay import end, its_end, pieces, tokens
+from servers.replay import blocks, end, its_end, pieces, tokens
 
-from ds4chat.servers.dialect import End
+from ds4chat.engine.events import UNKNOWN_ID
+from ds4chat.servers.dialect import End, Reader
 from ds4chat.servers.http import ServerError
+from ds4chat.servers.llama_server import LlamaReader
+from ds4chat.servers.ollama import OllamaReader
 from ds4chat.servers.openai import OpenAIReader
+from ds4chat.servers.sglang import GenerateReader
 from ds4chat.servers.sse import EventStream, TooLongError
 
 
@@ -66,10 +70,26 @@ def test_a_last_event_without_its_blank_line_counts() -> None:
 
 
 @pytest.mark.parametrize("last", [b"", b"data: [DONE]\n\n"])
-def test_a_stream_without_a_reason_has_no_end(last: bytes) -> None:
+def test_a_stream_that_is_cut_has_no_reason(last: bytes) -> None:
     found = pieces(OpenAIReader(), [event("a"), last])
     assert [token.text for token in tokens(found)] == ["a"]
-    assert end(found) is None
+    assert end(found) == End(None)
+
+
+@pytest.mark.parametrize(
+    ("reader", "chunk"),
+    [
+        (OpenAIReader, {"choices": [{"delta": {"content": "<think>hm</think>yes"}}]}),
+        (LlamaReader, {"content": "<think>hm</think>yes", "tokens": [1], "timings": {"predicted_n": 1}}),
+        (OllamaReader, {"message": {"content": "<think>hm</think>yes"}}),
+        (GenerateReader, {"text": "<think>hm</think>yes", "output_ids": [1]}),
+    ],
+)
+def test_a_stream_that_is_cut_loses_no_text(reader: type[Reader], chunk: object) -> None:
+    found = pieces(reader(), [json.dumps(chunk).encode() + b"\n"])
+    last = its_end(found)
+    assert last.reason is None
+    assert "".join(token.text for token in tokens(found)) + last.thinking_tail + last.tail == "hmyes"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +99,9 @@ def test_a_stream_without_a_reason_has_no_end(last: bytes) -> None:
         b'event: error\ndata: {"error": "out of memory"}\n\n',
         b'{"error": {"message": "out of memory"}}',
         b'{\n  "error": {\n    "message": "out of memory"\n  }\n}\n',
+        b'data: {"object": "error", "message": "out of memory", "code": 500}\n\n',
     ],
-    ids=["in an event", "as text", "without framing", "over lines"],
+    ids=["in an event", "as text", "without framing", "over lines", "as an object"],
 )
 def test_an_error_in_the_stream_is_raised(error: bytes) -> None:
     with pytest.raises(ServerError, match="out of memory"):
@@ -126,3 +147,127 @@ def test_an_event_that_never_ends_is_an_error() -> None:
 
 def test_invalid_utf_8_becomes_replacement_characters() -> None:
     assert text_of(b'data: {"choices":[{"delta":{"content":"a\xffb"}}]}\n\n' + STOP) == "a\ufffdb"
+
+
+def test_a_byte_order_mark_at_the_beginning_is_left_out() -> None:
+    assert text_of(b"\xef\xbb\xbf" + event("a"), STOP) == "a"
+    assert text_of(b"\xef", b"\xbb\xbf" + event("a"), STOP) == "a"
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert EventStream().feed(b"timestamp: 3\nx-id:7\nping\nevent: message\ndata: 1\n\n") == [b"1"]
+    assert EventStream().finish() == []
+    found = pieces(OpenAIReader(), [event("a"), b"timestamp: 3\n\n", STOP])
+    assert end(found) == End("stop")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("reader", [OpenAIReader, LlamaReader])
+def test_a_whole_answer_is_read_where_a_server_does_not_stream(
+    reader: type[OpenAIReader] | type[LlamaReader], indent: int | None
+) -> None:
+    message = {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
+    body = {"choices": [{"message": message, "finish_reason": "length"}]}
+    found = pieces(reader(), [json.dumps(body, indent=indent).encode()])
+    assert [(token.text, token.thinking) for token in tokens(found)] == [("hm", True), ("yes", False)]
+    assert its_end(found).reason == "length"
+
+
+def test_a_whole_completion_of_llama_server_is_read() -> None:
+    body = {"content": "<think>hm</think>yes", "tokens": [1, 2, 3], "stop": True, "stop_type": "eos"}
+    timings = {"predicted_n": 3, "predicted_ms": 9.0, "draft_n": 0, "draft_n_accepted": 0}
+    found = pieces(LlamaReader(), [json.dumps(body | {"timings": timings}).encode()])
+    last = its_end(found)
+    assert last.reason == "stop"
+    assert "".join(token.text for token in tokens(found)) + last.thinking_tail + last.tail == "hmyes"
+
+
+@pytest.mark.parametrize("reader", [OpenAIReader, LlamaReader])
+def test_a_whole_message_after_its_chunks_is_not_read_again(
+    reader: type[OpenAIReader] | type[LlamaReader],
+) -> None:
+    again = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
+    found = pieces(reader(), [event("yes"), b"data: " + json.dumps(again).encode() + b"\n\n"])
+    assert [token.text for token in tokens(found)] == ["yes"]
+    native = [{"content": "yes", "tokens": [1]}, {"content": "yes", "stop": True, "stop_type": "eos"}]
+    found = pieces(LlamaReader(), [json.dumps(chunk).encode() + b"\n" for chunk in native])
+    assert [token.text for token in tokens(found)] == ["yes"]
+
+
+def test_contents_may_be_typed_parts() -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "yes"},
+        {"type": "reference", "reference_ids": [1]},
+    ]
+    body = {"choices": [{"delta": {"content": parts}}]}
+    found = tokens(pieces(OpenAIReader(), [b"data: " + json.dumps(body).encode() + b"\n\n", STOP]))
+    assert [(token.text, token.thinking) for token in found] == [("hm", True), ("yes", False)]
+
+
+def test_a_refusal_is_the_answer() -> None:
+    body = {"choices": [{"delta": {"content": None, "refusal": "I cannot."}}]}
+    assert text_of(b"data: " + json.dumps(body).encode() + b"\n\n", STOP) == "I cannot."
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("abort", "gave up"), ("error", "gave up"), ("content_filter", "content filter")],
+)
+def test_a_reply_that_the_server_did_not_complete_is_an_error(reason: str, said: str) -> None:
+    ollama = {"message": {"content": "half"}, "done": True, "done_reason": reason}
+    sglang = {"text": "half", "output_ids": [1], "meta_info": {"finish_reason": {"type": reason}}}
+    for last in (
+        its_end(pieces(OpenAIReader(), [event("half"), event(reason=reason)])),
+        its_end(pieces(LlamaReader(), [event("half"), event(reason=reason)])),
+        its_end(pieces(OllamaReader(), [json.dumps(ollama).encode()])),
+        its_end(pieces(GenerateReader(), [b"data: " + json.dumps(sglang).encode() + b"\n\n"])),
+    ):
+        assert last.reason == "error"
+        assert said in last.detail
+
+
+HUGE = 10**40
+
+
+def test_no_number_is_more_than_the_wire_and_the_database_hold() -> None:
+    usage = {"prompt_tokens": HUGE, "prompt_tokens_details": {"cached_tokens": HUGE}}
+    stop = {"stop": True, "generation_settings": {"seed": HUGE}, "timings": {"prompt_ms": HUGE}}
+    ids = [
+        {"content": "a", "tokens": [HUGE], "timings": {"predicted_n": 1, "predicted_ms": -1.0}},
+        {"content": "b", "tokens": [-7], "timings": {"predicted_n": 2, "predicted_ms": HUGE}},
+    ]
+    last = its_end(pieces(OpenAIReader(), [STOP, json.dumps({"usage": usage}).encode()]))
+    assert (last.prompt_tokens, last.reused_tokens) == (0, 0)
+    found = pieces(LlamaReader(), [json.dumps(body).encode() + b"\n" for body in [*ids, stop]])
+    last = its_end(found)
+    assert (last.seed, last.prefill_ms) == (0, None)
+    assert [token.id for token in tokens(found)] == [UNKNOWN_ID, UNKNOWN_ID]
+    assert all((block.ms or 0) >= 0 for block in blocks(found))
+
+
+def test_a_count_that_jumps_makes_no_tokens() -> None:
+    """Millions of hidden tokens would fill the memory."""
+    jump = 1 << 40
+    timings = [{"predicted_n": n, "predicted_ms": 1.0 * i} for i, n in enumerate((1, jump, jump + 1))]
+    chunks = [{"content": "a", "tokens": [7], "timings": each} for each in timings]
+    chunks.append({"stop": True, "stop_type": "eos", "timings": {"predicted_n": 2 * jump}})
+    found = tokens(pieces(LlamaReader(), [json.dumps(chunk).encode() + b"\n" for chunk in chunks]))
+    assert [token.text for token in found] == ["a", "a", "a"]
+    meta = {"completion_tokens": jump, "finish_reason": {"type": "stop"}}
+    for ids in ({}, {"output_ids": [1, 2]}):
+        body = json.dumps({"text": "abc", "meta_info": meta, **ids}).encode()
+        assert len(tokens(pieces(GenerateReader(), [b"data: " + body + b"\n\n"]))) <= 5
+
+
+@pytest.mark.parametrize("then", [(5, 0), (2, 1), (5, 9)])
+def test_counters_that_contradict_each_other_leave_the_origins_unknown(then: tuple[int, int]) -> None:
+    chunks = []
+    for i, (drafted, accepted) in enumerate([(0, 0), (3, 1), (3, 1), then], start=1):
+        ms = (1.0, 2.0, 2.0, 3.0)[i - 1]
+        counted = {"draft_n": drafted, "draft_n_accepted": accepted}
+        timings = {"predicted_n": i, "predicted_ms": ms, **counted}
+        chunks.append({"content": "abcd"[i - 1], "tokens": [i], "timings": timings})
+    found = tokens(pieces(LlamaReader(), [json.dumps(chunk).encode() + b"\n" for chunk in chunks]))
+    origins = ["plain", "accepted", "corrected", "unknown"]
+    assert [(token.text, token.origin) for token in found] == list(zip("abcd", origins))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -81,10 +82,41 @@ def test_a_refusal_is_a_sentence_and_a_retry_works(status: int, said: str) -> No
 
 def test_a_context_that_is_too_small_ends_the_reply_for_that_reason() -> None:
     body = json.loads((Path(__file__).parent / "recorded" / "eagle3.error-context.json").read_text())
+    coded = {"error": {"message": "No.", "type": "invalid", "code": "context_length_exceeded"}}
+
+    def within(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"error": {"message": "It exceeds the model's Context Window."}})
+
+    for handler in (answers(body, 400), answers(coded, 400), within):
+        with scripted(openai(handler)) as server:
+            ended = ask(connect(server.url)).ended
+        assert ended.finish_reason == "context"
+        assert "too small a context" in ended.detail and is_sentence(ended.detail)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("7", "Wait 7 s,"),
+        ("", "Wait a little,"),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", "Wait a little,"),
+        ("9" * 40, "Wait a little,"),
+        ("\u00b2", "Wait a little,"),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_time_that_a_busy_server_asks_for_is_named(status: int, asked: str, said: str) -> None:
+    busy = answers({"error": "busy"}, status, f"Retry-After: {asked}\r\n")
+    with scripted(openai(busy)) as server:
+        detail = ask(connect(server.url)).ended.detail
+    assert said in detail and is_sentence(detail)
+
+
+@pytest.mark.parametrize("body", [[{"error": {"message": "odd"}}], {"detail": "odd"}, {"error": "odd"}])
+def test_the_servers_own_message_is_found_in_each_form_of_an_error(body: object) -> None:
     with scripted(openai(answers(body, 400))) as server:
-        ended = ask(connect(server.url)).ended
-    assert ended.finish_reason == "context"
-    assert "too small a context" in ended.detail
+        assert "(HTTP 400: odd)" in ask(connect(server.url)).ended.detail
 
 
 @pytest.mark.parametrize(
@@ -222,10 +254,35 @@ def test_certificates_are_verified_and_a_private_authority_can_be_named() -> Non
 
 
 def test_plain_http_to_another_machine_is_marked() -> None:
-    assert http.Endpoint(ServerAddress("http://box:8080")).exposed
+    for away in ("http://box:8080", "http://127.example.org", "http://localhost.example.org", "http://[::2]"):
+        assert http.Endpoint(ServerAddress(away)).exposed
     assert not http.Endpoint(ServerAddress("https://box")).exposed
-    for local in ("http://127.0.0.1:1", "http://localhost", "http://[::1]:8080"):
+    for local in ("http://127.0.0.1:1", "http://LOCALHOST.", "http://my.localhost", "http://[::1]:8080"):
         assert not http.Endpoint(ServerAddress(local)).exposed
+
+
+def test_an_address_in_ipv6_is_named_in_brackets() -> None:
+    assert http.Endpoint(ServerAddress("http://[::1]:8080")).place == "[::1]:8080"
+    assert http.Endpoint(ServerAddress("http://box")).place == "box:80"
+
+
+def test_a_path_before_the_servers_own_is_kept() -> None:
+    routes = {f"/k%C3%BC/b{path}": handler for path, handler in openai(says("a")).items()}
+    with scripted(routes) as server:
+        for ending in ("", "/", "/v1", "/v1/"):
+            assert ask(connect(f"{server.url}/kü/b{ending}")).text == "a"
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_compressed_answer_is_refused_with_its_reason(everywhere: bool) -> None:
+    coded = answers(raw=gzip.compress(b"{}"), headers="Content-Encoding: gzip\r\n")
+    with scripted(openai(coded)) as server:
+        if everywhere:
+            server.routes["/v1/models"] = coded
+            said = refuses(server.url)
+        else:
+            said = ask(connect(server.url)).ended.detail
+    assert "compresses its answers (gzip)" in said and is_sentence(said)
 
 
 @contextmanager
@@ -368,6 +425,55 @@ def test_a_server_that_dies_within_a_reply_loses_no_token(abrupt: bool) -> None:
     assert answer.ended.finish_reason == "error" and is_sentence(answer.ended.detail)
     assert ("broke off" in answer.ended.detail) == abrupt
     assert (again.text, again.ended.finish_reason) == ("whole", "stop")
+
+
+@pytest.mark.parametrize("rest", [b"", b'data: {"usage": {"prom', b"data: [DONE]\n\n<p>Good bye.</p>"])
+@pytest.mark.parametrize("abrupt", [True, False])
+def test_a_reply_that_has_ended_is_complete_however_the_connection_ends(rest: bytes, abrupt: bool) -> None:
+    def dies(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "all <"}}]})
+        connection.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        if rest:
+            connection.chunk(rest)
+        if not abrupt:
+            connection.chunk(b"")
+
+    with scripted(openai(dies)) as server:
+        answer = ask(connect(server.url))
+    assert (answer.ended.finish_reason, answer.ended.detail) == ("stop", "")
+    assert answer.text == "all <"
+
+
+def test_a_reply_ends_with_done_though_the_connection_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ANSWER_S", 60.0)
+    left = threading.Event()
+
+    def stays(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "all"}, "finish_reason": "stop"}]})
+        usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 7}}).encode()
+        connection.chunk(b"data: [DONE]\n\ndata: " + usage + b"\n\n")
+        if connection.closed(5):
+            left.set()
+
+    with scripted(openai(stays)) as server:
+        answer = ask(connect(server.url))
+        assert left.wait(5)
+    assert (answer.text, answer.ended.finish_reason, answer.ended.prompt_tokens) == ("all", "stop", 7)
+
+
+def test_what_was_held_back_is_kept_when_the_stream_is_cut_within_an_event() -> None:
+    def cut(received: Received, connection: Connection) -> None:
+        connection.begin()
+        connection.event({"choices": [{"delta": {"content": "<thi"}}]})
+        connection.chunk(b'data: {"choices": [')
+        connection.chunk(b"")
+
+    with scripted(openai(cut)) as server:
+        answer = ask(connect(server.url))
+    assert answer.ended.finish_reason == "error"
+    assert answer.text == answer.ended.tail == "<thi"
 
 
 def test_a_server_that_disappears_between_replies_is_named() -> None:

@@ -15,11 +15,12 @@ class Acceptance:
     judged only if all before it were accepted, so a rejected draft says nothing about the positions behind
     it: each is estimated from its own outcomes and from the mean of all."""
 
-    PRIOR, PRIOR_WEIGHT = 0.6, 6.0
+    PRIOR, PRIOR_WEIGHT = 0.6, 4.0
     """Acceptance before any outcome, and the number of outcomes that this counts for."""
-    OPTIMISM = 1.0
-    """Standard errors that the mean of all positions is raised by: drafting shows whether it pays, resting
-    does not."""
+    OPTIMISM, HOPE = 0.6, 1.3
+    """Standard errors that the mean of all positions is raised by, where a depth is chosen and where it is
+    decided whether to draft at all: drafting shows whether it pays, resting does not, and a depth that proves
+    too small costs less than one that proves too large."""
     SHARED = 8.0
     """Outcomes that the mean of all positions counts for at each of them."""
     DECAY = 1 - 1 / 24
@@ -47,10 +48,16 @@ class Acceptance:
     def _estimate(self) -> None:
         weight = self._judged.sum() + self.PRIOR_WEIGHT
         mean = (self._right.sum() + self.PRIOR_WEIGHT * self.PRIOR) / weight
-        mean += self.OPTIMISM * math.sqrt(mean * (1 - mean) / (weight + 1))
+        error = math.sqrt(mean * (1 - mean) / (weight + 1))
+        self.rates = self._at(mean + self.OPTIMISM * error)
+        """At positions 1.., to choose a depth by."""
+        self.hopeful = self._at(mean + self.HOPE * error)
+        """To decide by whether to draft."""
+
+    def _at(self, mean: float) -> list[float]:
+        """The rates of all positions where their mean is this."""
         rates = (self._right + self.SHARED * mean) / (self._judged + self.SHARED)
-        self.rates = [min(float(rate), 0.99) for rate in rates]
-        """At positions 1.., estimated optimistically."""
+        return [min(float(rate), 0.99) for rate in rates]
 
 
 class Ledger:
@@ -64,7 +71,8 @@ class Ledger:
 
     WINDOW = 256 + MAX_DEPTH + 1
     BOUND = 0.028 * 256
-    """3 % of 256 tokens, less a margin for errors in the measured costs."""
+    """3 % of 256 tokens, less a margin for errors in the measured costs, and for what the drafter and its
+    controller add to a plain step."""
 
     def __init__(self) -> None:
         self.tokens = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ds4chat.engine.auto.acceptance import Acceptance, Ledger
 from ds4chat.engine.auto.costs import CostTable
 
@@ -18,14 +20,13 @@ class AutoDepth:
     """
 
     REST = 24
+    """Tokens of the first rest of a reply."""
     LONGEST_REST = 1024
-    TRY = 2
-    """Steps at the beginning of a run that are drafted to their end. If possible, a depth is chosen of which
-    so many may fail."""
+    """Tokens without a draft after which one is made whatever the costs say, to measure them again."""
+    AFFORDED = 2
+    """Steps that may fail at the depth that is chosen, if there is such a depth."""
     SPREAD = 32
     """Tokens over which the cost of a change of the batch size is spread."""
-    RECHECK = 1024
-    """Tokens without a draft after which one is made whatever the costs say, to measure them again."""
     FREE_DRAFT = 0.02
     """Share of a plain step up to which a draft costs next to nothing."""
 
@@ -34,12 +35,10 @@ class AutoDepth:
         self._acceptance = Acceptance()
         self._ledger = Ledger()
         self._running = False
-        self._steps = 0
-        """Drafting steps of this run."""
         self._wake = 0
         """Token of the reply at which the rest ends."""
         self._failed = self._failed_replies = 0
-        """Runs of this reply in a row that did not last, and replies in a row that lost by them."""
+        """Runs of this reply that ended, and replies in a row that lost by them."""
         self._undrafted = 0
         """Tokens since the last verified draft, those of earlier replies included."""
         self._rows = self._same = 0
@@ -72,7 +71,7 @@ class AutoDepth:
 
         Speculation rests or runs. A run begins with a new reply, or when a rest is over, with an estimate of
         acceptance that is optimistic until drafts have failed. It ends when no depth is expected to pay, or
-        none is affordable, and then the rest is twice as long as the one before, unless the run lasted.
+        none is affordable, and the rest after it is twice as long as the one before.
 
         A drafter that costs next to nothing and gives a probability with each draft, as lookup does, never
         rests: it is asked before every step, and each of its drafts has to be worth its verification.
@@ -81,16 +80,17 @@ class AutoDepth:
         table = self.table
         if table is None or (limit := min(limit, table.depth)) <= 0:
             return 0
-        if self._undrafted >= self.RECHECK:
-            self._running, self._steps, self._depth = True, 0, 1
+        if self._undrafted >= self.LONGEST_REST:
+            self._running, self._depth = True, 1
         elif self._never_rests(table):
             self._running, self._depth, self._speed = False, limit, 1 / table.plain_ms
         elif self._running or self._ledger.tokens >= self._wake:
-            self._steps = self._steps if self._running else 0
             self._depth = self._best(table, limit)
+            if self._depth == 0:
+                self._wake = self._ledger.tokens + min(self.REST << self._failed, self.LONGEST_REST)
+                self._failed += self._running
+                self._acceptance = Acceptance()
             self._running = self._depth > 0
-            if not self._running:
-                self._rest()
         return self._depth
 
     def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
@@ -98,15 +98,14 @@ class AutoDepth:
         its time would bring otherwise."""
         self._passes += 1
         table = self.table
-        if table is None or draft_prob is None:
+        if table is None or draft_prob is None or self._undrafted >= self.LONGEST_REST:
             return True
         self._usual_prob = self._usual_prob or max(draft_prob, 0.01)
         rate = draft_prob
         if not self._never_rests(table):
             # Drafters are more or less sure of themselves than they should be: acceptance sets the level.
             rate = min(self._acceptance.rates[position - 1] * draft_prob / self._usual_prob, 0.99)
-        trying = self._running and self._steps < self.TRY
-        if not (trying or self._pays(table, position, rate)):
+        if not self._pays(table, position, rate):
             return False
         self._chance *= rate
         self._usual_prob += (draft_prob - self._usual_prob) / 16
@@ -124,46 +123,45 @@ class AutoDepth:
         passes = max(self._passes, drafts, 1) if self._depth else 0
         if drafts + 1 != self._rows:
             self._rows, self._same = drafts + 1, 0
-        usual = table.step_ms(drafts, passes) + table.change_ms(self._same) + self._behind * table.catch_up
         # A plain step loses nothing, unless drafts before it have changed the size of the batch. A stalled
         # step says nothing about the next ones.
-        lossless = not passes and (self._same > 1 or not self._ledger.loss)
-        cost = 1.0 if lossless else min(total_ms, 2 * usual) / table.plain_ms
+        cost = 1.0
+        if passes or (self._same < 2 and self._ledger.loss):
+            usual = table.step_ms(drafts, passes) + table.change_ms(self._same)
+            cost = min(total_ms, 2 * (usual + self._behind * table.catch_up)) / table.plain_ms
         self._ledger.add(cost, max(1, emitted))
         table.learn(drafts, passes, draft_ms, total_ms - draft_ms, self._same, self._behind)
         self._same += 1
         self._depth = 0
         self._undrafted = 0 if drafts else self._undrafted + emitted
         if passes:
-            self._steps += 1
             self._acceptance.add(judged, accepted)
 
     def _never_rests(self, table: CostTable) -> bool:
         return self._usual_prob > 0 and table.draft[1] <= self.FREE_DRAFT * table.plain_ms
 
-    def _rest(self) -> None:
-        if self._steps > 3 * self.TRY:  # it paid, or it would have ended before
-            self._failed = 0
-        self._wake = self._ledger.tokens + min(self.REST << self._failed, self.LONGEST_REST)
-        self._failed += self._steps > 0
-        self._acceptance = Acceptance()
-
     def _best(self, table: CostTable, limit: int) -> int:
-        """The depth that pays best, of those with TRY affordable steps, or else with one; 0 if none pays."""
-        speeds: dict[int, float] = {}
+        """The depth that pays best, of those with AFFORDED affordable steps, or else one; 0 if none pays."""
+        rates, hopeful = self._acceptance.rates, self._acceptance.hopeful
+        speeds, hoped = self._speeds(table, rates[:limit]), self._speeds(table, hopeful[:limit])
         plain = 1 / (table.plain_ms + self._change_ms(table, 0) / self.SPREAD)
+        for steps in (self.AFFORDED, 1):
+            for depth in sorted(speeds, key=speeds.__getitem__, reverse=True):
+                if hoped[depth] > plain and self._affordable(table, depth, steps):
+                    self._speed = hoped[depth]
+                    return depth
+        return 0
+
+    def _speeds(self, table: CostTable, rates: Sequence[float]) -> dict[int, float]:
+        """Expected tokens per millisecond of each depth, if this is the acceptance at its positions."""
+        speeds = {}
         chance = tokens = 1.0
-        for depth, rate in enumerate(self._acceptance.rates[:limit], 1):
+        for depth, rate in enumerate(rates, 1):
             chance *= rate
             tokens += chance
             change_ms = self._change_ms(table, depth) / self.SPREAD
             speeds[depth] = tokens / (table.step_ms(depth) + tokens * change_ms)
-        for steps in (self.TRY, 1):
-            for depth in sorted(speeds, key=speeds.__getitem__, reverse=True):
-                if speeds[depth] > plain and self._affordable(table, depth, steps):
-                    self._speed = speeds[depth]
-                    return depth
-        return 0
+        return speeds
 
     def _affordable(self, table: CostTable, drafts: int, steps: int) -> bool:
         """Whether the loss stays within bounds if so many steps of so many drafts fail entirely, with the

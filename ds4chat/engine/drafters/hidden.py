@@ -177,8 +177,8 @@ class HiddenDrafter(ABC):
             raise LlamaError(f"the drafter has seen {self._observed} of {n} tokens.")
 
     def _features(self, begin: int, end: int) -> Floats:
-        """The features, (end - begin, width), of the positions before those from ``begin`` to ``end``: a view,
-        until the next decode."""
+        """The features, (end - begin, width), of the positions before those from ``begin`` to ``end``; the
+        next decode may overwrite them."""
         n, at = end - begin, (begin - 1) % HELD
         whole = at + n <= HELD
         rows = self._hidden[at : at + n] if whole else self._hidden[_places(begin - 1, end - 1)]

@@ -35,7 +35,7 @@ from ds4chat.tui.kit.lines import style_sheet
 from ds4chat.tui.kit.pace import Pace
 from ds4chat.tui.kit.too_small import TooSmall, is_too_small
 from ds4chat.tui.messages import PromptSubmitted, TokenPicked, TuningChanged
-from ds4chat.tui.panels.dock import PanelDock
+from ds4chat.tui.panels.dock import DRAW_SECONDS, PanelDock
 from ds4chat.tui.panels.knobs import KNOBS, depth_bound, without_fixed
 from ds4chat.tui.prompt import PromptArea
 from ds4chat.tui.prompt.text import PromptText
@@ -43,8 +43,6 @@ from ds4chat.tui.transcript import Transcript
 from ds4chat.tui.transcript.focus import show_turn
 
 IDLE_SECONDS = 0.5
-STATUS_SECONDS = 0.2
-"""Least time between two redraws of a running reply's status line: faster figures cannot be read."""
 ENDS: dict[tuple[str, int], str] = {
     ("depth", -1): "depth 1 is the lowest: Ctrl+T pauses drafting, or resumes it",
     ("depth", 1): "auto is the last: F7 goes back",
@@ -195,7 +193,7 @@ class ChatScreen(ReadingScreen):
                 self.transcript.add_note(notice.message, notice.level)
         if frame.replayed or frame.notices:
             self.show_welcome()
-        if frame.engine or monotonic() - self._status_at >= STATUS_SECONDS:
+        if frame.engine or monotonic() - self._status_at >= DRAW_SECONDS:
             self.show_status()
 
     def _next_frame(self) -> None:

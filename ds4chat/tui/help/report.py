@@ -30,7 +30,6 @@ Facts = list[tuple[str, str]]
 LABEL = 16
 PRIVATE_KINDS = frozenset({"str", "table"})
 """Kinds of settings whose values may name people, machines or topics."""
-LOOPBACK = ("localhost", "127.", "::1")
 
 
 def machine_facts(loaded: Loaded | None) -> Facts:
@@ -78,7 +77,7 @@ def model_facts(loaded: Loaded | None) -> Facts:
 
 def _server_words(server: ServerInfo) -> str:
     host = urlsplit(server.url).hostname or ""
-    where = "on this machine" if host.startswith(LOOPBACK) else "on another machine"
+    where = "on this machine" if machine.is_this_machine(host) else "on another machine"
     return one_line(f"{server.kind} {server.version}".strip() + f", {where}; it reports {server.tells}")
 
 

@@ -7,49 +7,74 @@ lies in others that fill the screen, so that this is most of what drawing a grow
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import cast
+from collections.abc import Iterator
 
-from textual._compositor import ChopsUpdate, Compositor
+from rich.console import Console
+from textual._compositor import Compositor, CompositorUpdate
 from textual.geometry import Region
 from textual.strip import Strip
+from textual.widget import Widget
+
+Cells = tuple[int, int, int]
+"""Cells of a row of the screen: the row, the first column and the one after the last."""
+
+
+class CellsUpdate(CompositorUpdate):
+    """Writes cells, given with what is drawn in them, by row and column."""
+
+    def __init__(self, drawn: list[tuple[Cells, Strip]]) -> None:
+        self._drawn = drawn
+
+    def render_segments(self, console: Console) -> str:
+        """The characters and sequences for a terminal."""
+        written: list[str] = []
+        place = (-1, -1)
+        for (y, left, right), strip in self._drawn:
+            if place != (y, left):
+                written.append(f"\x1b[{y + 1};{left + 1}H")
+            written.append(strip.render(console))
+            place = (y, right)
+        return "".join(written)
 
 
 class FrugalCompositor(Compositor):
     """Draws what Textual's draws. A private method is overridden, and textual pinned."""
 
-    def render_partial_update(self) -> ChopsUpdate | None:
+    def render_partial_update(self) -> CellsUpdate | None:  # type: ignore[override]
         """What is to be written for the changes since the last update; None where there are none."""
         changed = self._dirty_regions.copy()
         self._dirty_regions.clear()
         if not changed:
             return None
-        cuts = self.cuts
-        spans = [span for span in self._regions_to_spans(changed) if 0 <= span[0] < len(cuts)]
-        wanted: dict[int, set[int]] = {}
-        """By row, the beginnings of the pieces between two cuts that no widget has filled yet."""
-        for y, left, right in spans:
-            starts = {x for x, end in pairwise(cuts[y]) if x < right and end > left}
-            wanted.setdefault(y, set()).update(starts)
-        chops: dict[int, dict[int, Strip | None]] = {y: dict.fromkeys(cuts[y][:-1]) for y in wanted}
-        for widget, (region, clip) in self.visible_widgets.items():  # from the top of the stack
-            if not wanted:
-                break
-            shown = region.intersection(clip)
-            left, right = shown.column_span
-            rows = [y for y in shown.line_range if y in wanted and any(left <= x < right for x in wanted[y])]
-            if not rows:
-                continue
+        by_widget: dict[Widget, list[Cells]] = {}
+        for y, left, right in self._regions_to_spans(changed):
+            if 0 <= y < self.size.height:
+                for widget, cells in self._on_top(y, left, right):
+                    by_widget.setdefault(widget, []).append(cells)
+        drawn: list[tuple[Cells, Strip]] = []
+        for widget, every in by_widget.items():
+            at, _ = self.visible_widgets[widget]
+            first, last = every[0][0], every[-1][0]
             # One call for all rows: those between them are most often rendered already.
-            part = Region(shown.x - region.x, rows[0] - region.y, shown.width, rows[-1] + 1 - rows[0])
-            strips = widget.render_lines(part)
-            for y in rows:
-                starts_here = [x for x in cuts[y] if shown.x <= x <= shown.right]
-                pieces = strips[y - rows[0]].divide([x - shown.x for x in starts_here[1:]])
-                for x, piece in zip(starts_here, pieces):
-                    if x in wanted[y]:
-                        chops[y][x] = piece
-                        wanted[y].remove(x)
-                if not wanted[y]:
-                    del wanted[y]
-        return ChopsUpdate(cast("list[dict[int, Strip | None]]", chops), spans, [cut[1:] for cut in cuts])
+            strips = widget.render_lines(Region(0, first - at.y, at.width, last + 1 - first))
+            drawn += [
+                ((y, left, right), strips[y - first].crop(left - at.x, right - at.x))
+                for y, left, right in every
+            ]
+        return CellsUpdate(sorted(drawn, key=lambda part: part[0]))
+
+    def _on_top(self, y: int, left: int, right: int) -> Iterator[tuple[Widget, Cells]]:
+        """The widgets that are seen in cells of a row, each with those that it shows."""
+        uncovered = [(left, right)]
+        for widget, shown, _ in self.layers_visible[y]:  # from the top of the stack
+            below = []
+            for left, right in uncovered:
+                a, b = max(left, shown.x), min(right, shown.x + shown.width)
+                if a < b:
+                    yield widget, (y, a, b)
+                    below += [span for span in ((left, a), (b, right)) if span[0] < span[1]]
+                else:
+                    below.append((left, right))
+            uncovered = below
+            if not uncovered:
+                return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -31,6 +31,7 @@ class DrawnLines(Widget):
     def __init__(self, *children: Widget, **options: Any) -> None:
         super().__init__(*children, **options)
         self._style_by_role: dict[str, Style] = {}
+        self._drawing = False
 
     def draw_line(self, y: int) -> Strip:
         """A line as it looks while nothing of it is selected."""
@@ -64,7 +65,16 @@ class DrawnLines(Widget):
         ground = self.style_of("")
         return strip.adjust_cell_length(width, ground + over if over else ground)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._drawing = True
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._drawing = False
+
     def render_line(self, y: int) -> Strip:
+        """A line in sight. Textual asks for one also to find out which character is under the mouse. Only
+        then the line gets its place in the text, with which every style is built again."""
         there = self.lines_drawn()
         y += there.start + self.scroll_offset.y
         strip = self.draw_line(y)
@@ -73,7 +83,7 @@ class DrawnLines(Widget):
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             strip = self._with_selection(strip, *span)
-        return _placed(strip, y)
+        return strip if self._drawing else strip.apply_offsets(0, y)
 
     def _with_selection(self, strip: Strip, start: int, end: int) -> Strip:
         shown = len(strip.text.rstrip())
@@ -104,22 +114,6 @@ class DrawnLines(Widget):
         """The end of a drag that selected text is no click."""
         if not isinstance(event, events.Click) or self.text_selection is None:
             super()._forward_event(event)
-
-
-def _placed(strip: Strip, y: int) -> Strip:
-    """The line with its place in the text, from which Textual knows what the mouse selects. Its own
-    ``apply_offsets`` builds every style again, and with it the codes for the terminal."""
-    segments, x = [], 0
-    for text, style, _ in strip:
-        segments.append(Segment(text, _style_at(style, x, y)))
-        x += len(text)
-    return Strip(segments, strip.cell_length)
-
-
-@lru_cache(4096)
-def _style_at(style: Style | None, x: int, y: int) -> Style:
-    place = Style.from_meta({"offset": (x, y)})
-    return style + place if style else place
 
 
 def overlay(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
-from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import Reactive
@@ -13,6 +12,9 @@ from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget, _RenderCache
+
+EIGHTHS = 8
+"""Places in a row where the thumb of a scrollbar may begin or end."""
 
 
 class EdgeScrollBar(ScrollBar):
@@ -23,7 +25,7 @@ class EdgeScrollBar(ScrollBar):
 
     def __init__(self, *, thickness: int) -> None:
         super().__init__(vertical=True, name="vertical", thickness=thickness)
-        self._cells: list[Segment] = []
+        self._thumb = (0, 0)
 
     def watch_window_virtual_size(self) -> None:
         """Draw what that changes."""
@@ -34,35 +36,54 @@ class EdgeScrollBar(ScrollBar):
         self._draw_edges()
 
     def _draw_edges(self) -> None:
-        before, self._cells = self._cells, self._bar(Style.null())
-        if len(before) != len(self._cells):
-            self.refresh()
-        elif rows := [y for y, (old, new) in enumerate(zip(before, self._cells)) if old != new]:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in rows))
+        before, self._thumb = self._thumb, self._place_thumb()
+        if before == self._thumb:
+            return
+        moved = {
+            row
+            for old, new in zip(before, self._thumb)
+            for row in range(min(old, new) // EIGHTHS, max(old, new) // EIGHTHS + 1)
+        }
+        width, height = self.outer_size
+        self.refresh(*(Region(0, y, width, 1) for y in sorted(moved) if y < height))
 
-    def _bar(self, style: Style) -> list[Segment]:
-        """A segment for each row; the same one for all rows that look the same."""
-        bar: Any = self._render_bar(style)
-        segments = bar.render_bar(
-            self.size.height,
-            bar.virtual_size,
-            bar.window_size,
-            bar.position,
-            bar.thickness,
-            back_color=style.bgcolor,
-            bar_color=style.color,
-        )
-        return list(segments.segments)
+    def _place_thumb(self) -> tuple[int, int]:
+        """Where the thumb begins and ends in eighths of a row, as Textual draws it."""
+        height, whole, window = self.outer_size.height, self.window_virtual_size, self.window_size
+        if not height or not 0 < window < whole or whole == height:
+            return 0, 0
+        length = max(1, window / (whole / height))
+        start = int((height - length) * (self.position / (whole - window)) * EIGHTHS)
+        return start, start + ceil(length * EIGHTHS)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self._dirty_regions:
+            self._render_content()
+        return self._render_cache.lines[crop.y : crop.bottom]
 
     def _render_content(self) -> None:
         """Render one strip for all rows that look the same, where Textual renders one for each."""
         bar: Any = self.render()
-        cells = self._bar(bar.style)
-        different = {id(cell): cell for cell in cells}
-        style = self.rich_style
-        strips = {key: Strip([cell]).apply_style(style) for key, cell in different.items()}
-        self._render_cache = _RenderCache(self.size, [strips[id(cell)] for cell in cells])
+        segments = bar.render_bar(
+            self.outer_size.height,
+            bar.virtual_size,
+            bar.window_size,
+            bar.position,
+            bar.thickness,
+            back_color=bar.style.bgcolor,
+            bar_color=bar.style.color,
+        ).segments
+        own, (_, background) = self.rich_style, self.background_colors
+        strips: dict[int, Strip] = {}
+        for segment in segments:
+            if id(segment) not in strips:
+                strip = Strip([segment]).apply_style(own)
+                for line_filter in self.get_line_filters():
+                    strip = strip.apply_filter(line_filter, background)
+                strips[id(segment)] = strip
+        self._render_cache = _RenderCache(self.outer_size, [strips[id(segment)] for segment in segments])
         self._dirty_regions.clear()
+        self._thumb = self._place_thumb()
 
 
 class GrowingView(ScrollView):
@@ -103,11 +124,10 @@ class GrowingView(ScrollView):
 
     def _move_rows(self, by: int) -> None:
         """Draw the rows ``by`` further up. Rendering them again is most of what scrolling would cost."""
-        cache = self._styles_cache
-        places = {y: y - by for y in range(self.size.height) if 0 <= y - by < self.size.height}
-        rendered = {places[y]: strip for y, strip in cache._cache.items() if y in places}
-        changed = {places[y] for y in cache._dirty_lines if y in places}
-        self.refresh_rows(self.scroll_offset.y, self.scroll_offset.y + self.size.height)
+        cache, height = self._styles_cache, self.size.height
+        rendered = {y - by: strip for y, strip in cache._cache.items() if 0 <= y - by < height}
+        changed = {y - by for y in cache._dirty_lines if 0 <= y - by < height}
+        self.refresh_rows(self.scroll_offset.y, self.scroll_offset.y + height)
         cache._cache, cache._dirty_lines = rendered, changed
 
     def set_following(self, following: bool) -> None:
@@ -130,7 +150,7 @@ class GrowingView(ScrollView):
             self.refresh(Region(0, first, width, end - first))
 
     def grow_to(self, size: Size) -> None:
-        """Set the size of the content without a new layout of the screen.
+        """Set the size of the content without a new layout of the screen, and follow the end.
 
         Assigning ``virtual_size`` lays out and then draws the whole screen, because the scrollbar might come
         or go. Here only its thumb changes.
@@ -138,3 +158,5 @@ class GrowingView(ScrollView):
         self.set_reactive(Widget.virtual_size, size)
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.window_virtual_size = size.height
+        if self.following:
+            self.scroll_target_y = self.scroll_y = self.max_scroll_y

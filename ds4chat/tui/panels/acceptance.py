@@ -137,10 +137,10 @@ class AcceptancePanel(Panel):
     def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Add new steps to the curve; nothing is drawn before ``draw``."""
         for step in steps:
-            change = "" if self._last_tuning is None else changes(self._last_tuning, step.tuning)
+            last, self._last_tuning = self._last_tuning, step.tuning
+            change = "" if last is None or step.tuning == last else changes(last, step.tuning)
             if change:
                 self._last_change = f"▲ step {step.index}: {change}"
-            self._last_tuning = step.tuning
             accepted = sum(row.accepted for row in step.judged)
             self._history.add(accepted, len(step.judged), bool(change))
         self._stats, self._session = stats, session

@@ -145,9 +145,7 @@ class ConfidenceLog(GrowingView, DrawnLines, can_focus=True):
             self._cursor = None
         width = self.scrollable_content_region.width
         self.grow_to(Size(width, len(self._rows)))
-        if self.following:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
-        elif lost:
+        if lost and not self.following:
             self.scroll_to(y=max(0, self.scroll_offset.y - lost), animate=False, immediate=True)
         if lost:
             self.refresh()

@@ -28,7 +28,7 @@ WIDE = 120
 ROOMY_HEIGHT = 60
 """Rows from which all four panels have space between them."""
 DRAW_SECONDS = 0.4
-"""Least time between two drawings: figures that change faster cannot be read."""
+"""Least time between two drawings of a reply's figures: those that change faster cannot be read."""
 
 
 def open_panels(setting: str) -> list[str]:

@@ -218,8 +218,6 @@ class Transcript(GrowingView, DrawnLines, can_focus=True):
         size = Size(self._layout_width, self.stack.height)
         if size != self.virtual_size:
             self.grow_to(size)
-            if self.following:
-                self.scroll_end(animate=False, immediate=True, x_axis=False)
         if self._markdown:
             self.render_in_sight()
         self.refresh_rows(self.stack.top(first) + row, max(before, self.stack.height))

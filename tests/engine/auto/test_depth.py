@@ -264,12 +264,22 @@ def test_switching_text_beats_every_fixed_depth() -> None:
     assert sum(run.speed_after(64) for run in runs) / len(runs) >= 1.05 * best
 
 
-def test_speculation_that_can_never_pay_is_hardly_tried() -> None:
+class Unsure(AutoDepth):
+    """For a drafter that gives each of its drafts a probability of a half."""
+
+    def keep_drafting(self, position: int, draft_prob: float | None) -> bool:
+        return super().keep_drafting(position, 0.5)
+
+
+@pytest.mark.parametrize("controller", [AutoDepth, Unsure])
+def test_speculation_that_can_never_pay_is_hardly_tried(controller: type[AutoDepth]) -> None:
     """v(k) = 1 + k with a drafter pass of 0.5: even full acceptance loses. One step in 1,024 tokens renews
-    the measurement."""
-    run = simulate(
-        AutoDepth(measured_table(VERIFY["1+k"], 0.5)), VERIFY["1+k"], 0.5, ACCEPT["0"], seed=1, tokens=4000
-    )
+    the measurement, whether or not the drafter gives probabilities, and even if drafts paid before."""
+    auto = controller(measured_table(VERIFY["flat"], 0.1))
+    assert simulate(auto, VERIFY["flat"], 0.1, ACCEPT["0.9"], seed=1, tokens=200).depth[-1] > 0
+    auto.table = measured_table(VERIFY["1+k"], 0.5)
+    auto.begin()
+    run = simulate(auto, VERIFY["1+k"], 0.5, ACCEPT["0"], seed=1, tokens=4000)
     tries = [before for before, depth in zip(run.before, run.depth, strict=True) if depth]
     assert 1024 <= tries[0] < 1100
     assert 2 <= len(tries) <= 4

@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyte
 import pytest
 from kits.chat import PIECES, ended, steps_of
 from kits.chat_stage import Open
 from rich.console import Console
 from rich.segment import Segment
-from textual._compositor import ChopsUpdate, Compositor
+from textual._compositor import Compositor, CompositorUpdate
 from textual._styles_cache import StylesCache
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ds4chat.engine.events import Prefill
-from ds4chat.tui.kit.compositor import FrugalCompositor
+from ds4chat.tui.kit.compositor import CellsUpdate, FrugalCompositor
 from ds4chat.tui.kit.scrolling import EdgeScrollBar
 
 # Whole sessions are drawn twice, as they are and by Textual alone.
 pytestmark = pytest.mark.slow
 
 SIZES = [(80, 24), (150, 45)]
-IDLE_MOVE = re.compile(r"\x1b\[\d+;\d+H(?=\x1b\[\d+;\d+H|\n|$)")
-"""A move of the terminal's cursor after which nothing is written."""
 
 
 @contextmanager
-def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def compared(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> Iterator[list[str]]:
     """Every update that is drawn meanwhile, as what it writes to a terminal; each is made a second time by
-    Textual's own compositor and must be the same."""
+    Textual's own compositor, and must change a terminal's screen in the same way."""
     written: list[str] = []
     console = Console(color_system="truecolor", force_terminal=True)
     frugal = FrugalCompositor.render_partial_update
 
-    def both(self: FrugalCompositor) -> ChopsUpdate | None:
+    def screen(update: CompositorUpdate) -> list[list[pyte.screens.Char]]:
+        """What a terminal shows that had a mark in every cell."""
+        terminal = pyte.Screen(*size)
+        stream = pyte.Stream(terminal)
+        stream.feed("\x1b[?7l" + "".join(f"\x1b[{y + 1};1H" + "▒" * size[0] for y in range(size[1])))
+        stream.feed(update.render_segments(console))
+        return [[terminal.buffer[y][x] for x in range(size[0])] for y in range(size[1])]
+
+    def both(self: FrugalCompositor) -> CellsUpdate | None:
         changed = self._dirty_regions.copy()
         update = frugal(self)
         self._dirty_regions |= changed
         plain = Compositor.render_partial_update(self)
         assert (update is None) is (plain is None)
         if update is not None and plain is not None:
-            written.append(IDLE_MOVE.sub("", update.render_segments(console)))
-            assert written[-1] == IDLE_MOVE.sub("", plain.render_segments(console))
+            written.append(update.render_segments(console))
+            assert screen(update) == screen(plain)
         return update
 
     with monkeypatch.context() as patch:
@@ -83,7 +89,7 @@ async def test_it_writes_what_textual_writes(
     opened: Open, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
     """A reply that grows beyond the screen, panels, scrolling, the cursor, notices over the text, sheets."""
-    with compared(monkeypatch) as written:
+    with compared(monkeypatch, size) as written:
         async with opened(size=size, answer=False, notices=True) as chat:
             await chat.type("Tell me.", "enter")
             reply = chat.engine.generates[-1].reply
@@ -196,3 +202,40 @@ async def test_the_scrollbar_draws_where_its_thumb_begins_and_ends(
         bar.refresh()
         await chat.pilot.pause()
         assert shown == [strip.text for strip in bar.render_lines(Region(0, 0, 1, bar.size.height))]
+
+
+async def test_the_scrollbar_draws_every_row_that_changes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the reply grows and is scrolled, and after the screen got another height."""
+
+    def looks() -> list[Strip]:
+        return bar.render_lines(Region(0, 0, bar.size.width, bar.size.height))
+
+    async with opened(size=(80, 24), answer=False) as chat:
+        await chat.type("Tell me.", "enter")
+        reply = chat.engine.generates[-1].reply
+        steps = steps_of(reply, [*PIECES, ("\n\n", "plain")] * 40)
+        await chat.push(*steps[:100])
+        bar = chat.transcript.vertical_scrollbar
+        refresh = bar.refresh
+        drawn: set[int] = set()
+        moves = 0
+        for height in (24, 40, 18):
+            await chat.pilot.resize_terminal(80, height)
+            await chat.pilot.pause()
+            for act in ("pageup", "pageup", "ctrl+end", *(f"grow {at}" for at in range(3)), "pageup"):
+                drawn.clear()
+                before = looks()
+                with monkeypatch.context() as patch:
+                    patch.setattr(
+                        bar, "refresh", lambda *rows: (drawn.update(row.y for row in rows), refresh(*rows))
+                    )
+                    if act.startswith("grow"):
+                        await chat.push(*steps[100 + height : 130 + height])
+                    else:
+                        await chat.press(act)
+                changed = {y for y, (old, new) in enumerate(zip(before, looks())) if old != new}
+                assert changed <= drawn, (height, act)
+                moves += bool(changed)
+        assert moves > 12

@@ -77,11 +77,8 @@ class Ledger:
     def __init__(self) -> None:
         self.tokens = 0
         self.loss = 0.0
-        self.room = self.BOUND
-        """Plain steps that may be lost now."""
         self._lowest: deque[tuple[int, float]] = deque([(0, 0.0)])
-        """Tokens and loss at the ends of those latest steps after which the loss has never been as low, the
-        lowest first: where a run begins that has lost most."""
+        """Tokens and loss at the ends of the latest steps that no later step went below, the lowest first."""
 
     def add(self, cost: float, emitted: int) -> None:
         """Book a step that took ``cost`` plain steps."""
@@ -92,5 +89,9 @@ class Ledger:
         self._lowest.append((self.tokens, self.loss))
         while self._lowest[0][0] < self.tokens - self.WINDOW:
             self._lowest.popleft()
-        lowest = self._lowest[0][1]
-        self.room = self.BOUND + min(max(0.0, -lowest), self.BOUND) - (self.loss - lowest)
+
+    @property
+    def room(self) -> float:
+        """Plain steps that may be lost now."""
+        lowest = self._lowest[0][1]  # where the run that has lost most began
+        return self.BOUND + min(max(0.0, -lowest), self.BOUND) - (self.loss - lowest)

@@ -167,9 +167,8 @@ class AutoDepth:
         """Whether the loss stays within bounds if so many steps of so many drafts fail entirely, with the
         changes of size to them and back."""
         loss_ms = steps * (table.step_ms(drafts) - table.plain_ms) + self._behind * table.catch_up
-        return (
-            loss_ms + self._change_ms(table, drafts) + table.change_ms() <= self._ledger.room * table.plain_ms
-        )
+        loss_ms += self._change_ms(table, drafts) + table.change_ms()
+        return loss_ms <= self._ledger.room * table.plain_ms
 
     def _change_ms(self, table: CostTable, drafts: int) -> float:
         return table.change_ms(self._same if drafts + 1 == self._rows else 0)

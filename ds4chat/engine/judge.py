@@ -27,8 +27,8 @@ def choose(logits: Floats) -> int:
     return int(logits.argmax())
 
 
-_COLUMNS = 1024
-"""A row is cut into as many: enough for a core's vectors, few enough to sort."""
+_LONG = 1 << 16
+"""Logits of a row that is too long to be read twice."""
 
 
 def largest(logits: Floats, count: int) -> NDArray[np.intp]:
@@ -40,18 +40,22 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
     """
     if count >= len(logits):
         return np.arange(len(logits))
-    n = len(logits) // _COLUMNS * _COLUMNS
+    width = 1024 if len(logits) >= _LONG else 512  # enough for a core's vectors, few enough to sort
+    n = len(logits) // width * width
     ids: NDArray[np.intp]
-    if n == 0 or count > _COLUMNS // 4:
+    if n == 0 or count > width // 4:
         ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
         return ids
-    rows = logits[:n].reshape(-1, _COLUMNS)
+    rows = logits[:n].reshape(-1, width)
     maxima = np.maximum.reduce(rows)
     least = np.partition(maxima, -count)[-count]
+    if len(logits) < _LONG:
+        ids = (logits >= least).nonzero()[0]
+        return ids
     columns = (maxima >= least).nonzero()[0]
     row, at = (rows[:, columns] >= least).nonzero()
     rest = (logits[n:] >= least).nonzero()[0]
-    ids = np.concatenate((row * _COLUMNS + columns[at], rest + n))
+    ids = np.concatenate((row * width + columns[at], rest + n))
     return ids
 
 

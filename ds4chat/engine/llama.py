@@ -759,7 +759,8 @@ class Context:
         # An encoder puts out a row for each input, so its batches are as long as there are output rows.
         self._encoder = _Batch(self._outputs_max, encoder_width, tokens=False) if encoder_width else None
         self._views: dict[tuple[int, int], Floats] = {}
-        self._layer_inputs: list[int] = []
+        self._kept_at: int | None = None
+        """Address of the layer inputs, of which ``_kept`` is a view."""
         self._logits: int | None = None
         """Address of the last decode's logits."""
 
@@ -875,14 +876,14 @@ class Context:
     def layer_inputs(self, rows: int) -> Floats:
         """The enabled layer inputs of the last decode's ``rows`` tokens, (layers, rows, n_embd): a view where
         the layers are in ascending order."""
-        layers, room, width = sorted(set(self._layer_inputs)), C.llama_n_batch(self.handle), self.model.n_embd
         # llama.cpp keeps them one after the other, each with room for a batch. To ask for every address would
         # wait for the GPU as often.
-        first = _get_layer_input(self.handle, layers[0])
-        kept = self._view(first, len(layers) * room, width).reshape(len(layers), room, width)
-        if layers == self._layer_inputs:
-            return kept[:, :rows]
-        return kept[[layers.index(layer) for layer in self._layer_inputs], :rows]
+        address = _get_layer_input(self.handle, self._first_layer)
+        if address != self._kept_at:
+            room, width = C.llama_n_batch(self.handle), self.model.n_embd
+            self._kept = self._view(address, self._kept_layers * room, width).reshape(-1, room, width)
+            self._kept_at = address
+        return self._kept[self._layer_order, :rows]
 
     def enable_nextn(self, on: bool, *, masked: bool) -> None:
         """Keep NextN hidden rows: of output rows only when ``masked``, else of every row."""
@@ -895,7 +896,10 @@ class Context:
             if not 0 <= layer <= self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
             _set_layer_input(self.handle, layer, on)
-        self._layer_inputs = list(layers) if on else []
+        kept = sorted(set(layers))
+        self._first_layer, self._kept_layers, self._kept_at = kept[0], len(kept), None
+        order = [kept.index(layer) for layer in layers]
+        self._layer_order = slice(None) if order == list(range(len(order))) else order
 
     def set_nextn_head(self, index: int) -> None:
         """Choose the NextN block that the next decode runs, for models with several heads."""

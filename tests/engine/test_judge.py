@@ -19,7 +19,7 @@ def test_the_choice_is_the_argmax_and_of_equals_the_lowest_id() -> None:
     assert choose(row(5, 1, 5)) == 0
 
 
-@pytest.mark.parametrize("size", [100, 1024, 1500, 49152])
+@pytest.mark.parametrize("size", [100, 1024, 1500, 49152, 70000])
 @pytest.mark.parametrize("count", [1, 10, 40, 300])
 def test_the_largest_are_found_with_all_their_equals(size: int, count: int) -> None:
     """In rows of distinct logits, of a few equal ones, of one value, and with hardly a finite one."""

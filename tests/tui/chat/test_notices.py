@@ -7,6 +7,8 @@ from kits.chat import ended
 from kits.chat_stage import Open
 from textual.widgets._toast import Toast
 
+from ds4chat.tui.actions import action_names
+
 
 async def test_a_notice_never_covers_the_prompt(opened: Open) -> None:
     async with opened(size=(80, 24), notices=True) as chat:
@@ -74,3 +76,12 @@ async def test_a_reply_that_begins_takes_back_that_ctrl_c_leaves(opened: Open) -
         await chat.push(ended(1))
         await chat.press("ctrl+c")
         assert not chat.app._exit and "again leaves" in chat.shown()
+
+
+async def test_a_key_for_an_unknown_action_is_reported_at_the_start(opened: Open) -> None:
+    keys = {"chat.retri": "f6", "explorer.rows": "f7", "history.nothing": "f8"}
+    async with opened(keys=keys) as chat:
+        named = [said.split(",")[1].split(".")[:2] for said in chat.said() if "unknown action" in said]
+        assert named == [[" chat", "retri"], [" history", "nothing"]]
+        nodes = [chat.app, chat.screen, *chat.screen.query("*")]
+        assert {b.id for node in nodes for _, b in node._bindings if b.id} <= action_names()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -139,6 +140,10 @@ class Printer:
         self._hits = 0
         self.progress = ProgressLine()
         self._line_open = False
+        """The thinking left a line open on stderr."""
+        self._shared = _share_terminal(sys.stdout, sys.stderr)
+        self._answer_open = False
+        """The answer left a line open on the terminal that stderr shares."""
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
@@ -165,6 +170,7 @@ class Printer:
             self.progress.show(f"loading {event.stage} {event.fraction:.0%}")
         elif isinstance(event, Prefill):
             if event.done < event.total:
+                self._end_answer()
                 what = "decoding the conversation again" if event.again else "reading the prompt"
                 self.progress.show(f"{what}, {event.done} of {event.total} tokens")
         elif isinstance(event, Ended):
@@ -180,7 +186,9 @@ class Printer:
         assert self._ended is not None
         reason = self._ended.finish_reason
         if self._streams and self._text:
-            print(file=self._out, flush=True)
+            if self._answer_open or not self._shared:
+                print(file=self._out)
+            self._out.flush()
         if self._loaded and self._loaded.strict_note:
             say(f"strict mode: {self._loaded.strict_note}.")
         if self._ended.detail:
@@ -248,7 +256,7 @@ class Printer:
                 self._hits += row.accepted
                 lines.append(probe_line(row.target, row.draft, self._hits, self._stats.judged))
         if lines:
-            self._end_thinking()
+            self._end_lines()
             print("\n".join(lines), file=sys.stderr)
 
     def _put(self, text: str, thinking: bool) -> None:
@@ -256,6 +264,7 @@ class Printer:
             return
         (self._thinking if thinking else self._text).append(text)
         if thinking and self._show_thinking:
+            self._end_answer()
             sys.stderr.write(text)
             sys.stderr.flush()
             self._line_open = True
@@ -263,18 +272,41 @@ class Printer:
             self._end_thinking()
             if self._streams:
                 self._out.write(text)
+                self._answer_open = self._shared and not text.endswith("\n")
 
     def _say(self, sentence: str) -> None:
         """Write a sentence to stderr, on a line of its own."""
         self.progress.clear()
-        self._end_thinking()
+        self._end_lines()
         say(sentence)
+
+    def _end_lines(self) -> None:
+        """Have what follows on stderr begin on a line of its own."""
+        self._end_thinking()
+        self._end_answer()
 
     def _end_thinking(self) -> None:
         """End the line that the thinking left open on stderr."""
         if self._line_open:
             print(file=sys.stderr, flush=True)
             self._line_open = False
+
+    def _end_answer(self) -> None:
+        """End the line that the answer left open; on stderr, as the answer itself has no such line end."""
+        if self._answer_open:
+            self._out.flush()
+            print(file=sys.stderr, flush=True)
+            self._answer_open = False
+
+
+def _share_terminal(one: TextIO, other: TextIO) -> bool:
+    """Whether both streams are written to the same terminal."""
+    try:
+        if not (one.isatty() and other.isatty()):
+            return False
+        return os.fstat(one.fileno()).st_rdev == os.fstat(other.fileno()).st_rdev
+    except (AttributeError, ValueError, OSError):  # not a stream, or closed
+        return False
 
 
 def _token_document(token: Token, step: Step) -> TokenDocument:

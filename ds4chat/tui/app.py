@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from ds4chat.settings.logfile import log_path, usable_log
 from ds4chat.settings.schema import Settings
 from ds4chat.store import FILE_NAME, Store, StoreError, open_or_in_memory
 from ds4chat.text import printable
+from ds4chat.tui.actions import unknown_actions
 from ds4chat.tui.chat.reading import BUSY
 from ds4chat.tui.chat.screen import ChatScreen
 from ds4chat.tui.chat.slash_commands import ChatCommands
@@ -169,7 +169,7 @@ class ChatApp(App[int]):
         # After a stop (SIGTSTP) Textual enters its screen again, which is blank, and draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_keymap(self.settings.keys)
-        self._show_problems([*self._problems, *self._key_problems()])
+        self._show_problems([*self._problems, *unknown_actions(self.settings.keys)])
         if self._process_exit is not None:
             self._process_exit.watch()
         if self.first_conversation is not None:
@@ -184,20 +184,6 @@ class ChatApp(App[int]):
         code = super().run(*args, **options)
         self._process_exit.cancel()
         return code
-
-    def _key_problems(self) -> list[str]:
-        """A sentence for each name in ``[keys]`` that is no action. Those of screens that were not opened yet
-        are not checked."""
-        nodes = [self, self.chat_screen, *self.chat_screen.query("*")]
-        known = {b.id for node in nodes for _, b in node._bindings if b.id}
-        rooms = {name.split(".")[0] for name in known}
-        problems = []
-        for name in self.settings.keys:
-            if name not in known and (name.split(".")[0] in rooms or "." not in name):
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"Did you mean {near[0]}?" if near else "F1 lists them."
-                problems.append(f"[keys] names an unknown action, {name}. {hint}")
-        return problems
 
     def _show_problems(self, problems: list[str]) -> None:
         shown = problems[:MOST_PROBLEMS]

@@ -34,3 +34,15 @@ def test_a_theme_that_the_chat_takes_is_none(
     file.write_text(f'theme = "{name}"\n')
     assert cli.main(["config", "check"]) == 0
     assert capsys.readouterr().out == f"{file}: no problems.\n"
+
+
+def test_a_key_for_an_action_that_no_screen_has_is_a_problem(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = home / "config.toml"
+    file.write_text('[keys]\n"chat.retri" = "f6"\n"explorer.rows" = "f7"\n"zzz.q" = "f8"\n')
+    assert cli.main(["config", "check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: [keys] names an unknown action, chat.retri. Did you mean chat.retry?",
+        f"{file}: [keys] names an unknown action, zzz.q. F1 in the chat lists them.",
+    ]

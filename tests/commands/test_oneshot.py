@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pexpect
 import pytest
 import tiny
 from kits.command_line import RunHere, ds4chat
 from kits.json_schema import validate
+from kits.terminal import Terminal
 
 END_NOW = " end now"
 
@@ -324,3 +327,17 @@ def test_a_drafter_given_up_on_the_way_is_said_once_and_stands_in_the_json(
     assert "none of the first 64 drafts was accepted" in reason
     assert ran.err.count("MTP is off") == 1
     assert f"ds4chat: MTP is off: {reason}." in ran.err
+
+
+@pytest.mark.parametrize("option", ["--mtp-timing", "--mtp-probe"])
+def test_lines_on_stderr_begin_at_the_left_of_the_terminal_that_has_the_answer(
+    pair: list[str], option: str
+) -> None:
+    terminal = Terminal(*pair, "-p", "hi", "-n", "12", "--temp", "0", option)
+    terminal.child.expect(pexpect.EOF)
+    shown = re.sub(r"\r[^\n]*\x1b\[K", "", terminal.child.before.decode()).splitlines()
+    logged = [line for line in shown if "ds4chat: " in line]
+    assert len(logged) > 1 and all(line.startswith("ds4chat: ") for line in logged), shown
+    assert "" not in shown
+    answer = ds4chat(*pair, "-p", "hi", "-n", "12", "--temp", "0", option).out
+    assert "".join(line for line in shown if line not in logged) == answer.replace("\n", "")

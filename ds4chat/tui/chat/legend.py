@@ -111,6 +111,8 @@ class LegendRow(Horizontal):
         self.legend = Legend(id="legend")
         self.chip = FollowChip(" ▼ End: follow ", id="follow-chip")
         self.chip.display = False
+        self.said = ""
+        """The note that is shown now."""
         self._hiding: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -119,10 +121,16 @@ class LegendRow(Horizontal):
 
     def say(self, text: str) -> None:
         """Show a note at the right for a while; as a notice if the screen is too low for this row."""
-        if not self.display:
-            self.notify(text)
-            return
-        self.legend.note(text)
+        self.said = text
         if self._hiding is not None:
             self._hiding.stop()
-        self._hiding = self.set_timer(self.SAY_SECONDS, lambda: self.legend.note(""))
+        self._hiding = self.set_timer(self.SAY_SECONDS, self.unsay)
+        if self.display:
+            self.legend.note(text)
+        else:
+            self.notify(text, timeout=self.SAY_SECONDS)
+
+    def unsay(self) -> None:
+        """Take the note away."""
+        self.said = ""
+        self.legend.note("")

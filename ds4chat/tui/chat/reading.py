@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import ClassVar
 
 from textual import on, work
@@ -23,7 +22,8 @@ from ds4chat.tui.transcript import Transcript
 from ds4chat.tui.transcript.focus import bring_turn, turns_in_sight
 from ds4chat.tui.transcript.pieces import Piece
 
-QUIT_SECONDS = 2.0
+LEAVES = "Ctrl+C again leaves"
+"""Ctrl+C leaves the chat for as long as this is said."""
 BUSY: dict[str, str] = {
     "loading": "A model is loading: Esc stops that.",
     "none": "No model is loaded: /model chooses one.",
@@ -56,7 +56,6 @@ class ReadingScreen(Screen[None]):
     piece_bar: PieceBar
     _editing: UserTurn | None = None
     """The earlier prompt that the text in the prompt will replace."""
-    _quit_asked_at = float("-inf")
     _context_warned = False
     """The user was told that the context is nearly full, and it still is."""
 
@@ -298,7 +297,8 @@ class ReadingScreen(Screen[None]):
         return True
 
     def action_interrupt(self) -> None:
-        """Copy a selection; else stop the reply; else quit if pressed twice."""
+        """Copy a selection; else stop the reply; else say that another press quits, or quit if that is
+        said."""
         selected = self.prompt.text_field.selected_text or self.get_selected_text()
         if selected:
             self.app.copy_to_clipboard(selected)
@@ -306,8 +306,7 @@ class ReadingScreen(Screen[None]):
             self.notify("Copied.")
         elif self.chat.working:
             self.stop_reply()
-        elif monotonic() - self._quit_asked_at < QUIT_SECONDS:
+        elif self.legend_row.said == LEAVES:
             self.app.exit()
         else:
-            self._quit_asked_at = monotonic()
-            self.legend_row.say("Ctrl+C again leaves")
+            self.legend_row.say(LEAVES)

@@ -21,7 +21,7 @@ from ds4chat.tui.chat.first_run import FirstRun
 from ds4chat.tui.chat.legend import LegendRow, legend_words
 from ds4chat.tui.chat.outbox import Outbox
 from ds4chat.tui.chat.piece_bar import PieceBar
-from ds4chat.tui.chat.reading import ReadingScreen
+from ds4chat.tui.chat.reading import LEAVES, ReadingScreen
 from ds4chat.tui.chat.status_line import STATES, StatusLine
 from ds4chat.tui.chat.token_card import TokenCard
 from ds4chat.tui.chat.welcome import STARTERS, Welcome
@@ -181,6 +181,8 @@ class ChatScreen(ReadingScreen):
             self._banner.show_engine(self.chat)
             self.show_queue()
             self.show_welcome()
+            if self.chat.working and self.legend_row.said == LEAVES:
+                self.legend_row.unsay()
         if frame.failed:
             self._host.load_stopped()
         for replayed in frame.replayed:

@@ -14,7 +14,7 @@ from ds4chat.files import open_regular, user_path
 from ds4chat.models.errors import ModelFileError
 from ds4chat.models.gguf_file import read_header
 from ds4chat.models.kinds import kind_of
-from ds4chat.models.pairing import check_pair, check_target
+from ds4chat.models.pairing import EMBEDDED, check_pair, check_target
 from ds4chat.settings.schema import BY_KEY
 from ds4chat.settings.validate import SettingError, check
 from ds4chat.store import StoreError
@@ -254,14 +254,13 @@ class ChatCommands:
             self._host.load(lookup=True)
         elif argument == "none":
             self._host.load(**self._loaded(), mtp="", lookup=False, demo=False)
-        elif argument == "embedded":
-            self._host.load(**self._loaded(), mtp="embedded", demo=False)
         else:
-            path, command = user_path(argument), self._chat.load_command
+            support = EMBEDDED if argument == EMBEDDED else str(user_path(argument))
+            command = self._chat.load_command
             self._in_worker(
                 f"/mtp {argument}",
-                lambda: _check_support(command, path, argument),
-                lambda _: self._host.load(**self._loaded(), mtp=str(path), demo=False),
+                lambda: _check_support(command, support, argument),
+                lambda _: self._host.load(**self._loaded(), mtp=support, demo=False),
             )
 
     def do_reload(self, argument: str) -> None:
@@ -355,15 +354,17 @@ def _check_model(path: Path, name: str) -> None:
         raise CommandError(str(error)) from None
 
 
-def _check_support(loaded: events.Load | None, path: Path, name: str) -> None:
-    """Raise CommandError if the file at ``path`` cannot draft for the loaded model."""
-    _try_to_open(path, name, "/mtp takes on, off, embedded, lookup, none or a file.")
+def _check_support(loaded: events.Load | None, support: str, name: str) -> None:
+    """Raise CommandError if ``support``, a path or "embedded", cannot draft for the loaded model, before the
+    drafter in use is unloaded."""
+    if support != EMBEDDED:
+        _try_to_open(Path(support), name, "/mtp takes on, off, embedded, lookup, none or a file.")
     if loaded is None or not loaded.model:
         return  # nothing is unloaded; the load reports the missing model
     try:
         target = check_target(loaded.model)
-        if not (loaded.convert and kind_of(read_header(path)).converts):
-            check_pair(target, path)
+        if support == EMBEDDED or not (loaded.convert and kind_of(read_header(support)).converts):
+            check_pair(target, support)
     except ModelFileError as error:
         raise CommandError(str(error)) from None
 

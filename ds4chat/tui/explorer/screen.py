@@ -201,7 +201,8 @@ class ExplorerScreen(Sheet[None]):
             self._say(f"The text of {title} is not in the chat: open the conversation to go to its tokens.")
             return
         # To the app: the chat is below this screen, not around it.
-        self.app.post_message(TokenPicked(reply, step, token))
+        number = self.source.numbers[reply - 1] if self.source.numbers else reply
+        self.app.post_message(TokenPicked(number, step, token))
         self.dismiss(None)
 
     # -- charts

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ds4chat.analysis.log_parser import parse_log
 from ds4chat.analysis.rows import rows_from_steps
@@ -44,7 +46,9 @@ class Source:
     options: Sequence[Option] = TUNING
     """The settings that the record has."""
     in_chat: bool = False
-    """The rows' tokens are in the transcript, under the same reply numbers."""
+    """The rows' tokens are in the transcript."""
+    numbers: Sequence[int] = ()
+    """In the chat: the number of each reply in its events, where the rows have its place, from 1."""
     note: str = ""
     """A sentence about what is missing; empty if nothing is."""
 
@@ -58,11 +62,20 @@ class Source:
         in_chat: bool = False,
         note: str = "",
     ) -> Source:
-        """The source of these replies' steps."""
+        """The source of these replies' steps. ``in_chat``: they are all replies of the conversation, and the
+        rows number them from 1, as other parts of the chat do."""
         # The steps are copied: a reply that is still running adds to its list.
-        rows = rows_from_steps([step for reply in replies for step in list(reply.steps)])
+        steps = [list(reply.steps) for reply in replies]
+        rows = rows_from_steps([step for some in steps for step in some])
         times = StepTimes(rows, [reply.stats.plain for reply in replies if reply.steps])
-        return cls(title, Listing(rows), times, reply_rows(replies, options), options, in_chat, note)
+        listed = reply_rows(replies, options)
+        numbers: tuple[int, ...] = ()
+        if in_chat:
+            numbers = tuple(reply.number for reply in replies)
+            places = np.arange(1, len(replies) + 1)
+            rows = replace(rows, step_reply=np.repeat(places, [len(some) for some in steps]))
+            listed = tuple(replace(row, number=numbers.index(row.number) + 1) for row in listed)
+        return cls(title, Listing(rows), times, listed, options, in_chat, numbers, note)
 
 
 def conversation_source(replies: Sequence[Reply]) -> Source:

@@ -20,7 +20,7 @@ from textual.containers import VerticalScroll
 from ds4chat import __version__
 from ds4chat.engine.events import Loaded
 from ds4chat.text import one_line
-from ds4chat.tui.help.report import machine_facts, model_facts
+from ds4chat.tui.help.report import Facts, machine_facts, model_facts
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
@@ -70,18 +70,19 @@ def build_lines() -> list[str]:
 def about_lines(
     places: Sequence[tuple[str, Path]],
     build: Sequence[str],
+    model: Sequence[tuple[str, str]],
     loaded: Loaded | None = None,
     rpc: str = "",
     width: int = 72,
 ) -> list[Line]:
     """The lines of the screen, of ``width`` cells at most. ``places``: files and folders, such as the
-    settings file. ``build``: from build_lines. ``rpc``: the setting."""
+    settings file. ``build``: from build_lines. ``model``: from model_facts. ``rpc``: the setting."""
     lines: list[Line] = [
         (("ds4chat ", "strong"), (__version__, "")),
         *_plain("Chat that shows and steers multi-token prediction on llama.cpp.", width, "muted"),
         BLANK,
     ]
-    facts = [("Python", platform.python_version()), *machine_facts(loaded), *model_facts(loaded)]
+    facts = [("Python", platform.python_version()), *machine_facts(loaded), *model]
     facts += [(label, one_line(path)) for label, path in places]
     for label, value in facts:
         lines += _named(label.capitalize(), value, _LABEL, width, ("muted", ""))
@@ -140,6 +141,7 @@ class AboutScreen(Sheet[None]):
         self._loaded = loaded
         self._rpc = rpc
         self._build: Sequence[str] = ["Asking llama.cpp what it runs on …"]
+        self._model: Facts = [("model", "reading its file …" if loaded else "none is loaded")]
 
     def compose_sheet(self) -> ComposeResult:
         with VerticalScroll():
@@ -147,6 +149,8 @@ class AboutScreen(Sheet[None]):
 
     @work(exit_on_error=False)
     async def on_mount(self) -> None:
+        self._model = await asyncio.to_thread(model_facts, self._loaded)
+        self._show_lines()
         self._build = await asyncio.to_thread(build_lines)
         self._show_lines()
 
@@ -156,4 +160,5 @@ class AboutScreen(Sheet[None]):
 
     def _show_lines(self) -> None:
         view = self.query_one("#about-lines", LinesView)
-        view.set_lines(about_lines(self._places, self._build, self._loaded, self._rpc, view.size.width))
+        lines = about_lines(self._places, self._build, self._model, self._loaded, self._rpc, view.size.width)
+        view.set_lines(lines)

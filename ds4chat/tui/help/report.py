@@ -49,14 +49,18 @@ def machine_facts(loaded: Loaded | None) -> Facts:
 
 
 def model_facts(loaded: Loaded | None) -> Facts:
-    """The model and its drafter, with their files. Reads the header of the drafter's file."""
+    """The model and its drafter, with their files, whose headers are read for it."""
     if loaded is None:
         return [("model", "none is loaded")]
     target, drafter, server = loaded.target, loaded.drafter, loaded.server
+    if server is None:
+        size = _file_words(target.path)
+    else:
+        size = f"{shown_size(target.size_bytes)} of weights" if target.size_bytes else ""
     kind = (
         target.architecture,
         target.quantisation,
-        shown_size(target.size_bytes) if target.size_bytes else "",
+        size,
         f"{target.parameters / 1e6:,.0f}M parameters" if target.parameters else "",
     )
     facts = [("model", one_line(", ".join([target.title, *filter(None, kind)])))]
@@ -66,7 +70,7 @@ def model_facts(loaded: Loaded | None) -> Facts:
         facts.append(("server", _server_words(server)))
     if drafter is not None:
         most = f"at most {drafter.max_depth} drafts per step" if drafter.max_depth else ""
-        file = _file_words(drafter.path) if drafter.path else ""
+        file = _file_words(drafter.path, named=True) if drafter.path else ""
         facts.append(("drafter", one_line(", ".join(filter(None, (drafter.kind, file, most))))))
         if drafter.path:
             facts.append(("", one_line(drafter.path)))
@@ -81,13 +85,14 @@ def _server_words(server: ServerInfo) -> str:
     return one_line(f"{server.kind} {server.version}".strip() + f", {where}; it reports {server.tells}")
 
 
-def _file_words(path: str) -> str:
-    """Quantisation and size of a model file."""
+def _file_words(path: str, *, named: bool = False) -> str:
+    """Size of a model file, all its parts together; ``named``: with its quantisation."""
     try:
-        size = shown_size(Path(path).stat().st_size)
-        return f"{quantisation(read_header(path))}, {size}"
-    except (OSError, ModelFileError):
+        header = read_header(path)
+    except ModelFileError:
         return "its file cannot be read now"
+    size = f"a file of {shown_size(header.file_size)}"
+    return f"{quantisation(header)}, {size}" if named else size
 
 
 def setting_facts(settings: Settings) -> Facts:

@@ -56,8 +56,9 @@ def pieces(turns: Sequence[Turn]) -> list[Piece]:
         if isinstance(turn, UserTurn):
             prompts += 1
             found.append(Piece(turn, f"prompt {prompts}", turn.text))
-        elif turn.answer:
-            replies += 1
+            continue
+        replies += 1
+        if turn.answer:
             blocks = code_blocks(turn.answer)
             for index, code in enumerate(blocks):
                 which = f"code block {index + 1} of {len(blocks)} in reply {replies}"

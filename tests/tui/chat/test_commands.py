@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import tiny
 from kits.chat_stage import Open
 
 from ds4chat.tui.app import ChatApp
@@ -134,6 +135,27 @@ async def test_a_pipe_or_an_unknown_home_is_refused_and_the_line_stays(opened: O
             said = chat.said()[before:]
             assert len(said) == 1 and "pipe" in said[0], line
             chat.screen.prompt.text_field.put("")
+
+
+@pytest.mark.parametrize(
+    ("support", "why"),
+    [("embedded", "has no NextN block inside"), ("{other}", "it was made for the architecture deepseek4")],
+)
+async def test_a_support_choice_that_does_not_fit_keeps_the_drafter_in_use(
+    support: str, why: str, opened: Open, tiny_dir: Path
+) -> None:
+    target, other = tiny.build("llama", tiny_dir), tiny.build("deepseek4-support", tiny_dir)
+    async with opened() as chat:
+        chat.app.load(model=str(target), lookup=True)
+        await chat.settle()
+        sent = list(chat.engine.sent)
+        line = f"/mtp {support.format(other=other)}"
+        await chat.type(line, "escape", "enter")
+        await chat.app.workers.wait_for_complete()
+        await chat.settle()
+        assert chat.engine.sent == sent
+        assert why in chat.said()[-1]
+        assert (chat.prompt, chat.app.settings.mtp, chat.screen.chat.state) == (line, "", "ready")
 
 
 async def test_prompts_keep_their_order_while_files_are_read(opened: Open, tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+from kits.chat import ended
 from kits.chat_stage import Open
 from textual.widgets._toast import Toast
+
+from ds4chat.tui.actions import action_names
 
 
 async def test_a_notice_never_covers_the_prompt(opened: Open) -> None:
@@ -44,3 +48,40 @@ async def test_a_key_at_the_end_of_its_range_says_so(opened: Open) -> None:
                 await chat.press(key)
                 assert chat.app.chat.tuning == before, key
                 assert words in chat.shown(), key
+
+
+async def test_ctrl_c_leaves_for_as_long_as_it_says_so(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as chat:
+        row = chat.screen.legend_row
+        monkeypatch.setattr(row, "SAY_SECONDS", 0.01)
+        await chat.press("ctrl+c")
+        while "again leaves" in chat.shown():
+            await chat.pilot.pause(0.02)
+        await chat.press("ctrl+c")
+        assert not chat.app._exit, "it was not said any more"
+        monkeypatch.setattr(row, "SAY_SECONDS", 600.0)
+        await chat.press("ctrl+c")
+        assert "again leaves" in chat.shown()
+        await chat.press("ctrl+c")
+        assert chat.app._exit, "it was still said"
+
+
+async def test_a_reply_that_begins_takes_back_that_ctrl_c_leaves(opened: Open) -> None:
+    async with opened(answer=False) as chat:
+        await chat.press("ctrl+c")
+        assert "again leaves" in chat.shown()
+        await chat.type("Hi", "enter")
+        assert "again leaves" not in chat.shown()
+        await chat.press("ctrl+c")
+        await chat.push(ended(1))
+        await chat.press("ctrl+c")
+        assert not chat.app._exit and "again leaves" in chat.shown()
+
+
+async def test_a_key_for_an_unknown_action_is_reported_at_the_start(opened: Open) -> None:
+    keys = {"chat.retri": "f6", "explorer.rows": "f7", "history.nothing": "f8"}
+    async with opened(keys=keys) as chat:
+        named = [said.split(",")[1].split(".")[:2] for said in chat.said() if "unknown action" in said]
+        assert named == [[" chat", "retri"], [" history", "nothing"]]
+        nodes = [chat.app, chat.screen, *chat.screen.query("*")]
+        assert {b.id for node in nodes for _, b in node._bindings if b.id} <= action_names()

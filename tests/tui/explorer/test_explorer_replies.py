@@ -270,12 +270,12 @@ async def test_the_keys_of_other_views_lead_out_of_it(size) -> None:
 
 
 async def test_enter_shows_the_reply_in_its_text() -> None:
-    app = Stage(load)
+    app = Stage(lambda: replace(load(), numbers=(16, 17)))
     async with app.run_test(size=NARROW) as pilot:
         await settled(pilot)
         await pilot.press("4", "up", "enter")
         await pilot.pause()
-        assert app.of(TokenPicked) == [TokenPicked(1, 0, 0)]
+        assert app.of(TokenPicked) == [TokenPicked(16, 0, 0)]
         assert app.screen is not app.explorer
 
 

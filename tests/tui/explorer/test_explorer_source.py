@@ -25,6 +25,7 @@ from ds4chat.tui.explorer.source import (
     opener,
     stored_source,
 )
+from ds4chat.tui.transcript.pieces import pieces
 
 STEPS = steps_from(("++", "-", "+-"))
 
@@ -58,6 +59,21 @@ def test_the_chat_gives_the_rows_of_all_its_replies() -> None:
     # 3 + 1 + 2 tokens at 30 ms, 3 at 25; the steps took 120 and 40 ms.
     assert found.times.step_ms(0) == (6 * 30 + 3 * 25) / 9
     assert found.times.plain.speedup == (6 * 30 + 3 * 25) / 160
+
+
+def test_replies_have_the_numbers_that_the_chat_gives_them() -> None:
+    """Their places in the conversation, whatever was answered before in this session."""
+    replies = [Reply(10, "m"), Reply(16, "m"), Reply(17, "m")]
+    for reply in (replies[0], replies[2]):
+        for one in steps_from(("++", "-"), reply=reply.number):
+            reply.add_step(one)
+    chat = chat_of(*replies)
+    found = opener(chat, "")()
+    assert found.listing.rows.step_reply.tolist() == [1, 1, 3, 3]
+    assert [row.number for row in found.replies] == [1, 3]
+    assert found.numbers == (10, 16, 17)
+    told = [piece.what for piece in pieces(chat.conversation.turns) if isinstance(piece.turn, Reply)]
+    assert told == ["reply 1", "reply 3"]
 
 
 def test_a_source_can_be_read_again_when_more_has_come() -> None:

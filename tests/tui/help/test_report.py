@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import tiny
 from kits.chat import MODEL, loaded, server_info
 from kits.chat_stage import Open
 from kits.explorer_stage import VERDICTS, reply_of, steps_from
@@ -15,9 +16,10 @@ from ds4chat.engine import machine
 from ds4chat.engine.events import DrafterInfo, Ended, Loaded
 from ds4chat.engine.stats import Stats
 from ds4chat.models import demo
+from ds4chat.models.errors import shown_size
 from ds4chat.settings.schema import OPTIONS, Settings
 from ds4chat.tui.help.about import AboutScreen, about_lines
-from ds4chat.tui.help.report import report
+from ds4chat.tui.help.report import model_facts, report
 from ds4chat.tui.kit.lines import LinesView
 
 HOME = "/home/someone"
@@ -104,21 +106,32 @@ def test_versions_and_the_machine_are_named() -> None:
     assert told["engine"] == "ready"
 
 
-def test_files_have_their_quantisation_and_size() -> None:
-    """The support file is read for it; the target's are known from the load."""
+def test_files_have_their_quantisation_and_size(tiny_dir: Path) -> None:
+    """The size is the file's, as inspect and the picker have it, and not that of the weights in it."""
+    target = tiny.build("llama", tiny_dir)
     support = Path(demo.__file__).parent / "SmolLM2-135M-Instruct-EAGLE3-Q8_0.gguf"
     pair = dataclasses.replace(loaded(), drafter=DrafterInfo("eagle3", str(support), 16))
+    pair = dataclasses.replace(pair, target=dataclasses.replace(pair.target, path=str(target)))
     text = report(Settings(), pair, None, Stats(), "ready")
-    assert facts(text)["model"] == "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters"
-    assert "/models/tiny.gguf" in text
-    size = support.stat().st_size / 1e6
-    assert facts(text)["drafter"] == f"eagle3, Q8_0, {size:.3g} MB, at most 16 drafts per step"
+    size = shown_size(target.stat().st_size)
+    assert facts(text)["model"] == f"Tiny Chat, llama, Q4_1, a file of {size}, 135M parameters"
+    assert str(target) in text
+    size = shown_size(support.stat().st_size)
+    assert facts(text)["drafter"] == f"eagle3, Q8_0, a file of {size}, at most 16 drafts per step"
     assert str(support) in text
 
 
 def test_a_file_that_is_gone_is_said() -> None:
     told = facts(report(Settings(), loaded(), None, Stats(), "ready"))
+    assert told["model"] == "Tiny Chat, llama, Q4_1, its file cannot be read now, 135M parameters"
     assert told["drafter"] == "eagle3, its file cannot be read now, at most 16 drafts per step"
+
+
+def test_a_servers_model_has_the_size_of_its_weights() -> None:
+    served = dataclasses.replace(loaded(), server=SERVER)
+    assert (
+        "Q4_1, 90 MB of weights, 135M" in facts(report(Settings(), served, None, Stats(), "ready"))["model"]
+    )
 
 
 def test_why_there_is_no_drafter_is_told() -> None:
@@ -203,7 +216,7 @@ async def test_the_command_copies_it_without_a_word_of_the_conversation(opened: 
         await chat.type("/report", "enter")
         await chat.searched()
         text = chat.app.clipboard
-        assert "Tiny Chat, llama, Q4_1, 90 MB" in text and "position 1" in text
+        assert "Tiny Chat, llama, Q4_1, its file" in text and "position 1" in text
         assert "xylophone" not in text and "Speculative" not in text and "guess" not in text
         assert any(said.startswith("Copied a report: paste it") for said in chat.said())
 
@@ -223,16 +236,18 @@ async def test_about_shows_the_machine_and_the_model(opened: Open) -> None:
         await chat.type("/about", "enter")
         await chat.pilot.pause()
         assert isinstance(chat.app.screen, AboutScreen)
+        await chat.searched()
         text = " ".join(chat.app.screen.query_one("#about-lines", LinesView).text.split())
     assert f"{machine.processor()}, {machine.cores()} core" in text
-    assert "Tiny Chat, llama, Q4_1, 90 MB, 135M parameters" in text
+    assert "Tiny Chat, llama, Q4_1, its file cannot be read now, 135M parameters" in text
     assert "CPU, 2 threads" in text and "at most 16 drafts per step" in text
 
 
 def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
     long = "/" + "/".join(["a folder with-a-hyphen"] * 6)
     lines = [
-        "".join(text for text, _ in line) for line in about_lines([("settings", Path(long))], (), loaded())
+        "".join(text for text, _ in line)
+        for line in about_lines([("settings", Path(long))], (), (), loaded())
     ]
     at = next(at for at, line in enumerate(lines) if line.startswith("Settings"))
     shown = [line[10:] for line in lines[at : at + 3]]
@@ -241,7 +256,7 @@ def test_about_has_whole_paths_on_a_narrow_terminal() -> None:
 
 def test_about_says_where_the_text_goes() -> None:
     def end(pair: Loaded, rpc: str = "") -> str:
-        return "".join(text for text, _ in about_lines((), (), pair, rpc, 200)[-1])
+        return "".join(text for text, _ in about_lines((), (), (), pair, rpc, 200)[-1])
 
     assert end(loaded()) == "Nothing you write leaves this machine."
     assert end(loaded(), "10.0.0.2:50052").endswith("to the RPC servers that hold the model: 10.0.0.2:50052.")
@@ -250,4 +265,6 @@ def test_about_says_where_the_text_goes() -> None:
 
 
 def test_about_without_a_model_says_that_none_is_loaded() -> None:
-    assert "none is loaded" in "".join(text for line in about_lines((), ()) for text, _ in line)
+    assert "none is loaded" in "".join(
+        text for line in about_lines((), (), model_facts(None)) for text, _ in line
+    )

@@ -244,6 +244,6 @@ def test_a_model_name_that_cannot_be_encoded_finds_nothing(
 ) -> None:
     (home / FILE_NAME).write_bytes(whole)
     assert main(["logs", "list", "--model", "\udcff"]) == 0
-    assert "no conversations" in capsys.readouterr().err
+    assert "no stored conversation has an answer" in capsys.readouterr().err
     assert main(["logs", "search", "prompt", "--model", "\udcff"]) == 0
     assert "nothing was found" in capsys.readouterr().err

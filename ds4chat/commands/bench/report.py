@@ -16,8 +16,9 @@ from ds4chat.commands.bench.result import (
 from ds4chat.commands.bench.runs import VERIFY_ROWS, name_of
 
 WIDTH = 80
-LABEL = 15
+LABEL = 16
 CELL = 7
+COLUMNS = (WIDTH - LABEL) // CELL
 BAR = 44
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
@@ -76,14 +77,12 @@ def _head(result: BenchDocument) -> str:
 def _text(text: WorkloadDocument) -> str:
     """One kind of text: a column for each setting, a line for each figure."""
     plain, server = text.plain, text.server
-    lines: list[str] = []
+    rows: list[tuple[str, list[str]]] = []
 
     def line(
         label: str, of: Callable[[SettingFigures], str], of_plain: str = "", of_server: str = ""
     ) -> None:
-        cells = [of_plain, *map(of, text.settings.values()), of_server if server else ""]
-        if any(cells):
-            lines.append(f"{label:{LABEL}}" + "".join(f"{cell:>{CELL}}" for cell in cells).rstrip())
+        rows.append((label, [of_plain, *map(of, text.settings.values()), *[of_server] * bool(server)]))
 
     line(f"{text.name} ({text.prompts})", _column, "plain", "server")
     line(
@@ -107,6 +106,16 @@ def _text(text: WorkloadDocument) -> str:
     )
     if text.fixed:
         line("  tokens a pass", lambda s: _two_places(s.tokens_per_step), _two_places(1))
+    return _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """A line for each label with its cells, unless all are empty; columns that do not fit go below."""
+    lines: list[str] = []
+    for first in range(0, max(len(cells) for _, cells in rows), COLUMNS):
+        for label, cells in rows:
+            if any(part := cells[first : first + COLUMNS]):
+                lines.append(f"{label:{LABEL}}" + "".join(f"{cell:>{CELL}}" for cell in part).rstrip())
     return "\n".join(lines)
 
 
@@ -124,13 +133,11 @@ def _two_places(value: float | None) -> str:
 def _positions(texts: Sequence[WorkloadDocument]) -> str:
     """Conditional acceptance by position, at the deepest setting."""
     deepest = max(fixed.depth for text in texts for fixed in text.fixed)
-    lines = [f"accepted at position, depth {deepest}"]
-    lines.append(" " * LABEL + "".join(f"{n:{CELL}}" for n in range(1, deepest + 1)))
+    rows = [("", [str(position) for position in range(1, deepest + 1)])]
     for text in texts:
         if setting := text.settings.get(deepest):
-            cells = "".join(f"{_two_places(count.rate):>{CELL}}" for count in setting.by_position)
-            lines.append(f"  {text.name:{LABEL - 2}}{cells}")
-    return "\n".join(lines)
+            rows.append((f"  {text.name}", [_two_places(count.rate) for count in setting.by_position]))
+    return f"accepted at position, depth {deepest}\n{_table(rows)}"
 
 
 def _legend(result: BenchDocument) -> str:

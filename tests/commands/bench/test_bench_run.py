@@ -11,15 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tiny
 from kits.engine import load_of, opened
 from kits.json_schema import validate
+from msgspec import structs
 
 from ds4chat.commands import bench, check
 from ds4chat.commands.arguments import UsageError
 from ds4chat.commands.bench import command, runs
 from ds4chat.commands.bench.plan import FEWEST_TOKENS, QUICK, Plan, plan_of
+from ds4chat.commands.bench.report import report
+from ds4chat.commands.bench.result import BenchDocument
 from ds4chat.commands.bench.running import BenchError
 from ds4chat.commands.bench.runs import Measurement, Run
 from ds4chat.commands.bench.workloads import workloads
@@ -29,6 +33,7 @@ from ds4chat.engine.drafters.model import DraftModel
 from ds4chat.engine.events import Depth, Load, LoadError
 from ds4chat.engine.llama import LlamaError
 from ds4chat.engine.session import Session
+from ds4chat.engine.stats import PositionCount
 from ds4chat.errors import UserFacingError
 from ds4chat.settings.schema import Settings
 
@@ -87,6 +92,29 @@ def test_the_table_and_the_picture_fit_into_80_columns(
     for name in KINDS:
         assert f"{name} (" in out
     assert "MTP" in out.rsplit("\n\n", 1)[1]
+
+
+def test_many_depths_fit_into_80_columns_too(tiny_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The columns that do not fit are below the others, with the same labels."""
+    assert bench.run(settings_for(tiny_dir, "llama-draft"), BenchOptions(quick=True, json=True)) == 0
+    result = msgspec.json.decode(capsys.readouterr().out, type=BenchDocument)
+    for text in result.workloads:
+        counts = [PositionCount(judged=4, accepted=4) for _ in range(16)]
+        text.fixed[:] = [
+            structs.replace(text.fixed[0], depth=depth, by_position=counts[:depth])
+            for depth in (1, 2, 3, 4, 6, 8, 12, 16)
+        ]
+    written = report(result)
+    lines = [line for line in written.splitlines() if not line.startswith(("model ", "machine "))]
+    assert max(map(len, lines)) <= 80
+    table = next(part for part in written.split("\n\n") if part.startswith("chat (")).splitlines()
+    names = [line.split() for line in table if line.startswith("chat (")]
+    assert names[0][2:] == ["plain", "1", "2", "3", "4", "6", "8", "12", "16"]
+    assert names[1][2] == "a"
+    assert [line.startswith("  tok/s ") for line in table].count(True) == 2
+    positions = written[written.index("accepted at position, depth 16") :].splitlines()
+    assert positions[1].split() == [str(n) for n in range(1, 10)]
+    assert positions[1 + 1 + len(KINDS)].split() == [str(n) for n in range(10, 17)]
 
 
 def test_without_a_drafter_bench_measures_plain_decoding_and_says_what_to_give(

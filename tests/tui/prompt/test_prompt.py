@@ -221,7 +221,7 @@ async def test_a_path_with_blanks_completes_in_the_prompt(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "not there"),
+        (None, "does not exist"),
         (b"\xff\xfe", "byte 0"),
         (b"a\x00b", "NUL"),
         (b"x" * ((1 << 20) + 1), "more than 1 MiB"),

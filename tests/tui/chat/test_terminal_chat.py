@@ -157,7 +157,9 @@ def test_a_chat_can_be_left_whatever_it_waits_for(tiny_dir: Path, tmp_path: Path
 def test_a_chat_that_was_stopped_by_the_shell_draws_its_whole_screen_again(chat: Terminal) -> None:
     chat.until("ready")
     chat.child.kill(signal.SIGTSTP)
-    os.waitid(os.P_PID, chat.child.pid, os.WSTOPPED)
+    # It stops once all that it has drawn is read.
+    while os.waitid(os.P_PID, chat.child.pid, os.WSTOPPED | os.WNOHANG) is None:
+        chat.read()
     chat.read()
     # The second screen of a terminal, which the chat enters again, is blank; pyte has only one.
     chat.screen.reset()

@@ -42,14 +42,12 @@ def largest(logits: Floats, count: int) -> NDArray[np.intp]:
         return np.arange(len(logits))
     width = 1024 if len(logits) >= _LONG else 512  # enough for a core's vectors, few enough to sort
     n = len(logits) // width * width
-    ids: NDArray[np.intp]
-    if n == 0 or count > width // 4:
-        ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
-        return ids
+    by_columns = n > 0 and count <= width // 4
     rows = logits[:n].reshape(-1, width)
-    maxima = np.maximum.reduce(rows)
+    maxima = np.maximum.reduce(rows) if by_columns else logits
     least = np.partition(maxima, -count)[-count]
-    if len(logits) < _LONG:
+    ids: NDArray[np.intp]
+    if not by_columns or len(logits) < _LONG:
         ids = (logits >= least).nonzero()[0]
         return ids
     columns = (maxima >= least).nonzero()[0]

@@ -759,8 +759,13 @@ class Context:
         # An encoder puts out a row for each input, so its batches are as long as there are output rows.
         self._encoder = _Batch(self._outputs_max, encoder_width, tokens=False) if encoder_width else None
         self._views: dict[tuple[int, int], Floats] = {}
+        self._kept_layers: list[int] = []
+        """The enabled layers whose inputs are kept, in llama.cpp's order."""
+        self._layer_order: slice | list[int] = slice(None)
+        """The order in which layer_inputs() gives them."""
         self._kept_at: int | None = None
         """Address of the layer inputs, of which ``_kept`` is a view."""
+        self._kept: Floats = np.empty((0, 0, 0), np.float32)
         self._logits: int | None = None
         """Address of the last decode's logits."""
 
@@ -878,10 +883,10 @@ class Context:
         the layers are in ascending order."""
         # llama.cpp keeps them one after the other, each with room for a batch. To ask for every address would
         # wait for the GPU as often.
-        address = _get_layer_input(self.handle, self._first_layer)
+        address = _get_layer_input(self.handle, self._kept_layers[0])
         if address != self._kept_at:
             room, width = C.llama_n_batch(self.handle), self.model.n_embd
-            self._kept = self._view(address, self._kept_layers * room, width).reshape(-1, room, width)
+            self._kept = self._view(address, len(self._kept_layers) * room, width).reshape(-1, room, width)
             self._kept_at = address
         return self._kept[self._layer_order, :rows]
 
@@ -896,9 +901,8 @@ class Context:
             if not 0 <= layer <= self.model.n_layer:
                 raise ValueError(f"layer {layer} is not one of the target's {self.model.n_layer}")
             _set_layer_input(self.handle, layer, on)
-        kept = sorted(set(layers))
-        self._first_layer, self._kept_layers, self._kept_at = kept[0], len(kept), None
-        order = [kept.index(layer) for layer in layers]
+        self._kept_layers, self._kept_at = sorted(set(layers)) if on else [], None
+        order = [self._kept_layers.index(layer) for layer in layers] if on else []
         self._layer_order = slice(None) if order == list(range(len(order))) else order
 
     def set_nextn_head(self, index: int) -> None:

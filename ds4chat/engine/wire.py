@@ -54,9 +54,10 @@ def read_frames(stream: BufferedIOBase, gather_s: float = 0.0) -> Iterator[bytes
     while data := stream.read1(READ_BYTES):
         received += data
         while len(received) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")
-            if end > MAX_FRAME:
-                raise ProtocolError(f"a frame of {end} bytes")
+            length = int.from_bytes(received[:LENGTH_BYTES], "big")
+            if length > MAX_FRAME:
+                raise ProtocolError(f"a frame of {length} bytes")
+            end = LENGTH_BYTES + length
             if len(received) < end:
                 break
             yield bytes(received[LENGTH_BYTES:end])

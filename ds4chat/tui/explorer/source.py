@@ -74,7 +74,8 @@ class Source:
             numbers = tuple(reply.number for reply in replies)
             places = np.arange(1, len(replies) + 1)
             rows = replace(rows, step_reply=np.repeat(places, [len(some) for some in steps]))
-            listed = tuple(replace(row, number=numbers.index(row.number) + 1) for row in listed)
+            place = {number: at for at, number in enumerate(numbers, 1)}
+            listed = tuple(replace(row, number=place[row.number]) for row in listed)
         return cls(title, Listing(rows), times, listed, options, in_chat, numbers, note)
 
 

@@ -125,13 +125,13 @@ def test_a_log_gives_the_rows_that_were_written(tmp_path: Path) -> None:
         (lambda path: None, "{} cannot be read: No such file or directory. Give a log file."),
         (lambda path: path.mkdir(), "{} cannot be read: Is a directory. Give a log file."),
         (
-            lambda path: path.write_bytes(b"\xff\x00 nothing of ours\n"),
+            lambda path: path.write_bytes(b"\xff\x00 some other file\n"),
             "{} has no judged drafts. ds4chat writes them to stderr with --mtp-conf-log; --mtp-timing adds "
             "the times.",
         ),
     ],
 )
-def test_a_log_that_is_none_is_refused_in_a_sentence(make, sentence, tmp_path: Path) -> None:
+def test_a_file_without_a_log_is_refused_in_a_sentence(make, sentence, tmp_path: Path) -> None:
     make(tmp_path / "x.log")
     with pytest.raises(SourceError) as caught:
         log_source(str(tmp_path / "x.log"))

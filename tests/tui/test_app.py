@@ -21,6 +21,9 @@ async def open_and_leave():
 
 before = signal.getsignal(signal.SIGTERM)
 left = asyncio.run(open_and_leave())
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(60)  # it has been told to end; on a busy machine that takes a moment
 gc.collect()
 assert left() is None, "its memory"
 assert threading.enumerate() == [threading.main_thread()], threading.enumerate()

@@ -81,6 +81,7 @@ class Stage(App[None]):
         for theme in loaded:
             self.register_theme(theme)
         self.theme = themes.DEFAULT_THEME
+        self.set_interval(0.05, self.dock.draw_if_due)
 
     def keep(self, message: Message) -> None:
         """Remember a message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 from typing import Any, ClassVar, Protocol
 
@@ -9,7 +10,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.timer import Timer
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.machine import cores
@@ -124,7 +124,8 @@ class ChatScreen(ReadingScreen):
         self._banner = Banner(id="banner")
         self._welcome = Welcome(id="welcome")
         self._first_run = FirstRun(id="first-run")
-        self._timer: Timer | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        """For the next frame."""
         self._pace = Pace()
         self._looks: set[str] = set()
         """Looks of tokens that are explained after one of them was seen."""
@@ -173,8 +174,11 @@ class ChatScreen(ReadingScreen):
         """Process the engine's events, and redraw what they changed."""
         frame = self.chat.frame()
         self._next_frame()
-        if frame.empty:
-            return
+        if not frame.empty:
+            self._draw(frame)
+        self.dock_view.draw_if_due()
+
+    def _draw(self, frame: Frame) -> None:
         self._draw_turns(frame)
         if frame.engine:
             self.dock_view.show_engine(self.chat.loaded, STATES[self.chat.state][0][2:])
@@ -199,14 +203,18 @@ class ChatScreen(ReadingScreen):
             self.show_status()
 
     def _next_frame(self) -> None:
-        """Poll again soon while events are expected."""
-        if self._timer is None and self.chat.busy:
+        """Draw again soon while events are expected."""
+        if self._waiting is None and self.chat.busy:
             loaded = self.chat.loaded
             self._pace.crowded = loaded is None or loaded.threads >= cores()
-            self._timer = self.set_timer(self._pace.wait(), self._frame_due)
+            # set_timer makes two callables for every call and inspects their signatures: a tenth of a frame's
+            # time.
+            due = events.Callback(callback=self._frame_due)
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.call_later(self._pace.wait(), self.post_message, due)
 
     def _frame_due(self) -> None:
-        self._timer = None
+        self._waiting = None
         self.draw_frame()
 
     def _draw_turns(self, frame: Frame) -> None:

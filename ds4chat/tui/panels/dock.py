@@ -7,7 +7,6 @@ from time import monotonic
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.timer import Timer
 
 from ds4chat.engine.events import Loaded, Step
 from ds4chat.engine.stats import Stats
@@ -15,7 +14,6 @@ from ds4chat.settings.schema import PANELS
 from ds4chat.tui.controller import Frame
 from ds4chat.tui.conversation import Reply
 from ds4chat.tui.kit.lines import style_sheet
-from ds4chat.tui.kit.pace import SLOWEST
 from ds4chat.tui.messages import SettingsChanged
 from ds4chat.tui.panels.acceptance import AcceptancePanel
 from ds4chat.tui.panels.confidence import ConfidencePanel
@@ -27,7 +25,7 @@ WIDE = 120
 """Columns of the screen from which the panels are beside the transcript; below that they cover it."""
 ROOMY_HEIGHT = 60
 """Rows from which all four panels have space between them."""
-DRAW_SECONDS = 0.4
+DRAW_SECONDS = 0.6
 """Least time between two drawings of a reply's figures: those that change faster cannot be read."""
 
 
@@ -39,8 +37,8 @@ def open_panels(setting: str) -> list[str]:
 class PanelDock(VerticalScroll):
     """Acceptance, Timings, Confidence and Tuning.
 
-    Updates between two redraws are drawn together; without updates no timer runs. Posts
-    TuningChanged, TokenPicked and TuningPanel.PresetSaved, and SettingsChanged to the app.
+    ``draw_if_due``, which every frame of the screen calls, draws what arrived. Posts TuningChanged,
+    TokenPicked and TuningPanel.PresetSaved, and SettingsChanged to the app.
     """
 
     DEFAULT_CSS = style_sheet(__package__, "dock.tcss")
@@ -62,7 +60,7 @@ class PanelDock(VerticalScroll):
         self._open_beside = True
         self._open_over = False
         self._drawn_at = 0.0
-        self._timer: Timer | None = None
+        self._outdated = False
 
     def compose(self) -> ComposeResult:
         yield from self._panels
@@ -98,14 +96,14 @@ class PanelDock(VerticalScroll):
         """What is loaded (None: nothing), and the engine's state in words."""
         for panel in self._panels:
             panel.set_engine(loaded, state)
-        self._draw_soon()
+        self._outdated = True
 
     def show_step_batch(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
         """Add steps since the last call, with the reply's and the session's totals, which include these
         steps."""
         for panel in self._panels:
             panel.add_steps(steps, stats, session)
-        self._draw_soon()
+        self._outdated = True
 
     def show_frame(self, frame: Frame, session: Stats) -> None:
         """Show a frame's events of the running reply; ``session``: the totals including it."""
@@ -121,13 +119,13 @@ class PanelDock(VerticalScroll):
         """A reply is over; its totals now have the prefill and the time to the first token."""
         for panel in self._panels:
             panel.end(stats)
-        self._draw_soon()
+        self._outdated = True
 
     def reset_reply(self) -> None:
         """A new reply begins: counters and curves are reset, the confidence log continues."""
         for panel in self._panels:
             panel.reset()
-        self._draw_soon()
+        self._outdated = True
 
     def show_reply(self, reply: Reply | None, session: Stats) -> None:
         """The figures of the reply that another conversation ends with, or nothing; the confidence log goes
@@ -151,31 +149,23 @@ class PanelDock(VerticalScroll):
 
     def on_panel_fold_changed(self, event: Panel.FoldChanged) -> None:
         event.stop()
-        self._draw_soon()
+        self._draw()
         self.app.post_message(SettingsChanged(panels=self.open))
 
     # -- drawing
 
     @property
     def drawing_due(self) -> bool:
-        """A redraw is scheduled."""
-        return self._timer is not None
+        """Something arrived that is not drawn yet."""
+        return self._outdated and self.is_mounted and self.is_on_screen
 
-    def _draw_soon(self) -> None:
-        """Draw together with the rest of this frame, if the last drawing is long enough ago. Else a later
-        frame does, or a timer where none comes."""
-        if not (self.is_mounted and self.is_on_screen):
-            return
-        wait = self._drawn_at + DRAW_SECONDS - monotonic()
-        if wait <= 0:
+    def draw_if_due(self) -> None:
+        """Draw what arrived, if the last drawing is long enough ago."""
+        if self.drawing_due and monotonic() - self._drawn_at >= DRAW_SECONDS:
             self._draw()
-        elif self._timer is None:
-            self._timer = self.set_timer(wait + SLOWEST, self._draw)
 
     def _draw(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._outdated = False
         self._drawn_at = monotonic()
         self.acceptance.depth = self.tuning.tuning.depth
         for panel in self._panels:

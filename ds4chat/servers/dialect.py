@@ -7,13 +7,14 @@ PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyFormat, ReplyText
-from ds4chat.servers.http import Endpoint, ServerError, error_of, exceeds_context
+from ds4chat.servers.http import Answer, Endpoint, ServerError, error_of, exceeds_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,25 @@ OPEN_TURN: Mapping[str, Any] = {"continue_final_message": True, "add_generation_
 """Fields of a chat request that leave its last message open, by the names that most servers have for them."""
 
 
+WITHOUT: Mapping[str, str] = {
+    "stream": "its replies come in one piece",
+    "stream_options": "the number of tokens in the prompt and the context is unknown",
+    "return_token_ids": "the ids of tokens, and which of them were drafted, are unknown",
+    "return_tokens": "the ids of tokens are unknown",
+    "logprobs": "the tokens of one chunk have no texts of their own",
+    "timings_per_token": "which tokens were drafted is unknown",
+    "return_progress": "its progress in the prompt is unknown",
+    "chat_template_kwargs": "it decides whether the model thinks",
+    "think": "it decides whether the model thinks",
+    "ignore_eos": "its replies end at end tokens",
+    "stop": "its replies do not end at stop strings",
+    "max_tokens": "its replies have no limit",
+    "n_predict": "its replies have no limit",
+}
+"""Fields of a request that a server may refuse, besides the sampling settings, and what follows without them.
+What is left then is the model and the conversation."""
+
+
 class Reader(Protocol):
     """Reads one answer."""
 
@@ -235,6 +255,17 @@ class Query:
         ServerError; ``instead`` is a sentence that says what to do."""
         if not prompt.endswith(self.begun):
             raise cannot_continue(f"The server at {self.endpoint.url}", instead)
+
+
+def refused_fields(answer: Answer, optional: Collection[str]) -> list[str]:
+    """The fields, of the ``optional`` ones in a request, without which it is worth another try: the first
+    that the refusal names, since it may go on with those that the server knows. If it names none, all of
+    them, and ``stream`` once nothing else is left: a reply in one piece is the greatest loss."""
+    if answer.status not in (400, 422) or not optional:
+        return []
+    names = "|".join(map(re.escape, optional))
+    named = re.search(rf"(?<!\w)({names})(?!\w)", answer.body.decode("utf-8", "replace"))
+    return [named[1]] if named else [*({*optional} - {"stream"})] or ["stream"]
 
 
 def cannot_continue(server: str, instead: str) -> ServerError:

@@ -124,6 +124,26 @@ def says(*texts: str, reason: str | None = "stop", done: bool = True) -> Handler
     return handle
 
 
+def unknown_parameter(name: str) -> tuple[int, Any]:
+    """As OpenAI and the gateways to it."""
+    message = f"Unknown parameter: '{name}'."
+    return 400, {"error": {"message": message, "param": name, "code": "unknown_parameter"}}
+
+
+def without(*fields: str, form: Any = unknown_parameter, then: Handler | None = None) -> Handler:
+    """A chat that refuses each request with one of these fields."""
+
+    def handle(received: Received, connection: Connection) -> None:
+        refused = next((name for name in received.json() if name in fields), None)
+        if refused is not None:
+            status, body = form(refused)
+            connection.answer(body, status)
+        else:
+            (then or says("one", " two"))(received, connection)
+
+    return handle
+
+
 @contextmanager
 def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> Iterator[Scripted]:
     """A server with these routes, until the block ends. ``tls``: certificate and key."""

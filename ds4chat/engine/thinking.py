@@ -39,12 +39,18 @@ class Family:
     header: tuple[str, ...] = ()
     """Begin a header that ends at ``body`` and says by one of THOUGHTS that a thought follows."""
     opening: str = ""
-    """Begins a reply whose first header began in the prompt."""
+    """Begins a reply whose first header began in the prompt. With ``body`` at its end it is that header's
+    whole rest, and a thought follows."""
     closing: tuple[str, ...] = ()
     """Begin a header that no thought follows."""
     body: str = ""
     spelled: bool = False
     """Models without tokens for it may spell it in ordinary ones."""
+
+    @property
+    def whole_opening(self) -> str:
+        """``opening`` where a thought follows it at once; empty where it only begins a header."""
+        return self.opening if self.body and self.opening.endswith(self.body) else ""
 
     def needed(self) -> tuple[str, ...]:
         """The marks without which a vocabulary does not have the family as tokens."""
@@ -53,10 +59,10 @@ class Family:
     def marks(self) -> dict[str, Effect]:
         """Each mark's text and its effect."""
         effects: dict[Effect, tuple[str, ...]] = {
-            "think": (self.think,),
+            "think": (self.think, self.whole_opening),
             "answer": (self.answer,),
             "drop": self.around,
-            "header": (*self.header, self.opening),
+            "header": (*self.header, "" if self.whole_opening else self.opening),
             "closing": self.closing,
             "body": (self.body,),
         }
@@ -189,16 +195,20 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         render, [asked, {**said, **dict.fromkeys(THINKING_FIELDS, _THOUGHT)}], think=True
     )
     plain = _rendered(render, [asked, said], think=True)
-    if _THOUGHT in with_thought and _SAID in with_thought.partition(_THOUGHT)[2]:
-        before, _, after = with_thought.partition(_THOUGHT)
-        begins = TAG.findall(before.rpartition(_USER)[2])[-1:]
-        ends = TAG.findall(after.partition(_SAID)[0])
-        usual = TAG.findall(plain.partition(_SAID)[0].rpartition(_USER)[2])
-        if begins and ends and (ends[0] == _closing(begins[0]) or begins[0] not in usual):
-            around = tuple(ends[1:]) + tuple(map(_closing, ends[1:]))
-            found.append(Family(begins[0], ends[0], around=around, spelled=True))
-    # A template that never writes a thought may still open one, or an empty one where thinking is off.
     thinks, answers = (_rendered(render, [asked], think=on).rpartition(_USER)[2] for on in (True, False))
+    before, _, after = with_thought.rpartition(_USER)[2].partition(_THOUGHT)
+    opening, _, end = plain.rpartition(_USER)[2].partition(_SAID)
+    begins, usual = TAG.findall(before)[-1:], TAG.findall(opening)
+    ends, closing = TAG.findall(after.partition(_SAID)[0]), TAG.findall(end)[:1]
+    turn = _thought_turn(thinks, answers, thinks, closing)
+    if ends[:1] == closing:
+        turn = _thought_turn(before, opening, thinks, closing) or turn
+    if turn is not None:
+        found.append(turn)
+    elif _SAID in after and begins and ends and (ends[0] == _closing(begins[0]) or begins[0] not in usual):
+        around = tuple(ends[1:]) + tuple(map(_closing, ends[1:]))
+        found.append(Family(begins[0], ends[0], around=around, spelled=True))
+    # A template that never writes a thought may still open one, or an empty one where thinking is off.
     shared = len(commonprefix((thinks, answers)))  # noqa: RUF071  characters are meant
     on, off = TAG.findall(thinks[shared:]), TAG.findall(answers[shared:])
     if len(off) == 2 and off[1] == _closing(off[0]) and on in ([], off[:1]):
@@ -212,6 +222,23 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         found.append(Family("<think>", "</think>", around=(told[1], told[3]), spelled=True))
     known = {text for family in FAMILIES for text in family.marks()}
     return tuple(f for f in dict.fromkeys(found) if not known.issuperset((f.think, *f.around)))
+
+
+def _thought_turn(thought: str, answer: str, prompt: str, closing: list[str]) -> Family | None:
+    """The family of a template that opens a turn of its own for a thought; None if it does not. ``thought``,
+    ``answer`` and ``prompt``: what it writes between the user's words and each of them, or the reply;
+    ``closing``: the tag that ends a turn, if any does."""
+    shared = len(commonprefix((thought, answer)))  # noqa: RUF071  characters are meant
+    begins, tags = TAG.findall(thought[:shared]), TAG.findall(thought[shared:])
+    body = (tags or ["\n"])[0]
+    if not (closing and begins and tags == TAG.findall(answer[shared:]) and body in answer[shared:]):
+        return None
+    header, ended, _ = thought.rpartition(begins[-1])[2].partition(body)
+    if not ended or THOUGHTS.isdisjoint(re.findall("[a-z]+", header.lower())):
+        return None
+    written = prompt.rpartition(begins[-1])[2]
+    opening = (header + body).removeprefix(written) if header.startswith(written) else ""
+    return Family(answer=closing[0], header=(begins[-1],), opening=opening, body=body, spelled=True)
 
 
 _TOLD = re.compile(r"<think></think>[^\n]{0,80}?(<(\w+)>)(</\2>)")

@@ -598,6 +598,82 @@ def test_a_header_that_names_the_user_begins_the_next_turn() -> None:
     assert text.stopped == "turn"
 
 
+# ---------------------------------------------------------------------------- thoughts in turns of their own
+
+IM = ("<|im_start|>", "<|im_end|>")
+SUFFIXED = (
+    "{% for m in messages %}{% if m.reasoning_content %}<|im_start|>{{ m.role }}/think\n"
+    "{{ m.reasoning_content }}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' if skip_reasoning }}{% endif %}"
+)
+"""As HyperCLOVA X's: the model writes the rest of the header."""
+ROLE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "<|im_start|>{{ 'thought' if enable_thinking else 'assistant' }}\n{% endif %}"
+)
+"""The prompt opens the thought, and past ones are not written."""
+HEADERS = ("<|head|>", "<|body|>", "<|over|>")
+HEADED = (
+    "{% for m in messages %}"
+    "{% if m.thinking %}<|head|>analysis<|body|>\n\n{{ m.thinking }}<|over|>{% endif %}"
+    "<|head|>{{ m.role }}<|body|>\n\n{{ m.content }}<|over|>{% endfor %}"
+    "{% if add_generation_prompt %}<|head|>{% endif %}"
+)
+"""A token ends the header; the model writes the whole of it."""
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "written", "said", "ends"),
+    [
+        (
+            SUFFIXED,
+            IM,
+            "/think\nhm\nso<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>",
+            ("hm\nso", "yes"),
+            2,
+        ),
+        (SUFFIXED, IM, "\nyes\n\nno<|im_end|>", ("", "\nyes\n\nno"), 1),
+        (SUFFIXED, IM, "/thinking is a word<|im_end|>", ("", "/thinking is a word"), 1),
+        (SUFFIXED, IM, "\nyes: /think\nno<|im_end|>", ("", "\nyes: /think\nno"), 1),
+        (SUFFIXED, IM, "/think\nhm", ("hm", ""), 0),
+        (ROLE, IM, "hm<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>", ("hm", "yes"), 2),
+        (
+            HEADED,
+            HEADERS,
+            "analysis<|body|>\n\nhm<|over|><|head|>assistant<|body|>\n\nyes<|over|>",
+            ("hm", "yes"),
+            2,
+        ),
+    ],
+)
+def test_a_thought_in_a_turn_of_its_own_is_read_and_does_not_end_the_reply(
+    template: str, special: tuple[str, ...], written: str, said: tuple[str, str], ends: int
+) -> None:
+    render = render_of(template)
+    form = with_tokens(*special, declared=declared_by_template(render, template), turns=turn_marks(render))
+    prompt = render([{"role": "user", "content": "hi"}], think=True)
+    text, ended = ReplyText(form, opened_by=form.opened_by(prompt)), []
+    pieces = cut(written, special)
+    for piece, token in pieces:
+        if token in form.ends:
+            ended.append(text.ends_at(token))
+            if ended[-1]:
+                break
+        text.push(piece, token)
+    assert ended == [False] * (ends - 1) + [True] * (ends > 0)
+    text = ReplyText(form, opened_by=form.opened_by(prompt))
+    assert read(text, pieces[:-1] if ends else pieces) == said
+
+
+def test_a_reply_that_begins_the_users_turn_after_a_thought_ends_there() -> None:
+    render = render_of(SUFFIXED)
+    form = with_tokens(*IM, declared=declared_by_template(render, SUFFIXED), turns=turn_marks(render))
+    text = ReplyText(form)
+    assert read(text, cut("/think\nhm<|im_end|>\n<|im_start|>user\nand", IM)) == ("hm", "")
+    assert text.stopped == "turn"
+
+
 # ---------------------------------------------------------------------------- switches, past thinking
 
 

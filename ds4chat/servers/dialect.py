@@ -7,6 +7,7 @@ PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyFormat, ReplyText
+from ds4chat.engine.thinking import THINKING_FIELDS
 from ds4chat.servers.http import Answer, Endpoint, ServerError, error_of, exceeds_context
 
 
@@ -287,7 +289,11 @@ def reply_text(prompt: str = "") -> ReplyText:
 
 def raise_for(payload: Mapping[str, Any]) -> None:
     """Raise the ServerError that a payload reports; nothing if it reports none."""
-    if payload.get("error") or payload.get("object") == "error":
+    # A reply has neither as a text; what has both a message and choices is a chunk of a gateway.
+    unframed = "choices" not in payload and (
+        text_of(payload.get("message")) or text_of(payload.get("detail"))
+    )
+    if payload.get("error") or payload.get("object") == "error" or unframed:
         message, kind = error_of(payload)
         if exceeds_context(message, kind):
             raise ServerError(
@@ -307,31 +313,49 @@ def raise_for(payload: Mapping[str, Any]) -> None:
 def ending(reason: str | None) -> tuple[FinishReason | None, str]:
     """Why a reply ended, by a server's name for it, and a sentence where the server did not complete it. Any
     name that is not listed means that the model stopped; None, that the stream was cut."""
-    return (None, "") if reason is None else _REASONS.get(reason, ("stop", ""))
+    if reason is None:
+        return None, ""
+    name = reason.lower().replace("-", "_")
+    if name in _LIMITS:
+        return "length", ""
+    if name in _FILTERS:
+        return "error", "The server's content filter cut the reply."
+    if name in _FAILURES:
+        return "error", "The server gave up on the reply. Look at its log, then retry."
+    return "stop", ""
 
 
-_GAVE_UP = "The server gave up on the reply. Look at its log, then retry."
-_REASONS: Mapping[str, tuple[FinishReason, str]] = {
-    "length": ("length", ""),
-    "max_tokens": ("length", ""),
-    "limit": ("length", ""),
-    "abort": ("error", _GAVE_UP),
-    "error": ("error", _GAVE_UP),
-    "content_filter": ("error", "The server's content filter cut the reply."),
+_LIMITS = {"length", "max_tokens", "limit", "model_length", "max_length", "token_limit"}
+_FILTERS = {"content_filter", "safety", "recitation", "prohibited_content", "blocklist", "sensitive"}
+_FAILURES = {
+    *("abort", "aborted", "cancelled", "canceled", "error", "network_error", "timeout", "time_limit"),
+    "insufficient_system_resource",
 }
 
 
 def said_in(choice: Mapping[str, Any], *, streams: bool) -> tuple[str, str]:
     """The thinking and the answer in a choice of OpenAI's interface: a chunk's delta, or the whole message of
     a server that does not stream; one that ``streams`` may repeat the message at its end. Contents are texts,
-    or lists of typed parts as Mistral's."""
+    or lists of typed parts as Mistral's. A call of a tool, although none was offered, is not for the user."""
     message = object_of(choice.get("delta")) or ({} if streams else object_of(choice.get("message")))
     content = message.get("content")
     parts = objects_of(content)
-    thoughts = [message.get("reasoning") or message.get("reasoning_content")]
+    thoughts = [next(filter(None, map(message.get, THINKING_FIELDS)), "")]
     thoughts += [thought.get("text") for part in parts for thought in objects_of(part.get("thinking"))]
     texts = [content or message.get("refusal") or choice.get("text"), *(part.get("text") for part in parts)]
-    return "".join(map(text_of, thoughts)), "".join(map(text_of, texts))
+    return "".join(map(text_of, thoughts)) + calls_in(message), "".join(map(text_of, texts))
+
+
+def calls_in(message: Mapping[str, Any]) -> str:
+    """The calls of tools in a message, or the parts of them in a chunk, as text."""
+    calls = [object_of(call.get("function")) for call in objects_of(message.get("tool_calls"))]
+    found = ""
+    for call in (*calls, object_of(message.get("function_call"))):
+        arguments = call.get("arguments")
+        name = text_of(call.get("name"))
+        found += f"{name} " if name else ""
+        found += json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
+    return found
 
 
 # -- fields of JSON objects, which servers leave out or send as null

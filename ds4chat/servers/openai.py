@@ -103,7 +103,7 @@ class OpenAIReader:
             yield from self.blocks(text, choice, thinking=False)
         reason = choice.get("finish_reason")
         self._streams = self._streams or bool(thought or text)
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:  # some servers send an empty one with each chunk
             self._reason = reason
 
     def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:

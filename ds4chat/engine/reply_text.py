@@ -85,7 +85,7 @@ class ReplyFormat:
     def _add(self, family: Family) -> None:
         marks = {self.spell(text): effect for text, effect in family.marks().items()}
         think, answer = self.spell(family.think), self.spell(family.answer)
-        if not _is_symbol(think) and not TAG.fullmatch(think):
+        if family in FAMILIES and not _is_symbol(think) and not TAG.fullmatch(think):
             marks.pop(think, None)  # ordinary words, or several marks: these only count at a prompt's end
         self.marks = {**marks, **self.marks}
         if think:

@@ -9,7 +9,7 @@ between the words.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any, Literal
@@ -93,6 +93,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("<|channel>", "<channel|>", label="thought"),  # Gemma 4
     Family("<unused94>", "<unused95>", label="thought"),  # MedGemma
     Family("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Family("[unused16]", "[unused17]"),  # openPangu
     Family("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", spelled=True),  # Apriel
     Family(  # gpt-oss
         answer="<|end|>", header=("<|start|>", "<|channel|>"), body="<|message|>", around=("<|constrain|>",)
@@ -220,8 +221,34 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         found.append(Family(opened[0], _closing(opened[0]), spelled=True))
     if told := _TOLD.search(template):
         found.append(Family("<think>", "</think>", around=(told[1], told[3]), spelled=True))
+    if told := _TOLD_IN_WORDS.search(template):
+        found.append(Family(told[1], told[2], spelled=True))
+    found += _taken_out(render, template)
     known = {text for family in FAMILIES for text in family.marks()}
     return tuple(f for f in dict.fromkeys(found) if not known.issuperset((f.think, *f.around)))
+
+
+def _taken_out(render: Render, template: str) -> Iterator[Family]:
+    """The pairs of tags that a template takes out of past answers: with what they enclose, a thought; or
+    alone, what is around an answer that follows a thought."""
+    known = {text for family in FAMILIES for text in family.marks()}
+    closing = [tag for tag in dict.fromkeys(TAG.findall(template)) if tag[1] == "/" and tag not in known]
+    for end in closing[:_MOST_PAIRS]:
+        begin = end[0] + end[2:]
+
+        def past(content: str) -> str:
+            turns = [("user", _USER), ("assistant", content), ("user", _NEXT)]
+            messages = [{"role": role, "content": text} for role, text in turns]
+            return _rendered(render, messages, think=True)
+
+        thought, around = past(f"{begin}{_THOUGHT}{end}{_SAID}"), past(f"{begin}{_SAID}{end}")
+        if _SAID in thought and _THOUGHT not in thought:
+            yield Family(begin, end, spelled=True)
+        elif _SAID in around and begin not in around:
+            yield Family("<think>", "</think>", around=(begin, end), spelled=True)
+
+
+_MOST_PAIRS = 16
 
 
 def _thought_turn(thought: str, answer: str, prompt: str, closing: list[str]) -> Family | None:
@@ -243,6 +270,8 @@ def _thought_turn(thought: str, answer: str, prompt: str, closing: list[str]) ->
 
 _TOLD = re.compile(r"<think></think>[^\n]{0,80}?(<(\w+)>)(</\2>)")
 """A system prompt's words on how to think and to answer, as in Granite 3.3's."""
+_TOLD_IN_WORDS = re.compile(r"thoughts after '([\w ]{4,60}:)' and write your response after '([\w ]{4,60}:)'")
+"""The same in Granite 3.2's, where no tag marks them."""
 _ROOT = re.compile("think|thought|reason|reflect|scratchpad|deliberat|ponder|(?<![a-z])cot(?![a-z])")
 _END = re.compile("/|end|close|stop|suffix")
 _EDGE = re.compile(r"/|start|begin|open|end|close|stop|prefix|suffix|(?<![a-z])of(?![a-z])|[\W_]")

@@ -163,6 +163,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "hm",
         "yes",
     ),
+    "openpangu": (("[unused16]", "[unused17]"), "[unused16]hm[unused17]yes", "hm", "yes"),
     "gpt-oss": (
         GPT_OSS,
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
@@ -409,6 +410,49 @@ def test_tags_around_the_answer_that_the_system_prompt_asks_for_are_left_out() -
     assert read(ReplyText(form), [(written, -1)]) == ("hm", "It has </answer>.")
     plain = b"An XML file ends with </response>."
     assert read(ReplyText(form), [(plain, -1)]) == ("", plain.decode())
+
+
+def test_words_that_the_system_prompt_asks_for_mark_a_thought() -> None:
+    """As Granite 3.2's; without them in the template they are an answer's."""
+    template = "Write your thoughts after 'My notes:' and write your response after 'My reply:' each time."
+    (family,) = declared_by_template(render_of(CHATML), template)
+    written = b"My notes:\nhm, My reply\nMy reply:\nyes My notes: no"
+    form = ReplyFormat({}, declared=(family,))
+    assert read(ReplyText(form), [(written, -1)]) == ("hm, My reply", "yes My notes: no")
+    assert read(ReplyText(SPELLED), [(written, -1)]) == ("", written.decode())
+
+
+PAST = (
+    "{% for m in messages %}[{{ m.role }}]{{ TAKEN }};{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "family", "written"),
+    [
+        # As Hunyuan's, which writes <think> as well.
+        (
+            "m.content.split('<answer>')[-1].split('</answer>')[0]",
+            Family("<think>", "</think>", around=("<answer>", "</answer>"), spelled=True),
+            "<think>\nhm\n</think>\n<answer>yes</answer>",
+        ),
+        (
+            "m.content.split('</muse>')[-1]",
+            Family("<muse>", "</muse>", spelled=True),
+            "<muse>\nhm\n</muse>\n\nyes",
+        ),
+    ],
+)
+def test_a_pair_that_the_template_takes_out_of_past_answers_is_found(
+    taken: str, family: Family, written: str
+) -> None:
+    template = PAST.replace("TAKEN", taken)
+    assert declared_by_template(render_of(template), template) == (family,)
+    form = ReplyFormat({}, declared=(family,))
+    assert read(ReplyText(form), cut(written, ())) == ("hm", "yes")
+    kept = PAST.replace("TAKEN", "m.content ~ '</muse></answer>'")
+    assert declared_by_template(render_of(kept), kept) == ()
 
 
 @pytest.mark.parametrize(

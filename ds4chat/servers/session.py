@@ -90,7 +90,7 @@ def recognise(endpoint: Endpoint, model: str) -> tuple[Dialect, About]:
             return dialect, about
     raise ServerError(
         f"What answers at {endpoint.url} is none of the servers that ds4chat knows, and has no /v1/models "
-        "either. Check the address and its port.",
+        "either. Check the address and its port, or name the model with --server-model.",
         "strange",
     )
 

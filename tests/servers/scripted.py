@@ -145,8 +145,11 @@ def without(*fields: str, form: Any = unknown_parameter, then: Handler | None = 
 
 
 @contextmanager
-def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> Iterator[Scripted]:
-    """A server with these routes, until the block ends. ``tls``: certificate and key."""
+def scripted(
+    routes: dict[str, Handler], tls: tuple[str, str] | None = None, missing: int = 404
+) -> Iterator[Scripted]:
+    """A server with these routes, until the block ends. ``tls``: certificate and key; ``missing``: its status
+    for other paths."""
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if tls else "http"
     server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes, listener)
@@ -171,7 +174,7 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
                 server.asked.append(received)
                 handler = server.routes.get(path)
                 if handler is None:
-                    Connection(sock).answer({"error": {"message": "not here"}}, 404)
+                    Connection(sock).answer({"error": {"message": "not here"}}, missing)
                 else:
                     handler(received, Connection(sock))
 

@@ -250,12 +250,13 @@ class RemoteSession:
         before = self.loaded
         self._refused |= set(fields)
         names = sorted(fields)
-        effects = dict.fromkeys(WITHOUT.get(name, f"its own {name} holds") for name in names)
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        effects = dict.fromkeys(WITHOUT.get(name, f"it uses its own {name}") for name in names)
         emit(
             Notice(
                 "warning",
-                f"The server at {self.endpoint.place} refuses {' and '.join(names)}, so requests go "
-                f"without: {', and '.join(effects)}.",
+                f"The server at {self.endpoint.place} refuses {listed}, so requests go without: "
+                f"{'; '.join(effects)}.",
             )
         )
         if self.loaded != before:

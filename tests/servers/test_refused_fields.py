@@ -86,7 +86,7 @@ def test_every_optional_field_may_be_refused(form: Any) -> None:
     assert (answer.text, again.text, answer.ended.finish_reason) == ("all", "all", "stop")
     (said,) = notices([*answer.events, *again.events])
     assert said.isprintable() and all(name in said for name in fields)
-    assert all(f"its own {name} holds" in said for name in ("temperature", "top_p", "seed"))
+    assert all(f"it uses its own {name}" in said for name in ("temperature", "top_p", "seed"))
     loaded = next(event for event in answer.events if isinstance(event, Loaded) and not event.server.live)
     assert {"temp", "top_p", "seed"} <= dict(loaded.server.fixed).keys()
 
@@ -98,7 +98,7 @@ def test_a_setting_that_is_refused_later_is_left_out_and_reported_then() -> None
         second = ask(session, Generate(2, messages=HI.messages, tuning=Tuning(seed=3)))
     assert ("seed" in "".join(notices(first.events)), second.text) == (False, "one two")
     (said,) = notices(second.events)
-    assert "refuses seed, so requests go without: its own seed holds." in said
+    assert "refuses seed, so requests go without: it uses its own seed." in said
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/completion"])

@@ -294,7 +294,11 @@ class ChatCommands:
         if not argument:
             used = self._screen.stats.context
             room = self._chat.loaded.n_ctx if self._chat.loaded else 0
-            self._screen.notify(f"The context holds {grouped(used)} of {grouped(room or None)} tokens.")
+            self._screen.notify(
+                "The server does not say how many tokens the context holds."
+                if used is None
+                else f"The context holds {used:,} of {grouped(room or None)} tokens."
+            )
             return
         self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument, "chat"))
 

@@ -412,6 +412,17 @@ def test_tags_around_the_answer_that_the_system_prompt_asks_for_are_left_out() -
     assert read(ReplyText(form), [(plain, -1)]) == ("", plain.decode())
 
 
+def test_a_mark_may_consist_of_tokens_and_letters() -> None:
+    """As PLaMo 3's, whose vocabulary has tokens for the edges of marks and none for the whole."""
+    template = REFLECTING.replace("<reflect>", "<|mark:begin_think:mark|>")
+    template = template.replace("</reflect>", "<|mark:end_think:mark|>")
+    template = template.replace("<reply>", "").replace("</reply>", "")
+    special = ("<|mark:begin_", "<|mark:end_", ":mark|>")
+    form = with_tokens(*special, declared=declared_by_template(render_of(template), template))
+    written = "<|mark:begin_think:mark|>\nhm\n<|mark:end_think:mark|>\nyes"
+    assert read(ReplyText(form), cut(written, special)) == ("hm", "yes")
+
+
 def test_words_that_the_system_prompt_asks_for_mark_a_thought() -> None:
     """As Granite 3.2's; without them in the template they are an answer's."""
     template = "Write your thoughts after 'My notes:' and write your response after 'My reply:' each time."

@@ -335,15 +335,20 @@ _FAILURES = {
 
 def said_in(choice: Mapping[str, Any], *, streams: bool) -> tuple[str, str]:
     """The thinking and the answer in a choice of OpenAI's interface: a chunk's delta, or the whole message of
-    a server that does not stream; one that ``streams`` may repeat the message at its end. Contents are texts,
-    or lists of typed parts as Mistral's. A call of a tool, although none was offered, is not for the user."""
+    a server that does not stream; one that ``streams`` may repeat the message at its end. A call of a tool,
+    although none was offered, is not for the user."""
     message = object_of(choice.get("delta")) or ({} if streams else object_of(choice.get("message")))
     content = message.get("content")
-    parts = objects_of(content)
-    thoughts = [next(filter(None, map(message.get, THINKING_FIELDS)), "")]
-    thoughts += [thought.get("text") for part in parts for thought in objects_of(part.get("thinking"))]
-    texts = [content or message.get("refusal") or choice.get("text"), *(part.get("text") for part in parts)]
-    return "".join(map(text_of, thoughts)) + calls_in(message), "".join(map(text_of, texts))
+    thought = next(filter(None, map(message.get, (*THINKING_FIELDS, "reasoning_details"))), "")
+    thinking = [thought, *(part.get("thinking") for part in objects_of(content))]
+    answer = content or message.get("refusal") or choice.get("text")
+    return "".join(map(_joined, thinking)) + calls_in(message), _joined(answer)
+
+
+def _joined(value: object) -> str:
+    """The text in a text, in a typed part, or in a list of both, as Mistral's contents are."""
+    parts = value if isinstance(value, list) else [value]
+    return "".join(text_of(part.get("text") if isinstance(part, dict) else part) for part in parts)
 
 
 def calls_in(message: Mapping[str, Any]) -> str:

@@ -194,13 +194,24 @@ def test_a_whole_message_after_its_chunks_is_not_read_again(
     assert [token.text for token in tokens(found)] == ["yes"]
 
 
-def test_contents_may_be_typed_parts() -> None:
-    parts = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "yes"},
-        {"type": "reference", "reference_ids": [1]},
-    ]
-    body = {"choices": [{"delta": {"content": parts}}]}
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": "yes"},
+                {"type": "reference", "reference_ids": [1]},
+            ]
+        },
+        {"content": [{"type": "thinking", "thinking": "hm"}, "yes"]},
+        {"reasoning": {"text": "hm"}, "content": ["y", "es"]},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}], "content": "yes"},
+        {"reasoning": "hm", "reasoning_details": [{"text": "hm"}], "content": "yes"},
+    ],
+)
+def test_contents_and_thinking_may_be_typed_parts(delta: dict[str, object]) -> None:
+    body = {"choices": [{"delta": delta}]}
     found = tokens(pieces(OpenAIReader(), [b"data: " + json.dumps(body).encode() + b"\n\n", STOP]))
     assert [(token.text, token.thinking) for token in found] == [("hm", True), ("yes", False)]
 

@@ -105,7 +105,7 @@ class AnswerDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     tokens: list[TokenDocument]
     finish_reason: FinishReason
-    prompt_tokens: Count
+    prompt_tokens: Annotated[Count | None, Meta(description="null: a server does not tell it.")]
     settings: AnswerSettings
     stats: StatsDocument
     server: Annotated[ServerDocument | UnsetType, Meta(description="Absent for a local model.")] = UNSET
@@ -216,7 +216,7 @@ class Printer:
             thinking="".join(self._thinking),
             tokens=self._tokens,
             finish_reason=ended.finish_reason,
-            prompt_tokens=ended.prompt_tokens,
+            prompt_tokens=ended.prompt_tokens or None,
             settings=AnswerSettings(
                 draft=tuning.depth if here else None,
                 margin=tuning.margin if here else None,

@@ -429,7 +429,7 @@ class Step:
     drafter: str
     """Kind of the drafter that made this step's draft; empty without one."""
     context_used: Count
-    """Tokens in the target's KV cache after the step."""
+    """Tokens in the target's KV cache after the step; 0 where a server does not tell."""
     baseline: bool = False
     """A pass that the baseline is measured by: its batch had one row and did not pay for a change of size. A
     plain step takes ms.total - ms.draft here."""
@@ -479,6 +479,7 @@ class Ended:
     detail: str = ""
     """A sentence where the reason needs one (context full, an error), else empty."""
     prompt_tokens: int = 0
+    """0 where a server does not tell."""
     reused_tokens: int = 0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0

@@ -85,7 +85,7 @@ class ReplyFormat:
     def _add(self, family: Family) -> None:
         marks = {self.spell(text): effect for text, effect in family.marks().items()}
         think, answer = self.spell(family.think), self.spell(family.answer)
-        if not _is_symbol(think) and not TAG.fullmatch(think):
+        if family in FAMILIES and not _is_symbol(think) and not TAG.fullmatch(think):
             marks.pop(think, None)  # ordinary words, or several marks: these only count at a prompt's end
         self.marks = {**marks, **self.marks}
         if think:
@@ -95,7 +95,9 @@ class ReplyFormat:
                 self._openings.setdefault(end, think)
         for begin in family.header:
             for word in THOUGHTS:
-                self._openings.setdefault(f"{begin}{word}{family.body}", self.spell(family.body))
+                self._openings.setdefault(f"{begin}{word}{family.body}".rstrip(), self.spell(family.body))
+        if opening := family.whole_opening:
+            self._openings.setdefault(opening.rstrip(), self.spell(opening))
 
     def _end_at(self, turns: TurnMarks) -> None:
         end = self.spell(turns.end)
@@ -250,6 +252,8 @@ class ReplyText:
         """The marks that count now. A spelled one only counts in its place: a thought begins before the
         answer, and ends with the tag that matches its own."""
         form = self._form
+        if self._header is not None:
+            return (*self._always, *(mark for mark, effect in form.marks.items() if effect == "body"))
         if self.inside:
             close = form.closes.get(self._opener, "")
             ends = form.marks.get(close) == "answer" and not _is_symbol(close)

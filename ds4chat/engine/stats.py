@@ -272,6 +272,11 @@ class Stats:
         return self.emitted / ms * 1000 if ms and self.emitted else None
 
     @property
+    def context(self) -> int | None:
+        """``context_used``; None where a server does not tell it."""
+        return None if self.emitted and not self.context_used else self.context_used
+
+    @property
     def prefill_tokens_per_s(self) -> float | None:
         """Prompt tokens that were decoded, not reused, over the prefill's wall time."""
         fresh = self.prompt_tokens - self.reused_tokens

@@ -94,6 +94,7 @@ class JinjaTemplate:
             undefined=_Missing, trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _to_json
+        environment.tests["none"] = lambda value: value is None or isinstance(value, _Missing)
         environment.globals.update(raise_exception=_raise, strftime_now=_now, dict=_dict)
         with _guarded():
             self._template = environment.from_string(source)
@@ -137,7 +138,16 @@ class _Generation(Extension):
 
 
 class _Missing(jinja2.Undefined):
-    """A variable without a value. Added to a text it is empty, as some templates expect."""
+    """A variable without a value. Added to a text it is empty, as some templates expect. It counts as none:
+    other programs give templates ``tools`` and ``documents`` as none where there are none."""
+
+    __hash__ = jinja2.Undefined.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __add__(self, other: Any) -> Any:
         return other if isinstance(other, str) else super().__add__(other)

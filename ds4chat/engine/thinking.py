@@ -9,7 +9,7 @@ between the words.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any, Literal
@@ -39,12 +39,18 @@ class Family:
     header: tuple[str, ...] = ()
     """Begin a header that ends at ``body`` and says by one of THOUGHTS that a thought follows."""
     opening: str = ""
-    """Begins a reply whose first header began in the prompt."""
+    """Begins a reply whose first header began in the prompt. With ``body`` at its end it is that header's
+    whole rest, and a thought follows."""
     closing: tuple[str, ...] = ()
     """Begin a header that no thought follows."""
     body: str = ""
     spelled: bool = False
     """Models without tokens for it may spell it in ordinary ones."""
+
+    @property
+    def whole_opening(self) -> str:
+        """``opening`` where a thought follows it at once; empty where it only begins a header."""
+        return self.opening if self.body and self.opening.endswith(self.body) else ""
 
     def needed(self) -> tuple[str, ...]:
         """The marks without which a vocabulary does not have the family as tokens."""
@@ -53,10 +59,10 @@ class Family:
     def marks(self) -> dict[str, Effect]:
         """Each mark's text and its effect."""
         effects: dict[Effect, tuple[str, ...]] = {
-            "think": (self.think,),
+            "think": (self.think, self.whole_opening),
             "answer": (self.answer,),
             "drop": self.around,
-            "header": (*self.header, self.opening),
+            "header": (*self.header, "" if self.whole_opening else self.opening),
             "closing": self.closing,
             "body": (self.body,),
         }
@@ -87,6 +93,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("<|channel>", "<channel|>", label="thought"),  # Gemma 4
     Family("<unused94>", "<unused95>", label="thought"),  # MedGemma
     Family("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Family("[unused16]", "[unused17]"),  # openPangu
     Family("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", spelled=True),  # Apriel
     Family(  # gpt-oss
         answer="<|end|>", header=("<|start|>", "<|channel|>"), body="<|message|>", around=("<|constrain|>",)
@@ -189,16 +196,20 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         render, [asked, {**said, **dict.fromkeys(THINKING_FIELDS, _THOUGHT)}], think=True
     )
     plain = _rendered(render, [asked, said], think=True)
-    if _THOUGHT in with_thought and _SAID in with_thought.partition(_THOUGHT)[2]:
-        before, _, after = with_thought.partition(_THOUGHT)
-        begins = TAG.findall(before.rpartition(_USER)[2])[-1:]
-        ends = TAG.findall(after.partition(_SAID)[0])
-        usual = TAG.findall(plain.partition(_SAID)[0].rpartition(_USER)[2])
-        if begins and ends and (ends[0] == _closing(begins[0]) or begins[0] not in usual):
-            around = tuple(ends[1:]) + tuple(map(_closing, ends[1:]))
-            found.append(Family(begins[0], ends[0], around=around, spelled=True))
-    # A template that never writes a thought may still open one, or an empty one where thinking is off.
     thinks, answers = (_rendered(render, [asked], think=on).rpartition(_USER)[2] for on in (True, False))
+    before, _, after = with_thought.rpartition(_USER)[2].partition(_THOUGHT)
+    opening, _, end = plain.rpartition(_USER)[2].partition(_SAID)
+    begins, usual = TAG.findall(before)[-1:], TAG.findall(opening)
+    ends, closing = TAG.findall(after.partition(_SAID)[0]), TAG.findall(end)[:1]
+    turn = _thought_turn(thinks, answers, thinks, closing)
+    if ends[:1] == closing:
+        turn = _thought_turn(before, opening, thinks, closing) or turn
+    if turn is not None:
+        found.append(turn)
+    elif _SAID in after and begins and ends and (ends[0] == _closing(begins[0]) or begins[0] not in usual):
+        around = tuple(ends[1:]) + tuple(map(_closing, ends[1:]))
+        found.append(Family(begins[0], ends[0], around=around, spelled=True))
+    # A template that never writes a thought may still open one, or an empty one where thinking is off.
     shared = len(commonprefix((thinks, answers)))  # noqa: RUF071  characters are meant
     on, off = TAG.findall(thinks[shared:]), TAG.findall(answers[shared:])
     if len(off) == 2 and off[1] == _closing(off[0]) and on in ([], off[:1]):
@@ -210,12 +221,57 @@ def declared_by_template(render: Render, template: str = "") -> tuple[Family, ..
         found.append(Family(opened[0], _closing(opened[0]), spelled=True))
     if told := _TOLD.search(template):
         found.append(Family("<think>", "</think>", around=(told[1], told[3]), spelled=True))
+    if told := _TOLD_IN_WORDS.search(template):
+        found.append(Family(told[1], told[2], spelled=True))
+    found += _taken_out(render, template)
     known = {text for family in FAMILIES for text in family.marks()}
     return tuple(f for f in dict.fromkeys(found) if not known.issuperset((f.think, *f.around)))
 
 
+def _taken_out(render: Render, template: str) -> Iterator[Family]:
+    """The pairs of tags that a template takes out of past answers: with what they enclose, a thought; or
+    alone, what is around an answer that follows a thought."""
+    known = {text for family in FAMILIES for text in family.marks()}
+    closing = [tag for tag in dict.fromkeys(TAG.findall(template)) if tag[1] == "/" and tag not in known]
+    for end in closing[:_MOST_PAIRS]:
+        begin = end[0] + end[2:]
+
+        def past(content: str) -> str:
+            turns = [("user", _USER), ("assistant", content), ("user", _NEXT)]
+            messages = [{"role": role, "content": text} for role, text in turns]
+            return _rendered(render, messages, think=True)
+
+        thought, around = past(f"{begin}{_THOUGHT}{end}{_SAID}"), past(f"{begin}{_SAID}{end}")
+        if _SAID in thought and _THOUGHT not in thought:
+            yield Family(begin, end, spelled=True)
+        elif _SAID in around and begin not in around:
+            yield Family("<think>", "</think>", around=(begin, end), spelled=True)
+
+
+_MOST_PAIRS = 16
+
+
+def _thought_turn(thought: str, answer: str, prompt: str, closing: list[str]) -> Family | None:
+    """The family of a template that opens a turn of its own for a thought; None if it does not. ``thought``,
+    ``answer`` and ``prompt``: what it writes between the user's words and each of them, or the reply;
+    ``closing``: the tag that ends a turn, if any does."""
+    shared = len(commonprefix((thought, answer)))  # noqa: RUF071  characters are meant
+    begins, tags = TAG.findall(thought[:shared]), TAG.findall(thought[shared:])
+    body = (tags or ["\n"])[0]
+    if not (closing and begins and tags == TAG.findall(answer[shared:]) and body in answer[shared:]):
+        return None
+    header, ended, _ = thought.rpartition(begins[-1])[2].partition(body)
+    if not ended or THOUGHTS.isdisjoint(re.findall("[a-z]+", header.lower())):
+        return None
+    written = prompt.rpartition(begins[-1])[2]
+    opening = (header + body).removeprefix(written) if header.startswith(written) else ""
+    return Family(answer=closing[0], header=(begins[-1],), opening=opening, body=body, spelled=True)
+
+
 _TOLD = re.compile(r"<think></think>[^\n]{0,80}?(<(\w+)>)(</\2>)")
 """A system prompt's words on how to think and to answer, as in Granite 3.3's."""
+_TOLD_IN_WORDS = re.compile(r"thoughts after '([\w ]{4,60}:)' and write your response after '([\w ]{4,60}:)'")
+"""The same in Granite 3.2's, where no tag marks them."""
 _ROOT = re.compile("think|thought|reason|reflect|scratchpad|deliberat|ponder|(?<![a-z])cot(?![a-z])")
 _END = re.compile("/|end|close|stop|suffix")
 _EDGE = re.compile(r"/|start|begin|open|end|close|stop|prefix|suffix|(?<![a-z])of(?![a-z])|[\W_]")

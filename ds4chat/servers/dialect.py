@@ -7,13 +7,16 @@ PromptProgress, Blocks and an End. Readers are pure: they know neither clock nor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ds4chat.engine.events import Counters, FinishReason, Generate, Origin, Tells, Token
 from ds4chat.engine.reply_text import ReplyFormat, ReplyText
-from ds4chat.servers.http import Endpoint, ServerError, error_of, exceeds_context
+from ds4chat.engine.thinking import THINKING_FIELDS
+from ds4chat.servers.http import Answer, Endpoint, ServerError, error_of, exceeds_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,25 @@ OPEN_TURN: Mapping[str, Any] = {"continue_final_message": True, "add_generation_
 """Fields of a chat request that leave its last message open, by the names that most servers have for them."""
 
 
+WITHOUT: Mapping[str, str] = {
+    "stream": "its replies come in one piece",
+    "stream_options": "the number of tokens in the prompt and the context is unknown",
+    "return_token_ids": "the ids of tokens, and which of them were drafted, are unknown",
+    "return_tokens": "the ids of tokens are unknown",
+    "logprobs": "the tokens of one chunk have no texts of their own",
+    "timings_per_token": "which tokens were drafted is unknown",
+    "return_progress": "its progress in the prompt is unknown",
+    "chat_template_kwargs": "it decides whether the model thinks",
+    "think": "it decides whether the model thinks",
+    "ignore_eos": "its replies end at end tokens",
+    "stop": "its replies do not end at stop strings",
+    "max_tokens": "its replies have no limit",
+    "n_predict": "its replies have no limit",
+}
+"""Fields of a request that a server may refuse, besides the sampling settings, and what follows without them.
+What is left then is the model and the conversation."""
+
+
 class Reader(Protocol):
     """Reads one answer."""
 
@@ -237,6 +259,17 @@ class Query:
             raise cannot_continue(f"The server at {self.endpoint.url}", instead)
 
 
+def refused_fields(answer: Answer, optional: Collection[str]) -> list[str]:
+    """The fields, of the ``optional`` ones in a request, without which it is worth another try: the first
+    that the refusal names, since it may go on with those that the server knows. If it names none, all of
+    them, and ``stream`` once nothing else is left: a reply in one piece is the greatest loss."""
+    if answer.status not in (400, 422) or not optional:
+        return []
+    names = "|".join(map(re.escape, optional))
+    named = re.search(rf"(?<!\w)({names})(?!\w)", answer.body.decode("utf-8", "replace"))
+    return [named[1]] if named else [*({*optional} - {"stream"})] or ["stream"]
+
+
 def cannot_continue(server: str, instead: str) -> ServerError:
     """The refusal to continue a reply over a server that would begin a new turn; ``instead`` is a sentence
     that says what to do."""
@@ -256,7 +289,11 @@ def reply_text(prompt: str = "") -> ReplyText:
 
 def raise_for(payload: Mapping[str, Any]) -> None:
     """Raise the ServerError that a payload reports; nothing if it reports none."""
-    if payload.get("error") or payload.get("object") == "error":
+    # A reply has neither as a text; what has both a message and choices is a chunk of a gateway.
+    unframed = "choices" not in payload and (
+        text_of(payload.get("message")) or text_of(payload.get("detail"))
+    )
+    if payload.get("error") or payload.get("object") == "error" or unframed:
         message, kind = error_of(payload)
         if exceeds_context(message, kind):
             raise ServerError(
@@ -276,31 +313,54 @@ def raise_for(payload: Mapping[str, Any]) -> None:
 def ending(reason: str | None) -> tuple[FinishReason | None, str]:
     """Why a reply ended, by a server's name for it, and a sentence where the server did not complete it. Any
     name that is not listed means that the model stopped; None, that the stream was cut."""
-    return (None, "") if reason is None else _REASONS.get(reason, ("stop", ""))
+    if reason is None:
+        return None, ""
+    name = reason.lower().replace("-", "_")
+    if name in _LIMITS:
+        return "length", ""
+    if name in _FILTERS:
+        return "error", "The server's content filter cut the reply."
+    if name in _FAILURES:
+        return "error", "The server gave up on the reply. Look at its log, then retry."
+    return "stop", ""
 
 
-_GAVE_UP = "The server gave up on the reply. Look at its log, then retry."
-_REASONS: Mapping[str, tuple[FinishReason, str]] = {
-    "length": ("length", ""),
-    "max_tokens": ("length", ""),
-    "limit": ("length", ""),
-    "abort": ("error", _GAVE_UP),
-    "error": ("error", _GAVE_UP),
-    "content_filter": ("error", "The server's content filter cut the reply."),
+_LIMITS = {"length", "max_tokens", "limit", "model_length", "max_length", "token_limit"}
+_FILTERS = {"content_filter", "safety", "recitation", "prohibited_content", "blocklist", "sensitive"}
+_FAILURES = {
+    *("abort", "aborted", "cancelled", "canceled", "error", "network_error", "timeout", "time_limit"),
+    "insufficient_system_resource",
 }
 
 
 def said_in(choice: Mapping[str, Any], *, streams: bool) -> tuple[str, str]:
     """The thinking and the answer in a choice of OpenAI's interface: a chunk's delta, or the whole message of
-    a server that does not stream; one that ``streams`` may repeat the message at its end. Contents are texts,
-    or lists of typed parts as Mistral's."""
+    a server that does not stream; one that ``streams`` may repeat the message at its end. A call of a tool,
+    although none was offered, is not for the user."""
     message = object_of(choice.get("delta")) or ({} if streams else object_of(choice.get("message")))
     content = message.get("content")
-    parts = objects_of(content)
-    thoughts = [message.get("reasoning") or message.get("reasoning_content")]
-    thoughts += [thought.get("text") for part in parts for thought in objects_of(part.get("thinking"))]
-    texts = [content or message.get("refusal") or choice.get("text"), *(part.get("text") for part in parts)]
-    return "".join(map(text_of, thoughts)), "".join(map(text_of, texts))
+    thought = next(filter(None, map(message.get, (*THINKING_FIELDS, "reasoning_details"))), "")
+    thinking = [thought, *(part.get("thinking") for part in objects_of(content))]
+    answer = content or message.get("refusal") or choice.get("text")
+    return "".join(map(_joined, thinking)) + calls_in(message), _joined(answer)
+
+
+def _joined(value: object) -> str:
+    """The text in a text, in a typed part, or in a list of both, as Mistral's contents are."""
+    parts = value if isinstance(value, list) else [value]
+    return "".join(text_of(part.get("text") if isinstance(part, dict) else part) for part in parts)
+
+
+def calls_in(message: Mapping[str, Any]) -> str:
+    """The calls of tools in a message, or the parts of them in a chunk, as text."""
+    calls = [object_of(call.get("function")) for call in objects_of(message.get("tool_calls"))]
+    found = ""
+    for call in (*calls, object_of(message.get("function_call"))):
+        arguments = call.get("arguments")
+        name = text_of(call.get("name"))
+        found += f"{name} " if name else ""
+        found += json.dumps(arguments) if isinstance(arguments, dict) else text_of(arguments)
+    return found
 
 
 # -- fields of JSON objects, which servers leave out or send as null

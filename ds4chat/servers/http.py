@@ -75,9 +75,27 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON; None if it is not JSON."""
         try:
-            return msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return read_json(self.body)
+        except ValueError:
             return None
+
+
+def read_json(body: bytes) -> Any:
+    """The value in a server's JSON. What is not JSON but common is read too: bytes that are not UTF-8 and
+    halves of surrogate pairs as U+FFFD, NaN and infinities as None. Raises ValueError."""
+    text = body.decode("utf-8", "replace")
+    try:
+        try:
+            return _decode(text)
+        except msgspec.DecodeError:
+            value = json.loads(text, parse_constant=lambda _: None)
+        whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        return json.loads(whole.decode("utf-16", "replace"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+_decode = msgspec.json.Decoder().decode
 
 
 class _StoppedError(Exception):

@@ -217,7 +217,7 @@ class LlamaReader:
         if text or ids:
             yield from self._token(text, ids, thinking=False)
         reason = choice.get("finish_reason")
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:
             self._reason = reason
             self._ended_by_token = reason == "stop"
 

@@ -43,8 +43,6 @@ class LMStudio(OpenAI):
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/api/v0/models")
         listed = object_of(answer.json()).get("data")
-        if answer.status in (401, 403):
-            raise endpoint.refusal(answer)
         if answer.status != 200 or not isinstance(listed, list):
             return None
         models = [m for m in objects_of(listed) if m.get("type") in ("llm", "vlm")]

@@ -16,6 +16,7 @@ from ds4chat.servers.dialect import (
     Piece,
     Query,
     Request,
+    calls_in,
     count_of,
     ending,
     first_of,
@@ -91,7 +92,7 @@ class OllamaReader:
     def feed(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         raise_for(payload)
         message = object_of(payload.get("message"))
-        thought = text_of(message.get("thinking")) or text_of(payload.get("thinking"))
+        thought = text_of(message.get("thinking")) or text_of(payload.get("thinking")) or calls_in(message)
         text = text_of(message.get("content")) or text_of(payload.get("response"))
         if thought:
             yield Block((Token(UNKNOWN_ID, thought, "unknown", True),))

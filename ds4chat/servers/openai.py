@@ -46,8 +46,11 @@ class OpenAI(Dialect):
         answer = endpoint.ask("/v1/models")
         if answer.status not in (200, 404, 405):
             raise endpoint.refusal(answer)
-        listed = object_of(answer.json()).get("data")
-        if answer.status != 200 or not isinstance(listed, list):
+        found = answer.json()
+        listed = found if isinstance(found, list) else object_of(found).get("data")
+        if answer.status != 200:
+            listed = [] if model else None  # a server without a list may have what the user names
+        if not isinstance(listed, list):
             return None
         models = objects_of(listed)
         return self.about(endpoint, models, model) if self.is_kind_of(models) else None
@@ -103,7 +106,7 @@ class OpenAIReader:
             yield from self.blocks(text, choice, thinking=False)
         reason = choice.get("finish_reason")
         self._streams = self._streams or bool(thought or text)
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:  # some servers send an empty one with each chunk
             self._reason = reason
 
     def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:

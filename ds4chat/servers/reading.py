@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from ds4chat.servers.dialect import End, Piece, Reader
-from ds4chat.servers.http import ServerError
+from ds4chat.servers.http import ServerError, read_json
 from ds4chat.servers.sse import EventStream, TooLongError
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Reading:
@@ -63,10 +59,10 @@ class Reading:
 
 
 def _json(payload: bytes) -> Any:
-    """An event's JSON, with U+FFFD for bytes that are not UTF-8. Raises ServerError."""
+    """An event's JSON. Raises ServerError."""
     try:
-        return _decode(payload.decode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):
+        return read_json(payload)
+    except ValueError:
         raise ServerError(
             "The server sent something in its reply that is not JSON, or the connection was cut within an "
             "event. Look at its log, then retry.",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ds4chat.engine.control import Control
@@ -34,8 +34,20 @@ from ds4chat.engine.events import (
     uncompared,
 )
 from ds4chat.engine.loops import LoopDetector, identity
-from ds4chat.servers.dialect import About, Block, Dialect, End, Piece, PromptProgress, Query, Revision
-from ds4chat.servers.http import Endpoint, ServerError
+from ds4chat.servers.dialect import (
+    WITHOUT,
+    About,
+    Block,
+    Dialect,
+    End,
+    Piece,
+    PromptProgress,
+    Query,
+    Request,
+    Revision,
+    refused_fields,
+)
+from ds4chat.servers.http import Endpoint, ServerError, Stream
 from ds4chat.servers.reading import Reading
 from ds4chat.servers.table import DIALECTS
 from ds4chat.text import one_line
@@ -78,7 +90,7 @@ def recognise(endpoint: Endpoint, model: str) -> tuple[Dialect, About]:
             return dialect, about
     raise ServerError(
         f"What answers at {endpoint.url} is none of the servers that ds4chat knows, and has no /v1/models "
-        "either. Check the address and its port.",
+        "either. Check the address and its port, or name the model with --server-model.",
         "strange",
     )
 
@@ -106,12 +118,19 @@ class RemoteSession:
         self.about = about
         self._address = address
         self._chosen = set(address.chosen)
+        self._refused: set[str] = set()
+        """Fields of a request that the server refuses."""
 
     @property
     def loaded(self) -> Loaded:
         """What is known about the server now."""
         about, dialect, endpoint = self.about, self.dialect, self.endpoint
         kind = one_line(about.drafter) or DRAFTER
+        refused = {
+            ours: "the server refuses it"
+            for ours, theirs in dialect.sampling.items()
+            if theirs in self._refused
+        }
         name = self._address.name or endpoint.place
         return Loaded(
             target=ModelInfo(
@@ -140,9 +159,9 @@ class RemoteSession:
                 tells=dialect.tells,
                 why=dialect.why,
                 speculates=about.speculates,
-                live=tuple(dialect.sampling),
-                fixed=tuple(dialect.fixed.items()),
-                chosen=tuple(sorted(self._chosen)),
+                live=tuple(ours for ours in dialect.sampling if ours not in refused),
+                fixed=(*dialect.fixed.items(), *refused.items()),
+                chosen=tuple(sorted(self._chosen - refused.keys())),
                 has_key=endpoint.has_key,
                 exposed=endpoint.exposed,
                 goes_on=dialect.goes_on,
@@ -184,9 +203,7 @@ class RemoteSession:
         request = self.dialect.request(query)
         reading = Reading(request.reader)
         size = comments = 0
-        with self.endpoint.stream(request.path, request.body, stop=query.stop) as stream:
-            if stream.status != 200:
-                raise self.endpoint.refusal(stream.whole())
+        with self._stream(request, query, emit) as stream:
             try:
                 while not reading.done and (part := stream.read()):
                     size += len(part)
@@ -205,6 +222,45 @@ class RemoteSession:
                     raise
                 return  # the fault came after the reply's end
         reply.pass_on(reading.finish())
+
+    @contextmanager
+    def _stream(self, request: Request, query: Query, emit: Emit) -> Iterator[Stream]:
+        """The stream that answers the request, or the request without the fields that the server refuses; it
+        is reported once what is unknown without them. Raises ServerError."""
+        may_go = {*WITHOUT, *self.dialect.sampling.values()}
+        refused = set(self._refused)
+        while True:
+            body = {name: value for name, value in request.body.items() if name not in refused}
+            with self.endpoint.stream(request.path, body, stop=query.stop) as stream:
+                if stream.status == 200:
+                    self._leave_out(refused - self._refused, emit)
+                    yield stream
+                    return
+                answer = stream.whole()
+            error = self.endpoint.refusal(answer)
+            fields = [] if error.kind == "context" else refused_fields(answer, body.keys() & may_go)
+            if not fields:
+                raise error
+            refused.update(fields)
+
+    def _leave_out(self, fields: Collection[str], emit: Emit) -> None:
+        """Send no request with these fields from now on, and say what follows."""
+        if not fields:
+            return
+        before = self.loaded
+        self._refused |= set(fields)
+        names = sorted(fields)
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        effects = dict.fromkeys(WITHOUT.get(name, f"it uses its own {name}") for name in names)
+        emit(
+            Notice(
+                "warning",
+                f"The server at {self.endpoint.place} refuses {listed}, so requests go without: "
+                f"{'; '.join(effects)}.",
+            )
+        )
+        if self.loaded != before:
+            emit(self.loaded)
 
     def _after_cancel(self) -> str:
         """A sentence on whether the server has stopped."""
@@ -343,7 +399,7 @@ class _Reply:
                 tuning=self._tuning,
                 depth=drafted,
                 drafter=self._drafter if drafted or block.drafted is None else "",
-                context_used=self._progress.total + self._emitted,
+                context_used=self._context_used(self._progress.total),
                 # A step after another batch size, as that of the prompt or of drafts, pays for the change.
                 baseline=timed and len(self._steps) > 1 and all(plain),
             )
@@ -360,6 +416,10 @@ class _Reply:
         for block, ms in zip(blocks, times):
             self._add(block, ms)
         self._emit(Revised(self.number, tuple(self._steps)))
+
+    def _context_used(self, prompt: int) -> int:
+        """Tokens in the context after a prompt of so many; 0 if the server does not tell that number."""
+        return prompt + self._emitted if prompt else 0
 
     def ended(self, reason: FinishReason, detail: str) -> Ended:
         """The end of the reply, with what the server says about it. Of a cut reply's only the text that was
@@ -378,7 +438,7 @@ class _Reply:
             prefill_ms=self._progress.ms if end.prefill_ms is None else end.prefill_ms,
             decode_ms=total_ms if end.decode_ms is None else end.decode_ms,
             first_token_ms=self._first_ms,
-            context_used=prompt + self._emitted,
+            context_used=self._context_used(prompt),
             seed=end.seed or max(self._tuning.seed, 0),
             counters=end.counters,
             tail=end.tail,

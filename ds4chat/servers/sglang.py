@@ -61,8 +61,6 @@ class SGLang(OpenAI):
     def recognise(self, endpoint: Endpoint, model: str) -> About | None:
         answer = endpoint.ask("/server_info")
         info = object_of(answer.json())
-        if answer.status in (401, 403) and endpoint.ask("/get_model_info").status == answer.status:
-            raise endpoint.refusal(answer)
         if answer.status != 200 or "speculative_algorithm" not in info:
             return None
         algorithm = text_of(info.get("speculative_algorithm"))

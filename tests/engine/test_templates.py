@@ -136,6 +136,18 @@ def test_what_honest_templates_use_works() -> None:
     assert rendered(template) == wanted
 
 
+@pytest.mark.parametrize("none", ["is not none", "!= none", "is defined and tools is not none"])
+@pytest.mark.parametrize("name", ["tools", "documents", "messages[0].tool_calls"])
+def test_what_has_no_value_counts_as_none(name: str, none: str) -> None:
+    """Templates are written for programs that give them none of these as none."""
+    asked = none.replace("tools", name)
+    template = f"{{% if {name} {asked} %}}{{{{ {name}|tojson }}}}{{% endif %}}" + GOOD
+    assert rendered(template) == "<user>hi"
+    assert (
+        rendered(f"{{{{ {name} is none }}}} {{{{ {name} == 1 }}}} {{{{ 1 is none }}}}") == "True False False"
+    )
+
+
 def test_a_template_changes_its_own_copy_of_the_conversation() -> None:
     template = JinjaTemplate("{% for m in messages %}{{ m.seen }}{% set m.seen = 1 %}{% endfor %}")
     for _ in range(2):

@@ -163,6 +163,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "hm",
         "yes",
     ),
+    "openpangu": (("[unused16]", "[unused17]"), "[unused16]hm[unused17]yes", "hm", "yes"),
     "gpt-oss": (
         GPT_OSS,
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
@@ -411,6 +412,60 @@ def test_tags_around_the_answer_that_the_system_prompt_asks_for_are_left_out() -
     assert read(ReplyText(form), [(plain, -1)]) == ("", plain.decode())
 
 
+def test_a_mark_may_consist_of_tokens_and_letters() -> None:
+    """As PLaMo 3's, whose vocabulary has tokens for the edges of marks and none for the whole."""
+    template = REFLECTING.replace("<reflect>", "<|mark:begin_think:mark|>")
+    template = template.replace("</reflect>", "<|mark:end_think:mark|>")
+    template = template.replace("<reply>", "").replace("</reply>", "")
+    special = ("<|mark:begin_", "<|mark:end_", ":mark|>")
+    form = with_tokens(*special, declared=declared_by_template(render_of(template), template))
+    written = "<|mark:begin_think:mark|>\nhm\n<|mark:end_think:mark|>\nyes"
+    assert read(ReplyText(form), cut(written, special)) == ("hm", "yes")
+
+
+def test_words_that_the_system_prompt_asks_for_mark_a_thought() -> None:
+    """As Granite 3.2's; without them in the template they are an answer's."""
+    template = "Write your thoughts after 'My notes:' and write your response after 'My reply:' each time."
+    (family,) = declared_by_template(render_of(CHATML), template)
+    written = b"My notes:\nhm, My reply\nMy reply:\nyes My notes: no"
+    form = ReplyFormat({}, declared=(family,))
+    assert read(ReplyText(form), [(written, -1)]) == ("hm, My reply", "yes My notes: no")
+    assert read(ReplyText(SPELLED), [(written, -1)]) == ("", written.decode())
+
+
+PAST = (
+    "{% for m in messages %}[{{ m.role }}]{{ TAKEN }};{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "family", "written"),
+    [
+        # As Hunyuan's, which writes <think> as well.
+        (
+            "m.content.split('<answer>')[-1].split('</answer>')[0]",
+            Family("<think>", "</think>", around=("<answer>", "</answer>"), spelled=True),
+            "<think>\nhm\n</think>\n<answer>yes</answer>",
+        ),
+        (
+            "m.content.split('</muse>')[-1]",
+            Family("<muse>", "</muse>", spelled=True),
+            "<muse>\nhm\n</muse>\n\nyes",
+        ),
+    ],
+)
+def test_a_pair_that_the_template_takes_out_of_past_answers_is_found(
+    taken: str, family: Family, written: str
+) -> None:
+    template = PAST.replace("TAKEN", taken)
+    assert declared_by_template(render_of(template), template) == (family,)
+    form = ReplyFormat({}, declared=(family,))
+    assert read(ReplyText(form), cut(written, ())) == ("hm", "yes")
+    kept = PAST.replace("TAKEN", "m.content ~ '</muse></answer>'")
+    assert declared_by_template(render_of(kept), kept) == ()
+
+
 @pytest.mark.parametrize(
     "opening",
     [
@@ -595,6 +650,82 @@ def test_a_header_that_names_the_user_begins_the_next_turn() -> None:
     text = ReplyText(form)
     written = "<|channel|>final<|message|>yes<|end|><|start|>user<|message|>and"
     assert read(text, cut(written, GPT_OSS)) == ("", "yes")
+    assert text.stopped == "turn"
+
+
+# ---------------------------------------------------------------------------- thoughts in turns of their own
+
+IM = ("<|im_start|>", "<|im_end|>")
+SUFFIXED = (
+    "{% for m in messages %}{% if m.reasoning_content %}<|im_start|>{{ m.role }}/think\n"
+    "{{ m.reasoning_content }}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' if skip_reasoning }}{% endif %}"
+)
+"""As HyperCLOVA X's: the model writes the rest of the header."""
+ROLE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "<|im_start|>{{ 'thought' if enable_thinking else 'assistant' }}\n{% endif %}"
+)
+"""The prompt opens the thought, and past ones are not written."""
+HEADERS = ("<|head|>", "<|body|>", "<|over|>")
+HEADED = (
+    "{% for m in messages %}"
+    "{% if m.thinking %}<|head|>analysis<|body|>\n\n{{ m.thinking }}<|over|>{% endif %}"
+    "<|head|>{{ m.role }}<|body|>\n\n{{ m.content }}<|over|>{% endfor %}"
+    "{% if add_generation_prompt %}<|head|>{% endif %}"
+)
+"""A token ends the header; the model writes the whole of it."""
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "written", "said", "ends"),
+    [
+        (
+            SUFFIXED,
+            IM,
+            "/think\nhm\nso<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>",
+            ("hm\nso", "yes"),
+            2,
+        ),
+        (SUFFIXED, IM, "\nyes\n\nno<|im_end|>", ("", "\nyes\n\nno"), 1),
+        (SUFFIXED, IM, "/thinking is a word<|im_end|>", ("", "/thinking is a word"), 1),
+        (SUFFIXED, IM, "\nyes: /think\nno<|im_end|>", ("", "\nyes: /think\nno"), 1),
+        (SUFFIXED, IM, "/think\nhm", ("hm", ""), 0),
+        (ROLE, IM, "hm<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>", ("hm", "yes"), 2),
+        (
+            HEADED,
+            HEADERS,
+            "analysis<|body|>\n\nhm<|over|><|head|>assistant<|body|>\n\nyes<|over|>",
+            ("hm", "yes"),
+            2,
+        ),
+    ],
+)
+def test_a_thought_in_a_turn_of_its_own_is_read_and_does_not_end_the_reply(
+    template: str, special: tuple[str, ...], written: str, said: tuple[str, str], ends: int
+) -> None:
+    render = render_of(template)
+    form = with_tokens(*special, declared=declared_by_template(render, template), turns=turn_marks(render))
+    prompt = render([{"role": "user", "content": "hi"}], think=True)
+    text, ended = ReplyText(form, opened_by=form.opened_by(prompt)), []
+    pieces = cut(written, special)
+    for piece, token in pieces:
+        if token in form.ends:
+            ended.append(text.ends_at(token))
+            if ended[-1]:
+                break
+        text.push(piece, token)
+    assert ended == [False] * (ends - 1) + [True] * (ends > 0)
+    text = ReplyText(form, opened_by=form.opened_by(prompt))
+    assert read(text, pieces[:-1] if ends else pieces) == said
+
+
+def test_a_reply_that_begins_the_users_turn_after_a_thought_ends_there() -> None:
+    render = render_of(SUFFIXED)
+    form = with_tokens(*IM, declared=declared_by_template(render, SUFFIXED), turns=turn_marks(render))
+    text = ReplyText(form)
+    assert read(text, cut("/think\nhm<|im_end|>\n<|im_start|>user\nand", IM)) == ("hm", "")
     assert text.stopped == "turn"
 
 

@@ -96,6 +96,21 @@ def test_tags_that_the_template_alone_knows_are_found(tiny_dir: Path) -> None:
         assert told(chat(bench)) == (" let me", " it is five")
 
 
+def test_a_thought_in_a_turn_of_its_own_is_followed_by_the_answer(tiny_dir: Path) -> None:
+    """The token that ends the thought is the one by which the template ends turns."""
+    template = (
+        "{% for m in messages %}{% if m.reasoning_content %}<|role>assistant/think\n{{ m.reasoning_content }}"
+        "<role|>\n{% endif %}<|role>{{ m.role }}\n{{ m.content }}<role|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|role>assistant{% if skip_reasoning %}\n{% endif %}{% endif %}"
+    )
+    says = ("/th", "ink\n", " let", " me", "<role|>", "<|role>", "assistant", "\n", *ANSWER[:-1], "<eos>")
+    with speaker(tiny_dir, *says, template=template, eos="") as bench:
+        got = chat(bench)
+        assert told(got) == (" let me", " it is five")
+        assert got.ended.finish_reason == "stop"
+        assert told(chat(bench, n=4)) == (" let me", "")
+
+
 SWITCHES = {
     "enable_thinking": "enable_thinking is defined and not enable_thinking",
     "thinking": "thinking is defined and not thinking",

@@ -124,9 +124,32 @@ def says(*texts: str, reason: str | None = "stop", done: bool = True) -> Handler
     return handle
 
 
+def unknown_parameter(name: str) -> tuple[int, Any]:
+    """As OpenAI and the gateways to it."""
+    message = f"Unknown parameter: '{name}'."
+    return 400, {"error": {"message": message, "param": name, "code": "unknown_parameter"}}
+
+
+def without(*fields: str, form: Any = unknown_parameter, then: Handler | None = None) -> Handler:
+    """A chat that refuses each request with one of these fields."""
+
+    def handle(received: Received, connection: Connection) -> None:
+        refused = next((name for name in received.json() if name in fields), None)
+        if refused is not None:
+            status, body = form(refused)
+            connection.answer(body, status)
+        else:
+            (then or says("one", " two"))(received, connection)
+
+    return handle
+
+
 @contextmanager
-def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> Iterator[Scripted]:
-    """A server with these routes, until the block ends. ``tls``: certificate and key."""
+def scripted(
+    routes: dict[str, Handler], tls: tuple[str, str] | None = None, missing: int = 404
+) -> Iterator[Scripted]:
+    """A server with these routes, until the block ends. ``tls``: certificate and key; ``missing``: its status
+    for other paths."""
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if tls else "http"
     server = Scripted(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", routes, listener)
@@ -151,7 +174,7 @@ def scripted(routes: dict[str, Handler], tls: tuple[str, str] | None = None) -> 
                 server.asked.append(received)
                 handler = server.routes.get(path)
                 if handler is None:
-                    Connection(sock).answer({"error": {"message": "not here"}}, 404)
+                    Connection(sock).answer({"error": {"message": "not here"}}, missing)
                 else:
                     handler(received, Connection(sock))
 

@@ -105,6 +105,28 @@ def test_each_kind_of_server_is_recognised(
 def test_a_server_without_a_known_interface_is_reported() -> None:
     with scripted({}) as server, pytest.raises(ServerError, match="none of the servers"):
         recognise(Endpoint(ServerAddress(server.url)), "")
+    pages = {"/v1/models": answers(raw=b"<html></html>")}
+    with scripted(pages) as server, pytest.raises(ServerError, match="none of the servers"):
+        recognise(Endpoint(ServerAddress(server.url)), "mine")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 500])
+def test_a_gateway_may_refuse_every_path_that_it_does_not_have(status: int) -> None:
+    with scripted(OTHER, missing=status) as server:
+        dialect, about = recognise(Endpoint(ServerAddress(server.url)), "")
+    assert (dialect.kind, about.model) == ("OpenAI-compatible server", "x")
+
+
+def test_models_may_be_listed_without_an_object_around_them() -> None:
+    with scripted({"/v1/models": answers([{"id": "x", "context_length": 64}])}) as server:
+        dialect, about = recognise(Endpoint(ServerAddress(server.url)), "")
+    assert (dialect.kind, about.model, about.context) == ("OpenAI-compatible server", "x", 64)
+
+
+def test_a_server_that_lists_no_models_has_the_one_that_is_named() -> None:
+    with scripted({}) as server:
+        dialect, about = recognise(Endpoint(ServerAddress(server.url)), "mine")
+    assert (dialect.kind, about.model) == ("OpenAI-compatible server", "mine")
 
 
 def test_every_dialect_takes_each_setting_or_says_where_to_change_it() -> None:

@@ -9,7 +9,7 @@ from servers.replay import blocks, end, its_end, pieces, tokens
 
 from ds4chat.engine.events import UNKNOWN_ID
 from ds4chat.servers.dialect import End, Reader
-from ds4chat.servers.http import ServerError
+from ds4chat.servers.http import Answer, ServerError
 from ds4chat.servers.llama_server import LlamaReader
 from ds4chat.servers.ollama import OllamaReader
 from ds4chat.servers.openai import OpenAIReader
@@ -194,13 +194,24 @@ def test_a_whole_message_after_its_chunks_is_not_read_again(
     assert [token.text for token in tokens(found)] == ["yes"]
 
 
-def test_contents_may_be_typed_parts() -> None:
-    parts = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "yes"},
-        {"type": "reference", "reference_ids": [1]},
-    ]
-    body = {"choices": [{"delta": {"content": parts}}]}
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": "yes"},
+                {"type": "reference", "reference_ids": [1]},
+            ]
+        },
+        {"content": [{"type": "thinking", "thinking": "hm"}, "yes"]},
+        {"reasoning": {"text": "hm"}, "content": ["y", "es"]},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}], "content": "yes"},
+        {"reasoning": "hm", "reasoning_details": [{"text": "hm"}], "content": "yes"},
+    ],
+)
+def test_contents_and_thinking_may_be_typed_parts(delta: dict[str, object]) -> None:
+    body = {"choices": [{"delta": delta}]}
     found = tokens(pieces(OpenAIReader(), [b"data: " + json.dumps(body).encode() + b"\n\n", STOP]))
     assert [(token.text, token.thinking) for token in found] == [("hm", True), ("yes", False)]
 
@@ -212,7 +223,15 @@ def test_a_refusal_is_the_answer() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "said"),
-    [("abort", "gave up"), ("error", "gave up"), ("content_filter", "content filter")],
+    [
+        ("abort", "gave up"),
+        ("error", "gave up"),
+        ("CANCELLED", "gave up"),
+        ("insufficient_system_resource", "gave up"),
+        ("content_filter", "content filter"),
+        ("content-filter", "content filter"),
+        ("SAFETY", "content filter"),
+    ],
 )
 def test_a_reply_that_the_server_did_not_complete_is_an_error(reason: str, said: str) -> None:
     ollama = {"message": {"content": "half"}, "done": True, "done_reason": reason}
@@ -225,6 +244,77 @@ def test_a_reply_that_the_server_did_not_complete_is_an_error(reason: str, said:
     ):
         assert last.reason == "error"
         assert said in last.detail
+
+
+@pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens", "model_length"])
+def test_a_limit_is_told_by_each_of_its_names(reason: str) -> None:
+    assert end(pieces(OpenAIReader(), [event("half"), event(reason=reason)])) == End("length")
+
+
+@pytest.mark.parametrize("reader", [OpenAIReader, LlamaReader])
+def test_an_empty_reason_is_none(reader: type[Reader]) -> None:
+    """Some servers send one with each chunk."""
+    chunks = [event("a", reason=""), event("b", reason="")]
+    assert its_end(pieces(reader(), chunks)).reason is None
+    assert its_end(pieces(reader(), [*chunks, STOP])).reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (b'{"choices": [{"delta": {"content": "a"}, "logprob": NaN}]}', "a"),
+        (b'{"choices": [{"delta": {"content": "a"}, "logprob": -Infinity}]}', "a"),
+        (b'{"choices": [{"delta": {"content": "a\\ud83d"}}]}', "a\ufffd"),
+        (b'{"choices": [{"delta": {"content": "a\\ud83d\\ude42"}, "x": NaN}]}', "a\U0001f642"),
+        (b'{"choices": [{"delta": {"content": "a\xff"}, "x": NaN}]}', "a\ufffd"),
+    ],
+)
+def test_what_is_common_in_json_without_being_json_is_read(said: bytes, read: str) -> None:
+    """Python's writer puts NaN into it, JavaScript's halves of a character."""
+    assert text_of(b"data: " + said + b"\n\n", STOP) == read
+    answer = Answer("/", 200, {}, said)
+    assert answer.json()["choices"][0]["delta"]["content"] == read
+
+
+@pytest.mark.parametrize("said", [b"[" * 100_000, b'{"a":' * 5000 + b"NaN", b"1" * 5000, b"{1}"])
+def test_what_cannot_be_read_as_json_is_an_error(said: bytes) -> None:
+    with pytest.raises(ServerError, match="is not JSON"):
+        pieces(OpenAIReader(), [b"data: " + said + b"\n\n"])
+    assert Answer("/", 200, {}, said).json() is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"tool_calls": [{"function": {"name": "get", "arguments": '{"a": 1}'}}]},
+        {"tool_calls": [{"function": {"name": "get", "arguments": {"a": 1}}}]},
+        {"function_call": {"name": "get", "arguments": '{"a": 1}'}},
+    ],
+)
+def test_a_call_of_a_tool_is_not_lost(message: dict[str, object]) -> None:
+    """None was offered, so it is shown as what it is: not an answer."""
+    chunk = b"data: " + json.dumps({"choices": [{"delta": message}]}).encode() + b"\n\n"
+    calls = event(reason="tool_calls")
+    found = [tokens(pieces(reader(), [chunk, calls])) for reader in (OpenAIReader, LlamaReader)]
+    found.append(tokens(pieces(OllamaReader(), [json.dumps({"message": message}).encode() + b"\n"])))
+    for said in found:
+        assert [(token.text, token.thinking) for token in said] == [('get {"a": 1}', True)]
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content", "thinking"])
+def test_thinking_is_found_under_each_of_its_names(field: str) -> None:
+    chunk = b"data: " + json.dumps({"choices": [{"delta": {field: "hm"}}]}).encode() + b"\n\n"
+    (token,) = tokens(pieces(OpenAIReader(), [chunk, STOP]))
+    assert (token.text, token.thinking) == ("hm", True)
+
+
+@pytest.mark.parametrize("body", [{"message": "out of memory"}, {"detail": "out of memory"}])
+@pytest.mark.parametrize("framing", ["event: error\ndata: {}\n\n", "{}\n"])
+def test_an_error_without_the_usual_frame_is_repeated(body: dict[str, str], framing: str) -> None:
+    with pytest.raises(ServerError, match="out of memory"):
+        pieces(OpenAIReader(), [event("half"), framing.replace("{}", json.dumps(body)).encode()])
+    chunk = {"message": "success", "choices": [{"delta": {"content": "yes"}}]}
+    assert text_of(b"data: " + json.dumps(chunk).encode() + b"\n\n", STOP) == "yes"
 
 
 HUGE = 10**40

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kits.json_schema import validate
 from servers.replay import recorded
-from servers.scripted import Connection, Received, answers, llama, openai, says, scripted
+from servers.scripted import Connection, Received, answers, llama, openai, says, scripted, without
 
 from ds4chat.engine.client import EngineClient
 from ds4chat.engine.events import (
@@ -136,6 +136,16 @@ def test_the_one_shot_and_its_json_over_a_server() -> None:
         set(),
         {"top_k"},
     ]
+
+
+@pytest.mark.usefixtures("without_llama")
+def test_what_a_server_refuses_is_null_in_json_and_said_on_stderr() -> None:
+    with scripted(openai(without("stream_options", "temperature"))) as server:
+        done = one_shot("--server", server.url, "-p", "hi", "--json", "--temp", "0.5", "--top-p", "0.5")
+    answer = json.loads(done.stdout)
+    validate(answer, "AnswerDocument")
+    assert (answer["text"], answer["prompt_tokens"], answer["settings"]["temp"]) == ("one two", None, None)
+    assert done.stderr.count("refuses stream_options and temperature") == 1
 
 
 def test_many_prompts_are_answered_in_turn(tmp_path: Path) -> None:

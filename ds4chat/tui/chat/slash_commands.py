@@ -23,6 +23,7 @@ from ds4chat.tui.chat.reading import BUSY
 from ds4chat.tui.chat.screen import ChatScreen, Host
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
 from ds4chat.tui.conversation import Conversation, UserTurn
+from ds4chat.tui.kit.figures import grouped
 from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
 from ds4chat.tui.transcript.pieces import from_last
@@ -291,9 +292,13 @@ class ChatCommands:
 
     def do_ctx(self, argument: str) -> None:
         if not argument:
-            used = self._screen.stats.context_used
+            used = self._screen.stats.context
             room = self._chat.loaded.n_ctx if self._chat.loaded else 0
-            self._screen.notify(f"The context holds {used:,} of {room:,} tokens.")
+            self._screen.notify(
+                "The server does not say how many tokens the context holds."
+                if used is None
+                else f"The context holds {used:,} of {grouped(room or None)} tokens."
+            )
             return
         self._host.load(ctx_size=check(BY_KEY["ctx-size"], argument, "chat"))
 

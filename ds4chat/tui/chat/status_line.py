@@ -13,7 +13,7 @@ from ds4chat.engine.events import Loaded, Loading, Prefill, ServerInfo, Tells, T
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.controller import Chat, EngineState
 from ds4chat.tui.kit.charts import speedup_role
-from ds4chat.tui.kit.figures import decimal, rate_bar, whole_percent
+from ds4chat.tui.kit.figures import decimal, grouped, rate_bar, whole_percent
 from ds4chat.tui.kit.lines import Line, LinesView, Span, style_sheet
 from ds4chat.tui.messages import CommandRequested
 
@@ -193,7 +193,7 @@ def _figures(status: Status, loaded: Loaded) -> list[_Part]:
     if stats.acceptance is not None:
         rate = whole_percent(stats.acceptance)
         parts.append(_Part(4, [(rate, "strong"), (" accepted", "muted")], "/explore"))
-    used = f"{stats.context_used:,}/{loaded.n_ctx:,}" if loaded.n_ctx else f"{stats.context_used:,}"
+    used = f"{grouped(stats.context)}/{loaded.n_ctx:,}" if loaded.n_ctx else grouped(stats.context)
     parts.append(
         _Part(1, [("ctx ", "muted"), (used, "warning" if nearly_full(loaded, stats) else "")], "/ctx")
     )

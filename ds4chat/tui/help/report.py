@@ -22,7 +22,7 @@ from ds4chat.models.summary import quantisation
 from ds4chat.settings.schema import OPTIONS, Option, Settings
 from ds4chat.text import counted, one_line
 from ds4chat.tui.kit.charts import baseline_words
-from ds4chat.tui.kit.figures import count, decimal, percent
+from ds4chat.tui.kit.figures import count, decimal, grouped, percent
 
 Facts = list[tuple[str, str]]
 """Labels and values. The label is empty if the value continues the line before."""
@@ -178,8 +178,8 @@ def report(settings: Settings, loaded: Loaded | None, reply: Stats | None, sessi
         ("Settings that are not the defaults", setting_facts(settings) or [("", "none")]),
     ]
     if loaded is not None:
-        used = (reply or session).context_used
-        parts[1][1].append(("context", f"{used:,} of {loaded.n_ctx:,} tokens"))
+        used = (reply or session).context
+        parts[1][1].append(("context", f"{grouped(used)} of {grouped(loaded.n_ctx or None)} tokens"))
     if reply is None or not reply.steps:
         parts.append(("Figures", [("", "there is no reply with steps yet")]))
     else:

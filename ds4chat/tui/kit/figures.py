@@ -25,6 +25,11 @@ def count(value: int | None, width: int = 7) -> str:
     return next((form for form in forms if len(form) <= width), "∞").rjust(width)
 
 
+def grouped(value: int | None) -> str:
+    """A count within a text: ``'1,234'``."""
+    return NONE if value is None else f"{value:,}"
+
+
 def decimal(value: float | None, width: int = 7, places: int = 1) -> str:
     """A decimal number, right-aligned; with fewer places, then as a count, if it is too wide."""
     if value is None or not isfinite(value):

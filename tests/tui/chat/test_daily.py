@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,16 @@ async def test_the_status_line_takes_clicks(opened: Open) -> None:
         await chat.pilot.click(offset=(row.index("ctx") + 1, 29))
         await chat.settle()
         assert any(said.startswith("The context holds") for said in chat.said())
+
+
+async def test_a_context_that_a_server_does_not_tell_is_no_figure(opened: Open) -> None:
+    async with opened(size=(120, 30), notices=True, answer=False) as chat:
+        await chat.type("hi", "enter")
+        steps = [replace(step, context_used=0) for step in steps_of(1, PIECES)]
+        await chat.push(*steps, replace(ended(1), context_used=0))
+        assert "ctx –/2,048" in chat.shown()
+        await command(chat, "/ctx")
+        assert "The server does not say how many tokens the context holds." in chat.said()
 
 
 async def test_the_hint_takes_clicks(opened: Open) -> None:

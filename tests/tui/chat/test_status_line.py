@@ -35,6 +35,14 @@ def test_a_wide_line_has_everything() -> None:
     ]
 
 
+def test_no_context_is_shown_that_a_server_does_not_tell() -> None:
+    told = Stats()
+    for event in steps_of(1, PIECES):
+        told.fold(replace(event, context_used=0))
+    assert lines(replace(READY, stats=told), 120)[0].endswith("ctx –/2,048")
+    assert lines(replace(READY, stats=Stats()), 120)[0].endswith("ctx 0/2,048")
+
+
 def test_a_long_name_takes_the_room_that_a_wide_line_has() -> None:
     named = replace(READY, model="A rather long name of a model, and more")
     assert "A rather long name of a mod…  eagle3" in lines(named, 140)[0]

@@ -450,6 +450,8 @@ class ChatScreen(ReadingScreen):
         """All four origins, or accepted drafts against the rest."""
         self.transcript.show_two_colours(not self.transcript.two_colours)
         self.show_legend()
+        if self.transcript.markdown:
+            self.legend_row.say("Markdown has no origins: F3 shows them")
 
     def action_toggle_thinking(self) -> None:
         if not self.transcript.toggle_thinking():

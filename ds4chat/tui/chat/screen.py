@@ -444,6 +444,7 @@ class ChatScreen(ReadingScreen):
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
         self._host.change(view=view)
+        self.legend_row.unsay()
         self.show_legend()
 
     def action_toggle_colours(self) -> None:

@@ -169,7 +169,10 @@ class ChatApp(App[int]):
         # After a stop (SIGTSTP) Textual enters its screen again, which is blank, and draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_keymap(self.settings.keys)
-        self._show_problems([*self._problems, *unknown_actions(self.settings.keys)])
+        self._show_problems(self._problems)
+        if self.settings.keys:
+            # After the first picture, in a thread: this imports every screen.
+            self.call_after_refresh(self._check_keys)
         if self._process_exit is not None:
             self._process_exit.watch()
         if self.first_conversation is not None:
@@ -184,6 +187,10 @@ class ChatApp(App[int]):
         code = super().run(*args, **options)
         self._process_exit.cancel()
         return code
+
+    @work(exit_on_error=False)
+    async def _check_keys(self) -> None:
+        self._show_problems(await asyncio.to_thread(unknown_actions, self.settings.keys))
 
     def _show_problems(self, problems: list[str]) -> None:
         shown = problems[:MOST_PROBLEMS]

@@ -518,6 +518,8 @@ async def test_enter_and_the_new_line_can_change_places(opened: Open) -> None:
 
 async def test_an_unknown_action_is_named_with_the_nearest(opened: Open) -> None:
     async with opened(keys={"chat.deepr": "ctrl+b"}) as chat:
+        await chat.settle()
+        await chat.app.workers.wait_for_complete()
         assert any("chat.deepr" in m and "Did you mean chat.deeper?" in m for m in chat.said())
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
+
 import pytest
 from kits.chat import ended
 from kits.chat_stage import Open
 from textual.widgets._toast import Toast
 
-from ds4chat.tui.actions import action_names
+from ds4chat.tui import app as app_module
+from ds4chat.tui.actions import action_names, unknown_actions
 
 
 async def test_a_notice_never_covers_the_prompt(opened: Open) -> None:
@@ -78,9 +82,22 @@ async def test_a_reply_that_begins_takes_back_that_ctrl_c_leaves(opened: Open) -
         assert not chat.app._exit and "again leaves" in chat.shown()
 
 
-async def test_a_key_for_an_unknown_action_is_reported_at_the_start(opened: Open) -> None:
+async def test_keys_for_unknown_actions_are_reported_without_holding_up_the_start(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check imports every screen."""
+    asked_by: list[threading.Thread] = []
+
+    def noted(names: Iterable[str]) -> list[str]:
+        asked_by.append(threading.current_thread())
+        return unknown_actions(names)
+
+    monkeypatch.setattr(app_module, "unknown_actions", noted)
     keys = {"chat.retri": "f6", "explorer.rows": "f7", "history.nothing": "f8"}
     async with opened(keys=keys) as chat:
+        await chat.settle()
+        await chat.app.workers.wait_for_complete()
+        assert len(asked_by) == 1 and asked_by[0] is not threading.main_thread()
         named = [said.split(",")[1].split(".")[:2] for said in chat.said() if "unknown action" in said]
         assert named == [[" chat", "retri"], [" history", "nothing"]]
         nodes = [chat.app, chat.screen, *chat.screen.query("*")]

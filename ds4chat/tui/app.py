@@ -69,6 +69,9 @@ class ChatApp(App[int]):
     """The chat. Without an engine it creates one, and without a recorder it stores nothing on disk."""
 
     TITLE = "ds4chat"
+    # Notices of half the width, as in Textual, are high on a narrow screen. Their height is measured as if an
+    # invisible scrollbar took no room.
+    CSS = "Toast { max-width: 100%; } ToastRack { scrollbar-size-vertical: 0; }"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {PaletteCommands}
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
+from textual.widgets._toast import ToastRack
 
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.machine import cores
@@ -152,6 +153,7 @@ class ChatScreen(ReadingScreen):
             self.prompt.put_back([draft])
         self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
+        self.screen_layout_refresh_signal.subscribe(self, self._place_notices)
         self.show_welcome()
         self.draw_frame()
 
@@ -281,6 +283,14 @@ class ChatScreen(ReadingScreen):
         self.set_class(event.size.height < 10, "-tiny")
         self.set_class(is_too_small(event.size), "-too-small")
         self.set_class(not self.dock_view.place(event.size.width), "-narrow")
+
+    def _place_notices(self, _: object) -> None:
+        """Put notices above the legend, or above the prompt where that is hidden: they cover nothing that is
+        typed or chosen from."""
+        lowest = self.legend_row if self.legend_row.display else self.prompt
+        # There is none before the first layout.
+        for rack in self.query_children(ToastRack).results(ToastRack):
+            rack.styles.margin = (0, 0, self.size.height - lowest.region.y, 0)
 
     def action_toggle_panels(self) -> None:
         self.dock_view.toggle()

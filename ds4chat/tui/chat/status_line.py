@@ -119,7 +119,7 @@ def why_off(status: Status) -> str:
     if status.loaded.server is not None:
         return status.loaded.off_reason if status.loaded.server.speculates is False else ""
     if status.loaded.drafter is None:
-        return status.loaded.off_reason or "no drafter is loaded. /mtp chooses one."
+        return status.loaded.off_reason or "no drafter is loaded. /mtp FILE or /mtp lookup loads one."
     if status.tuning.depth == 0:
         return "paused by you. Ctrl+T or /mtp on resumes it."
     return ""

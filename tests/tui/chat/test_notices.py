@@ -22,9 +22,51 @@ async def test_a_notice_never_covers_the_prompt(opened: Open) -> None:
         for size in ((80, 24), (140, 45), (60, 16)):
             await chat.pilot.resize_terminal(*size)
             await chat.settle()
+            await chat.settle()
             assert toast.region.area > 0, size
             assert not toast.region.overlaps(chat.screen.prompt.region), size
             assert not toast.region.overlaps(chat.screen.legend_row.region), size
+
+
+async def test_a_notice_stands_above_a_long_prompt_its_menu_and_the_status(
+    opened: Open,
+) -> None:
+    async with opened(size=(80, 24), notices=True) as chat:
+        await chat.type("/mtp off", "escape", "enter")
+        await chat.type("/copy", "escape", "enter")
+        await chat.pilot.pause()
+        for typed in ("/", "\none\ntwo\nthree"):
+            await chat.type(typed)
+            await chat.settle()
+            (toast,) = chat.screen.query(Toast)
+            assert toast.region.bottom <= chat.screen.legend_row.region.y < chat.screen.prompt.region.y
+
+
+async def test_a_notice_uses_the_width_of_a_narrow_screen(opened: Open) -> None:
+    async with opened(size=(40, 20), notices=True) as chat:
+        await chat.type("/copy", "escape", "enter")
+        await chat.pilot.pause()
+        (toast,) = chat.screen.query(Toast)
+        assert toast.region.width == 40
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/temp 0.5", "temp 0.00→0.50"),
+        ("/set top-k 20", "top-k 40→20"),
+        ("/temp", "temp is 0.00"),
+        ("/temp 0", "temp is 0.00"),
+        ("/draft", "depth is 2"),
+        ("/preset slow", "depth 2→1"),
+        ("/preset now", "the settings are those of now already"),
+    ],
+)
+async def test_a_command_for_a_live_setting_shows_its_value(opened: Open, line: str, said: str) -> None:
+    presets = {"slow": {"mtp-draft": 1}, "now": {"mtp-draft": 2}}
+    async with opened(presets=presets) as chat:
+        await chat.type(line, "escape", "enter")
+        assert f" {said}\n" in chat.shown()
 
 
 async def test_a_key_at_the_end_of_its_range_says_so(opened: Open) -> None:

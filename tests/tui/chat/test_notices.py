@@ -42,6 +42,19 @@ async def test_a_notice_stands_above_a_long_prompt_its_menu_and_the_status(
             assert toast.region.bottom <= chat.screen.legend_row.region.y < chat.screen.prompt.region.y
 
 
+async def test_a_notice_over_a_sheet_leaves_its_keys_in_sight(opened: Open) -> None:
+    async with opened(size=(80, 24), notices=True) as chat:
+        for key in ("ctrl+b", "f12"):
+            await chat.press(key)
+            chat.app.notify("Deleted.")
+            await chat.settle()
+            await chat.pilot.pause()
+            toast = chat.app.screen.query(Toast).last()
+            hint = chat.app.screen.query_one(".sheet-hint")
+            assert toast.region.area > 0 and not toast.region.overlaps(hint.region)
+            await chat.press("escape")
+
+
 async def test_a_notice_uses_the_width_of_a_narrow_screen(opened: Open) -> None:
     async with opened(size=(40, 20), notices=True) as chat:
         await chat.type("/copy", "escape", "enter")

@@ -123,7 +123,7 @@ def test_tail_hands_out_whole_lines_once(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     tail = LogTail(path)
     assert tail.read() == ([], False)
-    assert tail.problem == f"{path} cannot be read: No such file or directory."
+    assert tail.problem == "The log cannot be read: No such file or directory"
     path.write_bytes(b"one\ntwo\nthr")
     assert tail.read() == (["one", "two"], False) and tail.problem == ""
     with path.open("ab") as file:

@@ -33,7 +33,7 @@ BUSY: dict[str, str] = {
     "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
     "died": "The engine stopped: F5 loads the model again.",
-    "failed": "The model could not be loaded: F5 tries again, and /model chooses another.",
+    "failed": "No model is loaded: F5 loads it again, and /model chooses another.",
 }
 
 

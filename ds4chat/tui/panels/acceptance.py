@@ -39,7 +39,7 @@ _REPORTED: dict[Tells, str] = {
     "exact at the end": "acceptance follows a reply's end",
     "by step": "only accepted tokens are known",
     "counters": "only totals are known, at the end",
-    "nothing": "the server reports nothing on drafts",
+    "nothing": "drafts are not reported",
 }
 
 

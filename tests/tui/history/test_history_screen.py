@@ -290,7 +290,9 @@ async def test_a_chosen_conversation_is_shown_and_goes_on(chat: ChatApp, store: 
         chat.chat_screen.prompt.text_field.insert("ask more")
         await pilot.press("enter")
         await until(pilot, lambda: len(chat.chat.conversation.turns) == 4 and chat.chat.reply is None)
-        assert [m.text for m in store.conversations.path(key)] == ["ask one", TEXT, "ask more", TEXT]
+        # The recorder's thread stores the reply.
+        stored = ["ask one", TEXT, "ask more", TEXT]
+        await until(pilot, lambda: [m.text for m in store.conversations.path(key)] == stored)
 
 
 async def open_hit(chat: ChatApp, pilot: Pilot[int], query: str, down: int = 0) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from kits.chat_stage import Open
 from kits.panel_stage import LOADED, OFF, Stage, step
 from rich.cells import cell_len
 
 from ds4chat.engine.baseline import PlainTime
-from ds4chat.engine.events import Ended, Prefill, Tuning
+from ds4chat.engine.events import Ended, Prefill, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
 from ds4chat.tui.kit.lines import Line, LinesView
 from ds4chat.tui.messages import SettingsChanged, TokenPicked
@@ -98,6 +99,9 @@ def test_a_narrow_panel_keeps_its_figures() -> None:
     assert [len(outcome_lines(stats, width)) for width in (25, 35, 46)] == [6, 3, 2]
     assert widest(speed_lines(stats)) <= 35 and widest(phase_lines(STEPS[-1].ms, stats)) <= 35
     assert widest(rate_lines(stats, 12345.6, 123456.7)) <= 35
+    for tells in get_args(Tells):
+        server = ServerInfo("", "box", "llama-server", "", tells, "", None, (), (), (), False, False)
+        assert widest(speed_lines(Stats(), replace(LOADED, server=server))) <= 35
 
 
 async def test_a_dock_over_40_columns_cuts_no_figure(opened: Open) -> None:

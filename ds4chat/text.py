@@ -66,6 +66,15 @@ def shortened(text: object, limit: int = 60) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+_INNER_FOLDERS = re.compile(r"(?<![\w:/.])(/?[\w~.][^\s/]*/)(?:[^\s/]+/)+(?=[^\s/])")
+
+
+def with_short_paths(text: str) -> str:
+    """``text`` with each path reduced to its first folder and the file's name, as in ``/home/…/model.gguf``;
+    URLs stay."""
+    return _INNER_FOLDERS.sub(r"\1…/", text)
+
+
 def _escaped(match: re.Match[str]) -> str:
     char = match.group()
     before = match.string[match.start() - 1 : match.start()]

@@ -25,6 +25,7 @@ from ds4chat.text import (
     shortened,
     unguarded,
     unmoving,
+    with_short_paths,
     without_controls,
 )
 
@@ -114,6 +115,20 @@ def test_a_value_in_a_sentence_is_short_and_on_one_line() -> None:
     assert shortened("\r\n" * 60) == " " * 60
     assert one_line(b"\xff") == r"\xff"
     assert one_line("\udcff") == r"\udcff"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("/home/me/models/deep/x.gguf is cut off.", "/home/…/x.gguf is cut off."),
+        ("Get ~/models/a/b.gguf, or models/a/b.gguf", "Get ~/…/b.gguf, or models/…/b.gguf"),
+        ("of '/mnt/big disk/a/b/x y.gguf' (/m/a/b/c)", "of '/mnt/big disk/…/x y.gguf' (/m/…/c)"),
+        ("/x.gguf and a/x.gguf, 3 tokens/step", "/x.gguf and a/x.gguf, 3 tokens/step"),
+        ("http://host:8080/v1/a/b is not one", "http://host:8080/v1/a/b is not one"),
+    ],
+)
+def test_a_short_path_keeps_its_first_folder_and_the_name(text: str, short: str) -> None:
+    assert with_short_paths(text) == short
 
 
 def test_a_long_value_is_cut_before_it_is_made_printable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,9 @@ def _check_support(load: Load, header: Header, emit: Emit, forgiving: bool) -> t
             "there; use --split-mode layer for speculation"
         )
     if not load.support:
-        return None, "no support model was given (--mtp FILE, or --lookup)"
+        return None, (
+            "no support model was given: --mtp FILE or --lookup does, in the chat /mtp FILE or /mtp lookup"
+        )
     try:
         pair = check_pair(header, _converted(load, emit) if load.convert else load.support)
     except ModelFileError as error:

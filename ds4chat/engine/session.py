@@ -171,7 +171,7 @@ class Session:
         not possible."""
         last = self._last
         if last is None or last.request.reply != reply:
-            why = "Only the last reply can be checked, and not after a reload. Retry it first."
+            why = "Only the reply written last can be checked, until the next load. F5 answers again."
             emit(uncompared(reply, why))
             return
         prompt = last.prompt.tokens[:-1]

@@ -69,6 +69,9 @@ class ChatApp(App[int]):
     """The chat. Without an engine it creates one, and without a recorder it stores nothing on disk."""
 
     TITLE = "ds4chat"
+    # Notices of half the width, as in Textual, are high on a narrow screen. Their height is measured as if an
+    # invisible scrollbar took no room.
+    CSS = "Toast { max-width: 100%; } ToastRack { scrollbar-size-vertical: 0; }"
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {PaletteCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -169,7 +172,10 @@ class ChatApp(App[int]):
         # After a stop (SIGTSTP) Textual enters its screen again, which is blank, and draws only what changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_keymap(self.settings.keys)
-        self._show_problems([*self._problems, *unknown_actions(self.settings.keys)])
+        self._show_problems(self._problems)
+        if self.settings.keys:
+            # After the first picture, in a thread: this imports every screen.
+            self.call_after_refresh(self._check_keys)
         if self._process_exit is not None:
             self._process_exit.watch()
         if self.first_conversation is not None:
@@ -184,6 +190,10 @@ class ChatApp(App[int]):
         code = super().run(*args, **options)
         self._process_exit.cancel()
         return code
+
+    @work(exit_on_error=False)
+    async def _check_keys(self) -> None:
+        self._show_problems(await asyncio.to_thread(unknown_actions, self.settings.keys))
 
     def _show_problems(self, problems: list[str]) -> None:
         shown = problems[:MOST_PROBLEMS]

@@ -121,7 +121,7 @@ def unknown_theme(name: str, themes: Iterable[str]) -> str:
     """The sentence for an unknown theme name, with the nearest known names."""
     known = sorted(themes)
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {', '.join(known)}."
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The themes are {', '.join(known)}."
     return f"There is no theme {name!r}. {hint}"
 
 

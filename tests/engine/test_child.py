@@ -156,7 +156,7 @@ def test_a_check_that_cannot_be_made_says_why(client: EngineClient, tiny_dir: Pa
     client.send(load_of(tiny_dir, "llama-draft"))
     client.send(Replay(7))
     replayed, _ = expect(client, Replayed)
-    assert replayed.equal is None and "Only the last reply" in replayed.detail
+    assert replayed.equal is None and "F5 answers again" in replayed.detail
 
 
 def test_a_cancel_that_comes_before_its_reply_begins_still_counts(

@@ -123,7 +123,7 @@ def test_tail_hands_out_whole_lines_once(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     tail = LogTail(path)
     assert tail.read() == ([], False)
-    assert tail.problem == f"{path} cannot be read: No such file or directory."
+    assert tail.problem == "The log cannot be read: No such file or directory"
     path.write_bytes(b"one\ntwo\nthr")
     assert tail.read() == (["one", "two"], False) and tail.problem == ""
     with path.open("ab") as file:
@@ -197,9 +197,11 @@ async def test_log_follows_searches_and_stops_following(tmp_path: Path) -> None:
 
 
 async def test_log_of_a_missing_file_says_so(tmp_path: Path) -> None:
-    app = Host(LogScreen(tmp_path / "none.log"))
-    async with read(app, columns=120):
-        assert "cannot be read: No such file" in state(app)
+    app = Host(LogScreen(tmp_path / ("a-long-folder/" * 10) / "none.log"))
+    async with read(app, columns=80):
+        assert "The log cannot be read: No such file" in state(app)
+        title = str(app.sheet.query_one(".sheet").border_title)
+        assert title == f"Log  /{tmp_path.parts[1]}/…/none.log"
 
 
 async def test_log_lines_are_harmless_copyable_and_bounded(tmp_path: Path) -> None:

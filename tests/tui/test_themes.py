@@ -182,7 +182,7 @@ def test_a_palette_colour_needs_an_ansi_theme() -> None:
 def test_unknown_theme_names_the_nearest() -> None:
     near = "There is no theme 'ds4dark'. Did you mean ds4-dark or dusk?"
     assert themes.unknown_theme("ds4dark", BY_NAME) == near
-    assert "There are ansi, ds4-dark" in themes.unknown_theme("zzz", BY_NAME)
+    assert "The themes are ansi, ds4-dark" in themes.unknown_theme("zzz", BY_NAME)
 
 
 def test_a_user_file_takes_the_place_of_a_shipped_theme(tmp_path: Path) -> None:

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 from kits.chat import ReplayEngine
+from kits.explorer_stage import many_rows, source
 from kits.stored import converse
 from textual import events
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input
 
+from ds4chat.engine.events import Tuning
 from ds4chat.settings.schema import Settings
 from ds4chat.store import Store, open_store
 from ds4chat.tui.app import ChatApp
+from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.history.screen import HistoryScreen
 from ds4chat.tui.log.screen import LogScreen
 from ds4chat.tui.settings.file import SettingsFile
@@ -93,3 +97,26 @@ async def test_a_filter_of_the_settings_saves_and_resets_nothing(tmp_path: Path,
         await burst(pilot, "/seeds")
         assert field(app.screen, "#settings-filter") == "seeds"
     assert not path.exists()
+
+
+async def test_a_field_at_the_top_never_has_the_focus_of_the_list_below_it(
+    tmp_path: Path, store: Store, over: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key typed right after the one that opens the screen is the list's: 2 shows the explorer's charts."""
+    focused: list[tuple[Screen[Any], Widget | None]] = []
+    set_focus = Screen.set_focus
+
+    def noted(screen: Screen[Any], widget: Widget | None, *args: Any, **options: Any) -> None:
+        focused.append((screen, widget))
+        set_focus(screen, widget, *args, **options)
+
+    monkeypatch.setattr(Screen, "set_focus", noted)
+    converse(store, "a dragon")
+    for sheet in (
+        HistoryScreen(store),
+        SettingsScreen(Settings(), SettingsFile(tmp_path / "c.toml", Settings(), {}), "margin"),
+        ExplorerScreen(lambda: source(many_rows(20)), Tuning),
+    ):
+        async with over(sheet):
+            of_sheet = [widget for screen, widget in focused if screen is sheet]
+            assert of_sheet and not any(isinstance(widget, Input) for widget in of_sheet)

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from ds4chat.store import StoreError
+from ds4chat.text import counted
 from ds4chat.tui.chat.find_bar import FindBar
 from ds4chat.tui.chat.legend import LegendRow
 from ds4chat.tui.chat.piece_bar import PieceBar
@@ -32,7 +33,7 @@ BUSY: dict[str, str] = {
     "comparing": "A comparison is running: Esc stops it.",
     "stopping": "The reply is being stopped.",
     "died": "The engine stopped: F5 loads the model again.",
-    "failed": "The model could not be loaded: F5 tries again, and /model chooses another.",
+    "failed": "No model is loaded: F5 loads it again, and /model chooses another.",
 }
 
 
@@ -213,8 +214,10 @@ class ReadingScreen(Screen[None]):
         prompts = [turn for turn in self.chat.conversation.turns if isinstance(turn, UserTurn)]
         if busy := self.busy_with():
             self.notify(busy)
+        elif not prompts:
+            self.notify("There is no prompt to edit yet.")
         elif not 0 < back <= len(prompts):
-            self.notify("There is no such prompt in this conversation.")
+            self.notify(f"This conversation has only {counted(len(prompts), 'prompt')}: 1 is the last.")
         else:
             self.edit(prompts[-back])
 

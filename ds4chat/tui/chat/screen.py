@@ -153,6 +153,7 @@ class ChatScreen(ReadingScreen):
             self.prompt.put_back([draft])
         self.prompt.themes = lambda: self._host.theme_names
         self.set_interval(IDLE_SECONDS, self._look)
+        self.screen_layout_refresh_signal.subscribe(self, self._place_notices)
         self.show_welcome()
         self.draw_frame()
 
@@ -289,6 +290,14 @@ class ChatScreen(ReadingScreen):
         self.set_class(event.size.height < 10, "-tiny")
         self.set_class(is_too_small(event.size), "-too-small")
         self.set_class(not self.dock_view.place(event.size.width), "-narrow")
+
+    def _place_notices(self, _: object) -> None:
+        """Put notices above the legend, or above the prompt where that is hidden: they cover nothing that is
+        typed or chosen from."""
+        lowest = self.legend_row if self.legend_row.display else self.prompt
+        # There is none before the first layout.
+        for rack in self.query_children("ToastRack"):
+            rack.styles.margin = (0, 0, self.size.height - lowest.region.y, 0)
 
     def action_toggle_panels(self) -> None:
         self.dock_view.toggle()
@@ -452,12 +461,15 @@ class ChatScreen(ReadingScreen):
         self.transcript.show_markdown(not self.transcript.markdown)
         view = "markdown" if self.transcript.markdown else "tokens"
         self._host.change(view=view)
+        self.legend_row.unsay()
         self.show_legend()
 
     def action_toggle_colours(self) -> None:
         """All four origins, or accepted drafts against the rest."""
         self.transcript.show_two_colours(not self.transcript.two_colours)
         self.show_legend()
+        if self.transcript.markdown:
+            self.legend_row.say("Markdown has no origins: F3 shows them")
 
     def action_toggle_thinking(self) -> None:
         if not self.transcript.toggle_thinking():

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ds4chat.engine import events
 from ds4chat.engine.from_settings import changed
@@ -23,6 +23,7 @@ from ds4chat.tui.chat.reading import BUSY
 from ds4chat.tui.chat.screen import ChatScreen, Host
 from ds4chat.tui.command_table import BY_NAME, CommandError, Parsed, parse
 from ds4chat.tui.conversation import Conversation, UserTurn
+from ds4chat.tui.kit.charts import shown_value
 from ds4chat.tui.kit.figures import grouped
 from ds4chat.tui.panels.knobs import depth_bound, set_value
 from ds4chat.tui.prompt.files import FileError, quoted, read_text
@@ -208,8 +209,10 @@ class ChatCommands:
             return
         if argument not in presets:
             raise CommandError(f"There is no preset {argument}. Presets: {', '.join(sorted(presets))}.")
-        self._screen.retune(changed(self._chat.tuning, presets[argument]))
-        self._say_tuning()
+        tuning = changed(self._chat.tuning, presets[argument])
+        if tuning == self._chat.tuning:
+            self._screen.legend_row.say(f"the settings are those of {argument} already")
+        self._screen.retune(tuning)
 
     def _in_worker(self, line: str, work: Callable[[], T], then: Callable[[T], object]) -> None:
         """Run ``work``, which may wait for a disk or a network, in a thread, and pass its result on. If it
@@ -252,7 +255,7 @@ class ChatCommands:
                 self._screen.action_step("pause", 1)
             return
         if argument == "lookup":
-            self._host.load(lookup=True)
+            self._draft_with(lookup=True)
         elif argument == "none":
             self._host.load(**self._loaded(), mtp="", lookup=False, demo=False)
         else:
@@ -261,8 +264,14 @@ class ChatCommands:
             self._in_worker(
                 f"/mtp {argument}",
                 lambda: _check_support(command, support, argument),
-                lambda _: self._host.load(**self._loaded(), mtp=support, demo=False),
+                lambda _: self._draft_with(**self._loaded(), mtp=support, demo=False),
             )
+
+    def _draft_with(self, **changes: Any) -> None:
+        """Load another drafter, which ends a pause."""
+        if self._chat.tuning.depth == 0:
+            self._screen.action_step("pause", 1)
+        self._host.load(**changes)
 
     def do_reload(self, argument: str) -> None:
         self._host.load(**self._loaded())
@@ -279,16 +288,15 @@ class ChatCommands:
         self._set_one(key.lstrip("-"), value.strip())
 
     def _set_one(self, key: str, raw: str) -> None:
-        """Set a live setting, if a value is given, and show the current tuning."""
-        if raw:
-            self._screen.retune(set_value(self._chat.tuning, key, raw))
-        bound = depth_bound(self._chat.tuning, self._chat.loaded) if raw and key == "mtp-draft" else ""
-        self._say_tuning(bound)
-
-    def _say_tuning(self, instead: str = "") -> None:
-        tuning = self._chat.tuning
-        values = f"depth {tuning.depth}, margin {tuning.margin:.2f}, gate {tuning.gate:g}, {tuning.mode}"
-        self._screen.legend_row.say(instead or values)
+        """Set a live setting, if a value is given; one that does not change is shown."""
+        before = self._chat.tuning
+        tuning = set_value(before, key, raw) if raw else before
+        self._screen.retune(tuning)
+        if tuning == before:
+            option = BY_KEY[key]
+            bound = depth_bound(tuning, self._chat.loaded) if option.tuning == "depth" else ""
+            value = shown_value(getattr(tuning, option.tuning), option)
+            self._screen.legend_row.say(bound or f"{option.short} is {value}")
 
     def do_ctx(self, argument: str) -> None:
         if not argument:

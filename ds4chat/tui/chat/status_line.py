@@ -11,6 +11,7 @@ from textual import events
 
 from ds4chat.engine.events import Loaded, Loading, Prefill, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
+from ds4chat.text import with_short_paths
 from ds4chat.tui.controller import Chat, EngineState
 from ds4chat.tui.kit.charts import speedup_role
 from ds4chat.tui.kit.figures import decimal, grouped, rate_bar, whole_percent
@@ -35,7 +36,8 @@ VERY_WIDE = 150
 STATE_WIDTH = 10
 NEARLY_FULL = 0.8
 """Share of the context from which the user is warned."""
-WHY_ROWS = 2
+WHY_CELLS = 160
+"""Room for the reason while speculation is off: two rows of 80 columns, and at least two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,12 @@ def command_at(status: Status, width: int, column: int) -> str:
 
 
 def _rows(text: str, width: int, role: str) -> list[Line]:
-    return [((f" {piece}", role),) for piece in textwrap.wrap(text, width)[:WHY_ROWS]]
+    """The sentence in a few rows; where it does not fit, its paths are shortened before its end is cut."""
+    rows = max(2, WHY_CELLS // width)
+    pieces = textwrap.wrap(text, width)
+    if len(pieces) > rows:
+        pieces = textwrap.wrap(with_short_paths(text), width, max_lines=rows, placeholder=" …")
+    return [((f" {piece}", role),) for piece in pieces]
 
 
 TELLS: dict[Tells, str] = {
@@ -112,7 +119,7 @@ def why_off(status: Status) -> str:
     if status.loaded.server is not None:
         return status.loaded.off_reason if status.loaded.server.speculates is False else ""
     if status.loaded.drafter is None:
-        return status.loaded.off_reason or "no drafter is loaded. /mtp chooses one."
+        return status.loaded.off_reason or "no drafter is loaded. /mtp FILE or /mtp lookup loads one."
     if status.tuning.depth == 0:
         return "paused by you. Ctrl+T or /mtp on resumes it."
     return ""

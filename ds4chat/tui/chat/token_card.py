@@ -38,7 +38,7 @@ def card_lines(reply: Reply, number: int, width: int) -> list[Line]:
     else:
         judged = place.judged
         if judged is None:
-            parts.append(("draft", [("it was compared with none", "muted")]))
+            parts.append(("draft", [("none was judged here", "muted")]))
         else:
             parts += [_draft(judged), _rows(judged)]
         parts.append(_step(place))

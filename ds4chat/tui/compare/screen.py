@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.cells import set_cell_size
@@ -19,24 +19,34 @@ from ds4chat.tui.kit.row_list import RowList
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 
 DRAW_SECONDS = 0.2
-FIGURES_WIDTH = 45
-HEAD = f"{'tok/s':>9}{'ms/token':>10}{'accepted':>10}{'tok/step':>9}{'×':>6} "
+HEADS = (f"{'tok/s':>9}", f"{'ms/token':>10}", f"{'accepted':>10}", f"{'tok/step':>9}", f"{'×':>6} ")
+LEAST_NAME = 8
+"""Least cells for a setting's name; with fewer, only its speed and its ratio are beside it."""
 
 
 def head_line(width: int) -> str:
     """The names of the columns."""
-    return f"{'setting':<{max(0, width - FIGURES_WIDTH)}}{HEAD}"
+    return _line("setting", HEADS, width)
 
 
 def side_line(side: Side, speedup: float | None, width: int) -> str:
     """A setting's row: its name, speed, time per token, acceptance, tokens per step, and speed over that of
     the first one."""
     figures = (
-        f"{decimal(side.tokens_per_s, 9)}{decimal(side.ms_per_token, 10)}"
-        f"{percent(side.stats.acceptance):>10}{decimal(side.stats.tokens_per_step, 9, 2)}"
-        f" {ratio(speedup)}"
+        decimal(side.tokens_per_s, 9),
+        decimal(side.ms_per_token, 10),
+        f"{percent(side.stats.acceptance):>10}",
+        decimal(side.stats.tokens_per_step, 9, 2),
+        f" {ratio(speedup)}",
     )
-    return set_cell_size(side.label, max(0, width - FIGURES_WIDTH)) + figures
+    return _line(side.label, figures, width)
+
+
+def _line(name: str, figures: Sequence[str], width: int) -> str:
+    if width < LEAST_NAME + sum(map(len, figures)):
+        figures = figures[0], figures[-1]
+    shown = "".join(figures)
+    return set_cell_size(name, max(0, width - len(shown))) + shown
 
 
 class CompareScreen(Sheet[Tuning | None]):

@@ -114,7 +114,7 @@ def head_line(width: int) -> Line:
         "tok/s".rjust(_RATE),
         "× plain".rjust(_FACTOR),
         MARK.rjust(_CHANGES),
-        set_cell_size("acceptance by step", curve),
+        set_cell_size("by step" if curve < 18 else "acceptance by step", curve),
     )
     return ((" ".join(names), "muted"),)
 

@@ -29,6 +29,8 @@ from ds4chat.tui.kit.row_list import RowList
 from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
+NARROW = 70
+"""Columns below which the two charts are on top of each other."""
 WIDE = 120
 """Columns from which the table, the charts and the what-if are side by side."""
 CHART_SECONDS = 0.1
@@ -39,6 +41,7 @@ class ExplorerScreen(Sheet[None]):
     """``load`` reads the rows or raises SourceError; it is called in a thread. ``tuning`` returns the chat's
     live settings, which Apply changes."""
 
+    AUTO_FOCUS = "RowTable"
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Confidence explorer"
     FIELD_HINT = "[b]Enter[/b] accepts the text · [b]Esc[/b] goes back"
@@ -106,11 +109,11 @@ class ExplorerScreen(Sheet[None]):
     def on_mount(self) -> None:
         self._export.display = self._empty.display = False
         self._show_view(self._view)
-        self.table.focus()
         self.action_reload()
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= WIDE, "-wide")
+        self.set_class(event.size.width < NARROW, "-narrow")
         self._show_view(self._view)
         self.call_after_refresh(self._draw_charts)
 

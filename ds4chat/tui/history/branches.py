@@ -42,7 +42,6 @@ class BranchScreen(StoreSheet[int | None]):
         yield Static(id="history-state", markup=False)
 
     def on_mount(self) -> None:
-        self._list.focus()
         self._read_tree()
 
     @work(exit_on_error=False)

@@ -46,8 +46,9 @@ def when(ms: int, now_ms: int) -> str:
 
 
 def conversation_row(found: Conversation, width: int, now_ms: int, looks: Looks, *, shown: bool) -> Text:
-    """One line: mark, title, models, number of messages, and time. ``shown``: it is the one in the chat."""
-    mark = "●" if shown else "★" if found.pinned else "⑂" if found.forked_from is not None else " "
+    """One line: marks, title, models, number of messages, and time. ``shown``: it is the one in the chat."""
+    kind = "★" if found.pinned else "⑂" if found.forked_from is not None else " "
+    mark = f"{'●' if shown else ' '}{kind}"
     models = Text(one_line(", ".join(found.models)))
     models.truncate(20 if width >= 90 else 12, overflow="ellipsis", pad=True)
     facts = f"{found.messages:>4} {when(found.updated_ms, now_ms):>10}"

@@ -93,7 +93,6 @@ class HistoryScreen(StoreSheet[Chosen | None]):
 
     def on_mount(self) -> None:
         self.query_one("#history-ask").display = False
-        self._list.focus()
         self._say("Reading…")
         self._read_list()
 

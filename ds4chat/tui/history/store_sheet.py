@@ -18,6 +18,7 @@ T = TypeVar("T")
 class StoreSheet(Sheet[Result]):
     """A sheet with a RowList ``history-list`` over a store."""
 
+    AUTO_FOCUS = "#history-list"
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
 
     def __init__(self, store: Store) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
+
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Tuning
 from ds4chat.engine.stats import PositionCount, Stats
@@ -54,6 +56,22 @@ def _position_grid(counts: Sequence[PositionCount], width: int) -> list[Line]:
     return [
         tuple(span for cell in cells[first : first + a_line] for span in cell)
         for first in range(0, len(cells), a_line)
+    ]
+
+
+def side_by_side(cells: Sequence[Line], width: int, *, most: int, gap: int) -> list[Line]:
+    """Cells of equal width in lines of at most ``most``, fewer where a line has no room for them with a blank
+    between them. ``gap``: most blanks between two cells."""
+    cell = sum(cell_len(text) for text, _ in cells[0])
+    each = max(1, min(most, (width + 1) // (cell + 1)))
+    between = " " * (min(gap, (width - each * cell) // (each - 1)) if each > 1 else 0)
+    return [
+        tuple(
+            span
+            for i, one in enumerate(cells[first : first + each])
+            for span in ((between * (i > 0), ""), *one)
+        )
+        for first in range(0, len(cells), each)
     ]
 
 

@@ -30,7 +30,9 @@ def sided_row(
     left, right = one_line(left), one_line(right)
     row = Text.assemble((f"{mark} ", mark_style), left, no_wrap=True)
     row.truncate(max(10, width - cell_len(right) - 2), overflow="ellipsis", pad=True)
-    return row.append(f"  {right}", right_style)
+    row.append(f"  {right}", right_style)
+    row.truncate(width, overflow="ellipsis")
+    return row
 
 
 class RowList(ScrollView, DrawnLines, can_focus=True):

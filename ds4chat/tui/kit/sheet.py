@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import ClassVar, TypeVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -12,10 +13,15 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from ds4chat.text import one_line
+from ds4chat.text import one_line, with_short_paths
 
 Result = TypeVar("Result")
 StyleSheets = list[str | PurePath]
+
+MAX_WIDTH = 120
+"""Of a sheet, as in its style sheet."""
+FRAME_WIDTH = 8
+"""Columns of a sheet beside its title."""
 
 
 class Sheet(ModalScreen[Result]):
@@ -45,7 +51,10 @@ class Sheet(ModalScreen[Result]):
 
     def retitle(self, title: str) -> None:
         """Show this title, which may name a file, in the frame."""
-        self.query_one(".sheet").border_title = Content(one_line(title))
+        title = one_line(title)
+        if cell_len(title) > min(self.app.size.width, MAX_WIDTH) - FRAME_WIDTH:
+            title = with_short_paths(title)
+        self.query_one(".sheet").border_title = Content(title)
 
     def show_hint(self, hint: str) -> None:
         """Show this in the line at the foot while no field has the focus."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -20,6 +20,7 @@ VALUE_WIDTH = 8
 MINUS_AT = LABEL_WIDTH
 VALUE_AT = MINUS_AT + 2
 PLUS_AT = VALUE_AT + VALUE_WIDTH
+SAYS_AT = PLUS_AT + 3
 NUMBER = frozenset("0123456789.-")
 """Characters of numbers."""
 
@@ -270,6 +271,9 @@ class Control(DrawnLines, can_focus=True):
         else:
             value = set_cell_size(f"{self._edit[-(VALUE_WIDTH - 1) :]}▏", VALUE_WIDTH)
             look, filled, says, says_look = "edit", 0, "Enter sets it, Esc drops", "says"
+        room = self.size.width - SAYS_AT
+        if cell_len(says) > room:
+            says = f"{set_cell_size(says, max(0, room - 1)).rstrip()}…"
         spans = [
             (set_cell_size(self._label, LABEL_WIDTH), "label"),
             ("− ", "button"),

@@ -40,7 +40,7 @@ class LogTail:
             with open_regular(self.path) as file:
                 return self._read_from(file)
         except OSError as error:
-            self.problem = f"{self.path} cannot be read: {error.strerror}."
+            self.problem = f"The log cannot be read: {error.strerror}"
             return [], False
 
     def _read_from(self, stream: BinaryIO) -> tuple[list[str], bool]:

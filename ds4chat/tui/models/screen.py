@@ -35,6 +35,8 @@ from ds4chat.tui.kit.sheet import Sheet, StyleSheets
 from ds4chat.tui.messages import DemoChosen, ModelChosen
 
 DEMO = "demo"
+FULL_WIDTH = 48
+"""Cells of a row from which it shows the architecture too."""
 BATCH = 16
 """Models whose headers are read before they are shown."""
 TARGET_HINT = "Type to filter, or a path · [b]Enter[/b] picks it · [b]Ctrl+G[/b] gets one · [b]Esc[/b] closes"
@@ -148,7 +150,9 @@ class ModelPicker(Sheet[ModelChosen | None]):
         mark = "●" if path == self._current else "↺" if path in self._recent else " "
         if model.problem:
             return sided_row(mark, name, "cannot be used", width)
-        right = f"{model.architecture:<10.10} {model.quantisation:<8.8} {shown_size(model.size):>8}"
+        right = f"{model.quantisation:<8.8} {shown_size(model.size):>8}"
+        if width >= FULL_WIDTH:
+            right = f"{model.architecture:<10.10} {right}"
         if model.kind == "nextn-embedded":
             right = f"NextN  {right}"
         return sided_row(mark, name, right, width)

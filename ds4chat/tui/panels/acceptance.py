@@ -10,7 +10,14 @@ from textual.app import ComposeResult
 from ds4chat.engine.baseline import PlainTime
 from ds4chat.engine.events import Loaded, Outcome, Step, Tells, Tuning
 from ds4chat.engine.stats import OUTCOMES, PositionCount, Stats
-from ds4chat.tui.kit.charts import baseline_words, changes, curve_lines, position_lines, speedup_role
+from ds4chat.tui.kit.charts import (
+    baseline_words,
+    changes,
+    curve_lines,
+    position_lines,
+    side_by_side,
+    speedup_role,
+)
 from ds4chat.tui.kit.figures import count, decimal, percent, ratio
 from ds4chat.tui.kit.history import History
 from ds4chat.tui.kit.lines import BLANK, Line, LinesView
@@ -28,60 +35,57 @@ OUTCOME_ROLES: dict[Outcome, str] = {
 
 
 _REPORTED: dict[Tells, str] = {
-    "exact": "acceptance from every step of the server",
-    "exact at the end": "acceptance is known at the reply's end",
+    "exact": "the server reports every step",
+    "exact at the end": "acceptance follows a reply's end",
     "by step": "only accepted tokens are known",
     "counters": "only totals are known, at the end",
-    "nothing": "the server says nothing about drafts",
+    "nothing": "drafts are not reported",
 }
 
 
-def counter_lines(stats: Stats, session: Stats) -> list[Line]:
-    """Drafted, judged, accepted, rate, mean accepted length, tokens per step."""
-
-    def pair(left: str, a: str, right: str, b: str) -> Line:
-        return ((f"{left:<9}", "muted"), (a, "strong"), (f"   {right:<9}", "muted"), (b, "strong"))
-
+def counter_lines(stats: Stats, session: Stats, width: int = 46) -> list[Line]:
+    """Drafted, judged, accepted, rate, mean accepted length, tokens per step; two per line where they fit."""
     unknown = bool(stats.outcomes["unknown"])  # unknown figures of a server are not zeros
     drafted, accepted, judged = (
         count(None if unknown and not value else value, 8)
         for value in (stats.drafted, stats.accepted, stats.judged)
     )
-    lines = [
-        pair("drafted", drafted, "accepted", accepted),
-        pair("judged", judged, "rate", f" {percent(stats.acceptance)}"),
-        pair(
-            "mean len", decimal(stats.mean_accepted, 8, 2), "tok/step", decimal(stats.tokens_per_step, 8, 2)
-        ),
-        pair("lossy", count(stats.lossy, 8), "session", f" {percent(session.acceptance)}"),
+    figures = [
+        ("drafted", drafted),
+        ("accepted", accepted),
+        ("judged", judged),
+        ("rate", percent(stats.acceptance)),
+        ("mean len", decimal(stats.mean_accepted, 8, 2)),
+        ("tok/step", decimal(stats.tokens_per_step, 8, 2)),
+        ("lossy", count(stats.lossy, 8)),
+        ("session", percent(session.acceptance)),
     ]
     if stats.loop_judged:
-        apart = percent(stats.loop_acceptance), percent(stats.acceptance_elsewhere)
-        lines.append(pair("in loops", f" {apart[0]}", "elsewhere", f" {apart[1]}"))
-    return lines
+        figures += [
+            ("in loops", percent(stats.loop_acceptance)),
+            ("elsewhere", percent(stats.acceptance_elsewhere)),
+        ]
+    cells = [((f"{name:<9}", "muted"), (f"{figure:>8}", "strong")) for name, figure in figures]
+    return side_by_side(cells, width, most=2, gap=3)
 
 
-def outcome_lines(stats: Stats) -> list[Line]:
-    """How the steps ended, three outcomes per line, each with its name, and in its colour once it
+def outcome_lines(stats: Stats, width: int = 46) -> list[Line]:
+    """How the steps ended, at most three outcomes per line, each with its name, and in its colour once it
     occurred."""
 
-    def cell(outcome: Outcome) -> tuple[tuple[str, str], tuple[str, str]]:
+    def cell(outcome: Outcome) -> Line:
         times = stats.outcomes[outcome]
         return (f"{outcome:<8}", OUTCOME_ROLES[outcome] if times else "muted"), (count(times, 5), "")
 
-    rows = [OUTCOMES[:3], OUTCOMES[3:6]]
-    if stats.outcomes["unknown"]:
-        rows.append(OUTCOMES[6:])
-    return [
-        tuple(span for i, o in enumerate(row) for span in ((" " if i else "", ""), *cell(o))) for row in rows
-    ]
+    shown = OUTCOMES if stats.outcomes["unknown"] else OUTCOMES[:6]
+    return side_by_side([cell(outcome) for outcome in shown], width, most=3, gap=1)
 
 
 def speed_lines(stats: Stats, loaded: Loaded | None = None) -> list[Line]:
     """Speed and its ratio against plain decoding, and how that baseline was measured."""
     plain = stats.plain
     head: Line = (
-        (decimal(stats.decode_tokens_per_s, 7), "strong"),
+        (decimal(stats.decode_tokens_per_s, 6), "strong"),
         (" tok/s  ", "muted"),
         (ratio(plain.speedup), speedup_role(stats)),
         (" plain decoding", "muted"),
@@ -164,9 +168,9 @@ class AcceptancePanel(Panel):
         why = off_sentence(self._loaded, self._state)
         lines: list[Line] = [((line, "warning"),) for line in textwrap.wrap(why, max(10, width))]
         space = [] if self.compact else [BLANK]
-        lines += counter_lines(stats, self._session)
+        lines += counter_lines(stats, self._session, width)
         lines += [*space, *position_lines(self._positions(), width, compact=self.compact)]
-        lines += outcome_lines(stats)
+        lines += outcome_lines(stats, width)
         lines += space
         lines += curve_lines(
             self._history, width, "accept", top=1.0, unit="%", scale=100, compact=self.compact

@@ -133,10 +133,9 @@ class PanelDock(VerticalScroll):
         self.reset_reply()
         if reply is None:
             return
-        self.acceptance.add_steps(reply.steps, reply.stats, session)
-        self.timings.add_steps(reply.steps, reply.stats, session)
-        if not self.confidence.has(reply.number):
-            self.confidence.add_steps(reply.steps, reply.stats, session)
+        for panel in self._panels:
+            if panel is not self.confidence or not self.confidence.has(reply.number):
+                panel.add_steps(reply.steps, reply.stats, session)
         if reply.ended is not None:
             self.show_end(reply.stats)
 

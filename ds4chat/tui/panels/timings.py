@@ -20,7 +20,7 @@ PARTS = PHASES[:-1]
 
 def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
     """A head and one line per phase: milliseconds of the last step, mean of all steps, share of the total."""
-    lines: list[Line] = [((f"{'ms':<11}{'last':>8}{'mean':>9}{'share':>9}", "muted"),)]
+    lines: list[Line] = [((f"{'ms':<10}{'last':>8}{'mean':>8}{'share':>9}", "muted"),)]
     total = stats.ms["total"]
     whole_only = total > 0 and stats.ms["other"] == total
     for part in PHASES[-1:] if whole_only else PHASES:
@@ -30,9 +30,9 @@ def phase_lines(last: Phases | None, stats: Stats) -> list[Line]:
         lines.append(
             (
                 swatch,
-                (f"{part:<9}", "strong" if part == "total" else ""),
+                (f"{part:<8}", "strong" if part == "total" else ""),
                 (decimal(None if last is None else getattr(last, part), 8), ""),
-                (decimal(mean, 9), ""),
+                (decimal(mean, 8), ""),
                 (f"  {percent(share)}", "muted"),
             )
         )
@@ -44,12 +44,12 @@ def speed_lines(stats: Stats, prefill_rate: float | None, first_ms: float | None
     return [
         (
             ("prefill", "muted"),
-            (decimal(prefill_rate, 8), "strong"),
-            (" tok/s  first", "muted"),
-            (decimal(first_ms, 8), "strong"),
+            (decimal(prefill_rate, 6), "strong"),
+            (" tok/s first", "muted"),
+            (decimal(first_ms, 7), "strong"),
             (" ms", "muted"),
         ),
-        (("decode ", "muted"), (decimal(stats.decode_tokens_per_s, 8), "strong"), (" tok/s", "muted")),
+        (("decode ", "muted"), (decimal(stats.decode_tokens_per_s, 6), "strong"), (" tok/s", "muted")),
     ]
 
 

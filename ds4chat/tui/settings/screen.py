@@ -33,6 +33,8 @@ EDIT_HINT = "[b]Enter[/b] sets the value · [b]Esc[/b] keeps the old one"
 FILTER_HINT = "Type words to filter by · [b]Enter[/b] or [b]Esc[/b] back to the list"
 KEY_WIDTH = 18
 SOURCE_WIDTH = 12
+LEAST_VALUE = 8
+"""Least cells for a value beside its source; with fewer, the source is left out."""
 
 
 def shown_value(value: Any) -> str:
@@ -68,6 +70,7 @@ def next_value(option: Option, value: Any, by: int = 1) -> Any:
 class SettingsScreen(Sheet[Settings | None]):
     """Posts SettingsSaved to the app, and dismisses with the saved settings or with None."""
 
+    AUTO_FOCUS = "#settings-list"
     CSS_PATH: ClassVar[StyleSheets] = ["../kit/sheet.tcss", "screen.tcss"]
     TITLE_TEXT = "Settings"
     HINT = LIST_HINT
@@ -112,14 +115,13 @@ class SettingsScreen(Sheet[Settings | None]):
         self._filter.value = self._wanted
         self._filter.display = bool(self._wanted)
         self._show_rows()
-        self._list.focus()
 
     # -- the list
 
     def _show_rows(self) -> None:
         words = self._filter.value.lower().split()
         before = self._highlighted
-        width = max(40, self._list.scrollable_content_region.width or self.size.width - 6)
+        width = max(24, self._list.scrollable_content_region.width or self.size.width - 6)
         shown: list[str] = []
         rows: list[ListOption] = []
         for group, title in GROUPS.items():
@@ -143,13 +145,16 @@ class SettingsScreen(Sheet[Settings | None]):
         value = self._value(option)
         changed = value != getattr(self._saved, option.attribute)
         source = "not saved" if changed else self._file.source(option, value)
-        room = max(8, width - KEY_WIDTH - SOURCE_WIDTH - 5)
+        place = f" {source:>{SOURCE_WIDTH}}"
+        room = width - KEY_WIDTH - len(place) - 4
+        if room < LEAST_VALUE:
+            place, room = "", max(1, room + len(place))
         text = shown_value(value)
         if cell_len(text) > room:
             text = set_cell_size(text, room - 1) + "…"
         row = Text(f"{'*' if changed else ' '} {option.key:<{KEY_WIDTH}} ", end="", no_wrap=True)
         row.append(set_cell_size(text, room), "" if value == option.default else "bold")
-        row.append(f" {source:>{SOURCE_WIDTH}}")
+        row.append(place)
         return row
 
     def _value(self, option: Option) -> Any:

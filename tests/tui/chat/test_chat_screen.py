@@ -365,6 +365,16 @@ async def test_two_colours_explain_themselves(opened: Open) -> None:
         assert "fallback" in chat.shown() and "corrected" not in chat.shown()
 
 
+@pytest.mark.parametrize("width", [40, 80])
+async def test_two_colours_in_markdown_name_the_key_that_shows_them(opened: Open, width: int) -> None:
+    async with opened(size=(width, 24)) as chat:
+        await chat.type("one", "enter")
+        await chat.press("f3", "f6")
+        assert "Markdown has no origins: F3 shows them" in chat.shown()
+        await chat.press("f3")
+        assert "fallback" in chat.shown()
+
+
 async def test_thinking_is_folded_with_its_count_and_opens(opened: Open) -> None:
     async with opened(answer=False) as chat:
         await chat.type("one", "enter")
@@ -508,6 +518,8 @@ async def test_enter_and_the_new_line_can_change_places(opened: Open) -> None:
 
 async def test_an_unknown_action_is_named_with_the_nearest(opened: Open) -> None:
     async with opened(keys={"chat.deepr": "ctrl+b"}) as chat:
+        await chat.settle()
+        await chat.app.workers.wait_for_complete()
         assert any("chat.deepr" in m and "Did you mean chat.deeper?" in m for m in chat.said())
 
 

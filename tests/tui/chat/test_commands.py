@@ -158,6 +158,23 @@ async def test_a_support_choice_that_does_not_fit_keeps_the_drafter_in_use(
         assert (chat.prompt, chat.app.settings.mtp, chat.screen.chat.state) == (line, "", "ready")
 
 
+async def test_another_drafter_ends_a_pause(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("/mtp off", "escape", "enter")
+        assert chat.app.chat.tuning.depth == 0
+        await chat.type("/mtp lookup", "escape", "enter")
+        assert chat.app.chat.tuning.depth == 2 and chat.app.settings.lookup
+
+
+async def test_editing_says_how_many_prompts_there_are(opened: Open) -> None:
+    async with opened() as chat:
+        await chat.type("/edit", "escape", "enter")
+        assert chat.said() == ["There is no prompt to edit yet."]
+        await chat.type("one", "enter")
+        await chat.type("/edit 2", "escape", "enter")
+        assert chat.said()[-1] == "This conversation has only 1 prompt: 1 is the last."
+
+
 async def test_prompts_keep_their_order_while_files_are_read(opened: Open, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("inside")

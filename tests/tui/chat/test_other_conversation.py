@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from kits.chat import PIECES, ended, steps_of
 from kits.chat_stage import Chat, Open
+from textual.app import ComposeResult
 from textual.strip import Strip
 
-from ds4chat.engine.events import Prefill
+from ds4chat.engine.events import Prefill, Step
+from ds4chat.engine.stats import Stats
 from ds4chat.tui.conversation import Conversation, Reply, UserTurn
 from ds4chat.tui.kit.lines import LinesView
+from ds4chat.tui.panels.panel import Panel
 
 WIDE = (140, 45)
 
@@ -38,7 +43,7 @@ async def test_a_stored_conversation_brings_its_last_replys_figures(opened: Open
         await chat.settle()
         shown = figures(chat)
         assert "rate       80.0 %" in shown
-        assert "prefill   500.0 tok/s" in shown
+        assert "prefill 500.0 tok/s" in shown
         log = chat.screen.dock_view.confidence.log_view
         assert {row.reply for row in log.rows} == {50} and len(log.rows) == 15
 
@@ -66,7 +71,7 @@ async def test_the_panels_know_the_prefill_of_the_running_reply(opened: Open) ->
     async with opened(size=WIDE, answer=False) as chat:
         await chat.type("one", "enter")
         await chat.push(Prefill(1, 40, 40, 0, 80.0), *steps_of(1, PIECES))
-        assert "prefill   500.0 tok/s  first   105.0 ms" in figures(chat)
+        assert "prefill 500.0 tok/s first  105.0 ms" in figures(chat)
 
 
 @pytest.mark.parametrize("what", ["f5", "undo", "other"])
@@ -94,3 +99,28 @@ async def test_nothing_of_the_text_before_stays_on_the_screen(opened: Open, what
         await chat.settle()
         assert transcript.virtual_size.height < before <= transcript.size.height
         assert drawn >= set(range(before)), sorted(set(range(before)) - drawn)
+
+
+class _Counting(Panel):
+    """A panel that keeps how many steps it got."""
+
+    NAME = "counting"
+    TITLE = "Counting"
+    steps = 0
+
+    def compose_body(self) -> ComposeResult:
+        yield LinesView()
+
+    def add_steps(self, steps: Sequence[Step], stats: Stats, session: Stats) -> None:
+        self.steps += len(steps)
+
+
+async def test_every_panel_gets_the_steps_of_a_stored_reply(opened: Open) -> None:
+    async with opened(size=WIDE) as chat:
+        panel = _Counting()
+        chat.screen.dock_view._panels.append(panel)
+        await chat.screen.dock_view.mount(panel)
+        chat.app.chat.resume(conversation := stored(50))
+        chat.screen.show_conversation()
+        assert conversation.last_reply is not None
+        assert panel.steps == len(conversation.last_reply.steps) > 0

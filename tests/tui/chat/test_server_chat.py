@@ -134,7 +134,7 @@ async def test_panels_show_no_zeros_for_what_is_not_told(opened: Open) -> None:
         await chat.pilot.pause()
         shown = chat.shown()
     assert "drafted         –" in shown and "accepted        –" in shown
-    assert "the server says nothing about drafts" in shown
+    assert "drafts are not reported" in shown
     assert "the server does not report phases" in shown
 
 

@@ -70,6 +70,17 @@ def test_the_reason_has_lines_of_its_own() -> None:
     assert " ".join(line.strip() for line in shown[1:]) == f"MTP is off: {reason}"
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_long_path_is_shortened_before_the_reason_behind_it(width: int) -> None:
+    reason = f"/home/{'a-long-folder/' * 12}support.gguf was made for another model: it has 4 layers. /mtp"
+    shown = lines(replace(READY, loaded=loaded(off_reason=f"{reason} chooses one.")), width)[1:]
+    assert " ".join(line.strip() for line in shown) == (
+        "MTP is off: /home/…/support.gguf was made for another model: it has 4 layers. /mtp chooses one."
+    )
+    shown = lines(replace(READY, loaded=loaded(off_reason="a sentence without an end " * 20)), width)[1:]
+    assert shown[-1].endswith(" …") and len(shown) == (4 if width == 40 else 2)
+
+
 @pytest.mark.parametrize(
     ("note", "said"),
     [

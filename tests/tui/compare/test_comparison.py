@@ -22,7 +22,7 @@ from ds4chat.engine.events import (
 )
 from ds4chat.settings.validate import SettingError
 from ds4chat.tui.compare.comparison import Comparison, Side
-from ds4chat.tui.compare.screen import CompareScreen
+from ds4chat.tui.compare.screen import CompareScreen, head_line, side_line
 from ds4chat.tui.compare.sides import sides_of
 
 PLAIN: tuple[tuple[str, Origin], ...] = tuple((text, "plain") for text, _ in PIECES)
@@ -241,3 +241,14 @@ async def test_without_a_prompt_there_is_nothing_to_compare(opened: Open) -> Non
         await chat.type("/compare", "enter")
         assert any("There is no prompt to compare" in said for said in chat.said())
         assert chat.prompt == "/compare"
+
+
+def test_a_narrow_table_keeps_the_names_the_speeds_and_the_ratio() -> None:
+    side = both().sides[1]
+    assert head_line(80).split() == ["setting", "tok/s", "ms/token", "accepted", "tok/step", "×"]
+    assert head_line(34).split() == ["setting", "tok/s", "×"]
+    for width in (20, 34, 60):
+        assert len(head_line(width)) == len(side_line(side, 1.5, width)) == width
+        assert side_line(side, 1.5, width).startswith(side.label[:4]) and "1.50×" in side_line(
+            side, 1.5, width
+        )

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kits.explorer_stage import Stage, settled, shown, source, steps_from
+from kits.explorer_stage import Stage, many_rows, settled, shown, source, steps_from
 from kits.pointer import drag, wheel
+from rich.cells import cell_len
 from textual.widgets import Button
 
 from ds4chat.analysis.rows import rows_from_steps
@@ -19,6 +20,7 @@ from ds4chat.tui.explorer.scenario import Scenario
 from ds4chat.tui.explorer.screen import ExplorerScreen
 from ds4chat.tui.explorer.source import Source, SourceError
 from ds4chat.tui.explorer.table import TableHead, layout
+from ds4chat.tui.kit.lines import LinesView
 from ds4chat.tui.kit.slider import VALUE_AT, Control
 from ds4chat.tui.messages import TokenPicked, TuningChanged
 
@@ -540,3 +542,15 @@ async def test_the_foot_names_the_keys_of_the_view_in_sight_and_how_to_leave() -
         await pilot.resize_terminal(*WIDE)
         await settled(pilot)
         assert "e export · h chart · w what if · 4 replies · Esc closes" in shown(app)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+async def test_a_chart_is_as_wide_as_its_lines(columns: int) -> None:
+    app = Stage(lambda: source(many_rows(200)))
+    async with app.run_test(size=(columns, 40)) as pilot:
+        await settled(pilot)
+        await pilot.press("2")
+        await settled(pilot)
+        for name in ("#histogram", "#reliability"):
+            view = app.explorer.query_one(name, LinesView)
+            assert max(cell_len(line) for line in view.text.splitlines()) <= view.size.width

@@ -310,3 +310,13 @@ async def test_a_support_file_typed_as_target_says_what_it_is(tmp_path: Path) ->
         await searched(app, pilot)
         assert "NextN support model" in detail(app)
         assert app.sheet.query_one(Input).display
+
+
+async def test_a_row_on_a_narrow_screen_is_one_line_with_the_size(tmp_path: Path) -> None:
+    tiny.build("llama", tmp_path).rename(tmp_path / "a-model-with-a-rather-long-name.gguf")
+    app = Host(picker_over(tmp_path))
+    async with app.run_test(size=(40, 20)) as pilot:
+        await searched(app, pilot)
+        (row,) = rows(app)
+        width = app.sheet.query_one(OptionList).scrollable_content_region.width
+        assert len(row) <= width and row.rstrip().endswith("B") and "…" in row

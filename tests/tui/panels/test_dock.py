@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
 
+from kits.chat_stage import Open
 from kits.panel_stage import LOADED, OFF, Stage, step
+from rich.cells import cell_len
 
 from ds4chat.engine.baseline import PlainTime
-from ds4chat.engine.events import Ended, Prefill, Tuning
+from ds4chat.engine.events import Ended, Prefill, ServerInfo, Tells, Tuning
 from ds4chat.engine.stats import Stats
-from ds4chat.tui.kit.lines import LinesView
+from ds4chat.tui.kit.lines import Line, LinesView
 from ds4chat.tui.messages import SettingsChanged, TokenPicked
 from ds4chat.tui.panels import dock as dock_module
-from ds4chat.tui.panels.acceptance import outcome_lines, speed_lines
+from ds4chat.tui.panels.acceptance import counter_lines, outcome_lines, speed_lines
 from ds4chat.tui.panels.confidence import (
     ConfidenceLog,
     ConfidencePanel,
@@ -23,6 +27,8 @@ from ds4chat.tui.panels.confidence import (
 )
 from ds4chat.tui.panels.dock import open_panels
 from ds4chat.tui.panels.panel import PanelTitle
+from ds4chat.tui.panels.timings import phase_lines
+from ds4chat.tui.panels.timings import speed_lines as rate_lines
 from ds4chat.tui.themes import load_themes
 
 STEPS = [step(0, 2, 2), step(1, 1, 2), step(2, 0, 2), step(3, 2, 2)]
@@ -73,6 +79,36 @@ def test_an_outcome_has_its_colour_once_it_happened() -> None:
     roles = {text.strip(): role for line in outcome_lines(folded()) for text, role in line}
     assert (roles["full"], roles["miss"]) == ("good", "bad")
     assert roles["fallback"] == roles["gated"] == roles["plain"] == "muted"
+
+
+def widest(lines: list[Line]) -> int:
+    return max(cell_len("".join(text for text, _ in line)) for line in lines)
+
+
+def words(lines: list[Line]) -> list[str]:
+    return sorted(word for line in lines for text, _ in line for word in text.split())
+
+
+def test_a_narrow_panel_keeps_its_figures() -> None:
+    """In a dock over a screen of 40 columns lines have 35 cells, on one of 30 columns 25."""
+    stats = folded()
+    for lines_of in (partial(counter_lines, stats, stats), partial(outcome_lines, stats)):
+        for width in (25, 35, 46):
+            assert widest(lines_of(width)) <= width and words(lines_of(width)) == words(lines_of(46))
+    assert [len(counter_lines(stats, stats, width)) for width in (25, 35, 46)] == [8, 4, 4]
+    assert [len(outcome_lines(stats, width)) for width in (25, 35, 46)] == [6, 3, 2]
+    assert widest(speed_lines(stats)) <= 35 and widest(phase_lines(STEPS[-1].ms, stats)) <= 35
+    assert widest(rate_lines(stats, 12345.6, 123456.7)) <= 35
+    for tells in get_args(Tells):
+        server = ServerInfo("", "box", "llama-server", "", tells, "", None, (), (), (), False, False)
+        assert widest(speed_lines(Stats(), replace(LOADED, server=server))) <= 35
+
+
+async def test_a_dock_over_40_columns_cuts_no_figure(opened: Open) -> None:
+    async with opened(size=(40, 60)) as chat:
+        await chat.press("f2")
+        view = chat.screen.dock_view.query_one("#acceptance-lines", LinesView)
+        assert view.size.width >= 35
 
 
 async def test_the_prefill_is_shown_while_the_reply_is_written_and_goes_with_it() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kits.screen_stage import Host
+from rich.cells import cell_len
 from textual.widgets import Input, OptionList, Static
 
 from ds4chat.files import write_whole
@@ -339,3 +340,13 @@ async def test_saves_are_written_in_the_order_in_which_they_were_asked_for(
     assert load({}, file.path, {}).settings == Settings(mtp_draft=7, presets={"deep": {"mtp-draft": 9}})
     assert file.source(BY_KEY["mtp-draft"], 7) == file.source(BY_KEY["presets"], file.given.presets) == "file"
     assert file.source(BY_KEY["mtp-draft"], 5) == "set in chat"
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 80])
+async def test_a_row_is_one_line_and_hides_the_source_before_the_value(tmp_path: Path, columns: int) -> None:
+    app = Host(sheet(tmp_path / "c.toml"))
+    async with app.run_test(size=(columns, 24)) as pilot:
+        await pilot.pause()
+        width = app.screen.query_one(OptionList).scrollable_content_region.width
+        assert all(cell_len(row) <= width for row in rows(app).values())
+        assert rows(app)["mtp-margin"].split() == ["mtp-margin", "1", *(["default"] if columns > 40 else [])]

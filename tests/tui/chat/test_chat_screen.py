@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 from textual import events
 from textual.widgets import OptionList
 
@@ -574,8 +575,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         changed = await sources()
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kits.chat import ended
 from kits.chat_stage import Open
+from kits.screen_stage import until
 from textual.widgets._toast import Toast
 
 from ds4chat.tui.actions import action_names
@@ -54,11 +55,10 @@ async def test_ctrl_c_leaves_for_as_long_as_it_says_so(opened: Open, monkeypatch
     async with opened() as chat:
         row = chat.screen.legend_row
         monkeypatch.setattr(row, "SAY_SECONDS", 0.01)
-        await chat.press("ctrl+c")
-        while "again leaves" in chat.shown():
-            await chat.pilot.pause(0.02)
-        await chat.press("ctrl+c")
-        assert not chat.app._exit, "it was not said any more"
+        for _ in range(2):
+            await chat.press("ctrl+c")
+            assert not chat.app._exit, "it was not said any more"
+            await until(chat.pilot, lambda: "again leaves" not in chat.shown())
         monkeypatch.setattr(row, "SAY_SECONDS", 600.0)
         await chat.press("ctrl+c")
         assert "again leaves" in chat.shown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 from typing import Any
 
 from textual.app import App
@@ -24,7 +25,8 @@ def redraw_when_continued(app: App[Any]) -> None:
         if driver._must_signal_resume:  # type: ignore[union-attr]
             enter_again(number, frame)
         else:
-            loop.call_soon_threadsafe(lambda: app.refresh(layout=True))
+            with suppress(RuntimeError):  # the loop is closed: the chat is leaving
+                loop.call_soon_threadsafe(lambda: app.refresh(layout=True))
 
     signal.signal(signal.SIGCONT, continued)
     app.app_resume_signal.subscribe(app, lambda _: app.refresh(layout=True))

@@ -73,13 +73,13 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """No test reads or writes the folders of whoever runs it, nor their switches of ds4chat and of what
-    Python warns of."""
+    """No test reads or writes the folders of whoever runs it, nor their switches of ds4chat, of colours
+    and of what Python warns of."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DS4CHAT_HOME", str(home))
         for name in list(os.environ):
-            if name.startswith(("DS4_MTP_", "PYTHONDEVMODE", "PYTHONWARNINGS")):
+            if name.startswith(("DS4_MTP_", "NO_COLOR", "PYTHONDEVMODE", "PYTHONWARNINGS")):
                 patch.delenv(name)
         yield home
 

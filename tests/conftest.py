@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from kits.command_line import RunHere, running_here
 from kits.mounts import may_mount, run_in_namespace
 
 # Time decides nothing, so that a busy machine finds no fault. The README's command looks at the same examples
 # each time; .ci/run looks at more of them and at others, with --hypothesis-profile thorough.
-settings.register_profile("default", max_examples=60, deadline=None, derandomize=True)
-settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", UNTIMED, max_examples=60, derandomize=True)
+settings.register_profile("thorough", UNTIMED, max_examples=500, print_blob=True)
 settings.load_profile("default")
 
 collect_ignore = [] if os.environ.get("DS4CHAT_RPC_LIBRARY") else ["engine/test_rpc_servers.py"]
@@ -72,12 +73,13 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """No test reads or writes the folders of whoever runs it, nor their DS4_* switches."""
+    """No test reads or writes the folders of whoever runs it, nor their switches of ds4chat, of colours
+    and of what Python warns of."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DS4CHAT_HOME", str(home))
         for name in list(os.environ):
-            if name.startswith("DS4_MTP_"):
+            if name.startswith(("DS4_MTP_", "NO_COLOR", "PYTHONDEVMODE", "PYTHONWARNINGS")):
                 patch.delenv(name)
         yield home
 

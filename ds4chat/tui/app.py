@@ -40,6 +40,7 @@ from ds4chat.tui.kit import clipboard
 from ds4chat.tui.kit.garbage import spare_replies
 from ds4chat.tui.kit.keyboard import use_own_parser
 from ds4chat.tui.kit.printable import PrintableFilter
+from ds4chat.tui.kit.resume import redraw_when_continued
 from ds4chat.tui.messages import (
     CommandRequested,
     DemoChosen,
@@ -169,8 +170,6 @@ class ChatApp(App[int]):
             self.theme = DEFAULT_THEME
             self._problems.append(unknown_theme(self.settings.theme, [t.name for t in self._themes.themes]))
         self._themes.follow()
-        # After a stop (SIGTSTP) Textual enters its screen again, which is blank, and draws only what changes.
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_keymap(self.settings.keys)
         self._show_problems(self._problems)
         if self.settings.keys:
@@ -178,6 +177,7 @@ class ChatApp(App[int]):
             self.call_after_refresh(self._check_keys)
         if self._process_exit is not None:
             self._process_exit.watch()
+            redraw_when_continued(self)
         if self.first_conversation is not None:
             self._read_conversation(self.first_conversation)
         if self.settings.model or self.settings.demo or self.settings.server:

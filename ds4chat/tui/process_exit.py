@@ -42,7 +42,8 @@ class ProcessExit:
 
         def leave(number: int, _frame: object) -> None:
             code = 128 + number
-            loop.call_soon_threadsafe(self._app.exit, code)
+            with suppress(RuntimeError):  # the loop is closed: the chat is leaving already
+                loop.call_soon_threadsafe(self._app.exit, code)
             self.begin(code)
 
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):

@@ -81,7 +81,7 @@ def test_on_a_terminal_the_sentence_of_a_failed_load_replaces_the_progress(
         *(*command, "-m", tiny.build("llama", tiny_dir), "--rpc", "127.0.0.1:1"),
         *(() if command else ("-p", "hi")),
         before="import sys\nsys.stderr.isatty = lambda: True",
-        env={"TERM": "xterm", "DS4CHAT_HOME": str(tmp_path)},
+        env={"TERM": "xterm", "COLUMNS": "120", "DS4CHAT_HOME": str(tmp_path)},
     )
     progress, _, last = done.err.rpartition("\x1b[K")
     assert done.code == 1

@@ -20,6 +20,7 @@ from ds4chat.engine.child import Engine
 from ds4chat.engine.client import EngineClient, Kind
 from ds4chat.engine.events import (
     Cancel,
+    Command,
     Ended,
     EngineDied,
     Event,
@@ -63,6 +64,11 @@ def endless(reply: int = 1, depth: int = 3) -> Generate:
 def load(client: EngineClient, folder: Path, name: str = "llama-draft", **more: int) -> Loaded:
     client.send(load_of(folder, name, **more))
     return expect(client, Loaded)[0]
+
+
+def send_together(client: EngineClient, *commands: Command) -> None:
+    """The engine gets all of them before the first can be over, however long this process has to wait."""
+    client._outbox.put(b"".join(map(encode, commands)))
 
 
 def assert_answers(client: EngineClient, reply: int) -> None:
@@ -110,15 +116,15 @@ def test_cancel_and_retune_reach_a_running_reply(client: EngineClient, tiny_dir:
 def test_a_retune_reaches_what_still_waits(client: EngineClient, tiny_dir: Path, busy: str) -> None:
     """The reply was asked for before the setting changed, and begins after it."""
     load(client, tiny_dir, ctx=32768)
-    client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=2000))
+    waiting = Generate(2, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=60)
     if busy == "check":
+        client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=2000))
         expect(client, Ended)
-        client.send(Replay(1))
+        send_together(client, Replay(1), waiting, Retune(Tuning(depth=4)), Cancel(1))
     else:
+        client.send(endless(1, depth=1))
         expect(client, Step)
-    client.send(Generate(2, prompt=END_NOW, tuning=Tuning(depth=1), max_tokens=60))
-    client.send(Retune(Tuning(depth=4)))
-    client.send(Cancel(1))
+        send_together(client, waiting, Retune(Tuning(depth=4)), Cancel(1))
     _, seen = expect(client, Ended)
     if busy == "reply":
         _, seen = expect(client, Ended)
@@ -130,6 +136,21 @@ def test_a_retune_reaches_what_still_waits(client: EngineClient, tiny_dir: Path,
     assert {e.tuning.depth for e in seen if isinstance(e, Step)} == {2}
 
 
+@pytest.fixture
+def slow_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In engine processes that start from now on, a check takes 20 ms for each token more."""
+    (tmp_path / "sitecustomize.py").write_text("""
+import time
+from ds4chat.engine import session
+compare = session.compare
+def slow(target, finished, reply, progress):
+    return compare(target, finished, reply, lambda n: (time.sleep(0.02), progress(n)))
+session.compare = slow
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("slow_check")
 def test_a_check_is_stopped_and_ends_once(client: EngineClient, tiny_dir: Path) -> None:
     load(client, tiny_dir, ctx=32768)
     client.send(Generate(1, prompt=END_NOW, tuning=Tuning(depth=3), max_tokens=3000))

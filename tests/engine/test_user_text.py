@@ -48,7 +48,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]
     return load
 
 
-relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def tokens_of(model: Model, text: str, own: list[TextRange], structural: tuple[str, ...] = ()) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.faults import SHORT, Victim
+from kits.screen_stage import work_done
 from textual.pilot import Pilot
 
 from ds4chat.engine.events import EngineDied
@@ -42,8 +43,7 @@ class Desk:
         """Run a command; what is said about it."""
         before = {id(n) for n in self.app._notifications}
         self.app.chat_screen.run_command(command)
-        await self.app.workers.wait_for_complete()
-        await self.pilot.pause()
+        await work_done(self.pilot)
         return " ".join(n.message for n in self.app._notifications if id(n) not in before)
 
     async def said_of(self, path: Path) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from kits.chat import ReplayEngine
+from kits.screen_stage import work_done
 from textual.pilot import Pilot
 
 from ds4chat.tui.app import ChatApp
@@ -46,10 +47,7 @@ class Chat:
 
     async def searched(self) -> None:
         """Until nothing is looked for any more, as in the command palette."""
-        await self.pilot.pause()
-        while not all(worker.is_finished for worker in self.app.workers):
-            await self.pilot.pause(0.02)
-        await self.pilot.pause()
+        await work_done(self.pilot)
 
     async def push(self, *what: object) -> None:
         self.engine.push(*what)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from kits.screen_stage import work_done
 from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
@@ -168,10 +169,7 @@ async def settled(pilot: Pilot[Any]) -> None:
     """Until the rows are read, the charts drawn and the what-if worked out."""
     app = pilot.app
     assert isinstance(app, Stage)
-    await pilot.pause()
-    while len(app.workers):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+    await work_done(pilot)
 
 
 def shown(app: Stage) -> str:

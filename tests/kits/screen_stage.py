@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from textual.app import App, ComposeResult
@@ -11,6 +12,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
+from textual.worker import WorkerCancelled
 
 from ds4chat.tui import themes
 
@@ -42,6 +44,16 @@ class Host(App[None]):
         self.seen.append(message)
 
     on_settings_saved = on_settings_changed = on_model_chosen = on_demo_chosen = keep
+
+
+async def work_done(pilot: Pilot[Any]) -> None:
+    """Wait until no worker runs, nor one that another has started. Raises what a worker raised."""
+    await pilot.pause()
+    while workers := list(pilot.app.workers):
+        for worker in workers:
+            with suppress(WorkerCancelled):
+                await worker.wait()
+        await pilot.pause()
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:

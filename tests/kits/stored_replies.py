@@ -107,18 +107,23 @@ from ds4chat.store.writer import Writer
 from kits.stored_replies import step
 store = open_store(Path(sys.argv[1]))
 recorder = store.record(Request("What is written here?"))
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")  # in one piece: two threads say something
+    sys.stdout.flush()
 def beat():
+    begun = time.monotonic()
     recorder.flush()
+    say("written", begun, time.monotonic())
     return True
 Writer(beat, INTERVAL).put(lambda: None)
-print(recorder.conversation, recorder.message, flush=True)
+say(recorder.conversation, recorder.message)
 index = 0
 while True:
     begun = time.monotonic()
     recorder.append(step(index))
-    print(index, begun, time.monotonic(), flush=True)
+    say(index, begun, time.monotonic())
     index += 1
     time.sleep(0.01)
 """
 """Writes a reply until it is killed. Says the numbers, then of each step its index and when, by its clock,
-it began to hand it over and had done so."""
+it began to hand it over and had done so, and the same of each write to the disk."""

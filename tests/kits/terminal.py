@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -15,6 +16,10 @@ import pyte
 
 PATIENCE = 120.0
 """Seconds to wait for what must appear; only a fault makes a test wait that long."""
+
+# pyte does not know the queries for private modes that Textual sends, and would print them.
+QUERY = re.compile(rb"\x1b\[\?\d*\$p")
+BEGUN_QUERY = re.compile(rb"\x1b(\[(\?\d*\$?)?)?\Z")
 
 
 def one_line(screen: str) -> str:
@@ -31,6 +36,8 @@ class Terminal:
         """``script``: Python code that is run instead of ds4chat's command."""
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
+        self._begun = b""
+        """What may be the beginning of a query, whose rest has not come yet."""
         self.raw = b""
         """Every byte that came, for what a screen does not keep (modes, sequences)."""
         # Rich and Textual believe these two, which pytest-xdist sets, instead of asking the terminal.
@@ -52,8 +59,10 @@ class Terminal:
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
         self.raw += data
-        # pyte does not know the private modes' query forms that Textual sends; it would print their tails.
-        self._stream.feed(data.replace(b"$p", b""))
+        data = QUERY.sub(b"", self._begun + data)
+        begun = BEGUN_QUERY.search(data)
+        self._begun = begun.group() if begun else b""
+        self._stream.feed(data.removesuffix(self._begun))
 
     @property
     def text(self) -> str:
@@ -93,9 +102,11 @@ class Terminal:
         self.child.send("\r")
 
     def leave(self) -> int:
-        """Wait for the end of the program; its exit code, or minus the signal's number."""
+        """Wait for the end of the program; its exit code, or minus the signal's number. Raises AssertionError
+        if it does not end."""
         deadline = time.monotonic() + PATIENCE
-        while self.child.isalive() and time.monotonic() < deadline:
+        while self.child.isalive():
+            assert time.monotonic() < deadline, f"did not end\n{self.text}"
             self.read()
         taken = -1
         while len(self.raw) > taken:  # what was drawn last comes in several pieces

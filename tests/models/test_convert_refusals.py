@@ -287,6 +287,8 @@ def test_command_interrupted(
 def test_bar_on_a_terminal(
     pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert command.run(*pair) == 0
     drawn = capsys.readouterr().err

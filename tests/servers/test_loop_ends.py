@@ -39,7 +39,7 @@ def test_the_connection_is_closed_at_the_token_that_makes_it_a_loop_and_the_repl
     with scripted(routes) as server:
         request = Generate(1, messages=(Message("user", "count"),), end_loops=True)
         answer = answer_to(server.url, request)
-        assert closed.wait(10)
+        assert closed.wait(60)
         routes["/v1/chat/completions"] = says("fine")
         assert answer_to(server.url, request).text == "fine"
     # The lead, the passage, and 64 tokens that repeat it.

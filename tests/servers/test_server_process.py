@@ -29,6 +29,8 @@ from ds4chat.engine.events import (
     Step,
 )
 
+LONG = 120.0
+"""Seconds to wait for what must come; only a fault makes a test wait that long."""
 REQUEST = Generate(1, messages=(Message("user", "hi"),))
 
 
@@ -50,15 +52,15 @@ def test_the_engine_process_answers_over_a_server(tmp_path: Path) -> None:
         with scripted(llama(WHOLE)) as server:
             client.start()
             client.send(Load("", server=ServerAddress(server.url)))
-            loaded, _ = client.wait_for(Loaded, 60)
+            loaded, _ = client.wait_for(Loaded, LONG)
             assert isinstance(loaded, Loaded) and loaded.server is not None
             assert (loaded.server.kind, loaded.n_ctx) == ("llama-server", 1024)
             client.send(REQUEST)
-            ended, events = client.wait_for(Ended, 60)
+            ended, events = client.wait_for(Ended, LONG)
         assert isinstance(ended, Ended) and ended.finish_reason == "length"
         assert sum(len(event.tokens) for event in events if isinstance(event, Step)) == 40
         client.send(Load("", server=ServerAddress(server.url)))
-        failed, seen = client.wait_for(Loaded, 60)
+        failed, seen = client.wait_for(Loaded, LONG)
         assert failed is None and isinstance(seen[-1], LoadFailed)
         assert "No server answers" in seen[-1].message
     finally:
@@ -74,7 +76,7 @@ def test_a_cancel_or_a_killed_engine_ends_the_servers_work_and_nothing_else(tmp_
         over = next(replies)
         connection.begin()
         connection.chunk(recorded("eagle3.completion")[:6000])
-        if connection.closed(20):
+        if connection.closed(LONG):
             over.set()
 
     client = EngineClient(tmp_path / "engine.log")
@@ -82,20 +84,20 @@ def test_a_cancel_or_a_killed_engine_ends_the_servers_work_and_nothing_else(tmp_
         with scripted(llama(endless)) as server:
             client.start()
             client.send(Load("", server=ServerAddress(server.url)))
-            client.wait_for(Loaded, 60)
+            client.wait_for(Loaded, LONG)
             client.send(REQUEST)
-            client.wait_for(Step, 60)
+            client.wait_for(Step, LONG)
             client.send(Cancel(1))
-            ended, _ = client.wait_for(Ended, 60)
+            ended, _ = client.wait_for(Ended, LONG)
             assert isinstance(ended, Ended) and ended.finish_reason == "cancelled"
-            assert closed[0].wait(10)
+            assert closed[0].wait(LONG)
             client.send(Generate(2, messages=REQUEST.messages))
-            client.wait_for(Step, 60)
+            client.wait_for(Step, LONG)
             assert client.pid is not None
             os.kill(client.pid, signal.SIGKILL)
-            died, _ = client.wait_for(EngineDied, 60)
+            died, _ = client.wait_for(EngineDied, LONG)
             assert died is not None and died.signal == "SIGKILL"
-            assert closed[1].wait(10)
+            assert closed[1].wait(LONG)
     finally:
         client.close()
 
@@ -105,7 +107,7 @@ def one_shot(*argv: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "ds4chat", *argv],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         stdin=subprocess.DEVNULL,
     )
 

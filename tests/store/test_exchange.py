@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kits.stored_replies import ended, keep, step, text
 
@@ -402,7 +402,6 @@ def try_import(data: bytes) -> None:
         fresh.close()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=3))
 def test_any_value_anywhere_is_imported_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     document = json.loads(DOCUMENT)

@@ -41,23 +41,42 @@ def sound(path: Path) -> bool:
 # ---------------------------------------------------------------------------------------- killed
 
 
-def times(line: str) -> tuple[float, float]:
-    """When the writer began to take a step and when it had taken it, by its own clock: it says how long text
-    was there to be written, however late this process hears of it."""
-    _, begin, end = line.split()
-    return float(begin), float(end)
+class Progress:
+    """What a WRITER has done, by its own clock, however late this process hears of it."""
+
+    def __init__(self, writer: subprocess.Popen[str]) -> None:
+        self.writer = writer
+        self.steps: list[tuple[float, float]] = []
+        """When it began to take each step and when it had taken it."""
+        self.writes: list[tuple[float, float]] = []
+        """The same of each write to the disk."""
+
+    def hear(self, line: str) -> None:
+        what, begin, end = line.split()
+        (self.writes if what == "written" else self.steps).append((float(begin), float(end)))
+
+    def until(self, seconds: float) -> None:
+        """Until it has taken steps for so long, and written some of them."""
+        while not self.steps or self.steps[-1][0] - self.steps[0][0] < seconds or not self.has_written:
+            self.hear(said(self.writer))
+
+    @property
+    def has_written(self) -> bool:
+        """A write began after the first step, and is over."""
+        return bool(self.writes) and self.writes[-1][0] >= self.steps[0][1]
 
 
-def test_a_killed_writer_loses_at_most_a_second_of_text(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_only_what_came_after_its_last_write(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     writer = python(WRITER, path)
     message = int(said(writer).split()[1])
-    taken = [times(said(writer))]
-    while taken[-1][0] - taken[0][0] < 2.2:
-        taken.append(times(said(writer)))
+    progress = Progress(writer)
+    progress.until(2.2)
     writer.send_signal(signal.SIGKILL)
     rest, _ = writer.communicate()
-    taken += [times(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    for line in rest.splitlines(keepends=True):
+        if line.endswith("\n"):
+            progress.hear(line)
 
     store = open_store(path)
     found = store.conversations.message(message)
@@ -66,9 +85,10 @@ def test_a_killed_writer_loses_at_most_a_second_of_text(tmp_path: Path) -> None:
     assert found.steps > 0
     assert found.text == text([step(index) for index in range(found.steps)])
     assert store.steps(message) == [step(index) for index in range(found.steps)]
-    # Every step that had been taken for a second when the last one came is there.
-    last, _ = taken[-1]
-    assert sum(end <= last - 1.0 for _, end in taken) <= found.steps
+    # Every step that had been taken when the last write began is there. Writes begin every INTERVAL.
+    last, _ = progress.writes[-1]
+    assert sum(end <= last for _, end in progress.steps) <= found.steps
+    assert INTERVAL < 1
     assert [hit.message for hit in store.search("t000")] == [message]
     store.close()
     assert sound(path)
@@ -134,11 +154,10 @@ def test_copies_of_the_files_taken_while_a_writer_writes_open_and_are_sound(tmp_
     message = int(said(writer).split()[1])
     begun = (tmp_path / "c.db-wal").stat().st_size  # the exchange was said to be on the disk
     seen = []
-    start, _ = times(said(writer))
+    progress = Progress(writer)
     try:
         for number in range(5):
-            while times(said(writer))[0] < start + (number + 1) * INTERVAL / 2:
-                pass
+            progress.until((number + 1) * INTERVAL / 2)
             copy = tmp_path / f"copy{number}"
             copy.mkdir()
             writer.send_signal(signal.SIGSTOP)

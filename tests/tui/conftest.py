@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from kits.chat import ReplayEngine, SettledRecorder
 from kits.chat_stage import Chat, Open
+from kits.idle import wait_for_idle
 
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.recorder import Recorder
+
+PATIENCE = 120.0
+"""Seconds that replace the chat's limits; only a fault makes a test wait that long."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def busy_machine() -> Iterator[None]:
+    """No pause ends early and no limit of the chat is reached because the machine is busy. A test that waits
+    for a limit sets it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual.pilot.wait_for_idle", wait_for_idle)
+        patch.setattr("textual.app.wait_for_idle", wait_for_idle)
+        for limit in (
+            "themes.ThemeFolder.LOAD_SECONDS",
+            "prompt.completion.PATIENCE_SECONDS",
+            "kit.clipboard.SECONDS",
+            "settings.file.LAST_WAIT",
+            "recorder.LAST_WAIT",
+        ):
+            patch.setattr(f"ds4chat.tui.{limit}", PATIENCE)
+        yield
 
 
 @pytest.fixture

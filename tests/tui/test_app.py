@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
-import asyncio, gc, signal, threading, weakref
+import asyncio, gc, signal, threading, time, weakref
 from kits.chat import ReplayEngine
 from ds4chat.settings.schema import Settings
 from ds4chat.tui.app import ChatApp
@@ -21,10 +21,12 @@ async def open_and_leave():
 
 before = signal.getsignal(signal.SIGTERM)
 left = asyncio.run(open_and_leave())
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join(60)  # it has been told to end; on a busy machine that takes a moment
-gc.collect()
+# Its threads have been told to end, and one that is over may still hold what it ran: on a busy machine that
+# takes a moment.
+end = time.monotonic() + 120
+while (left() is not None or threading.active_count() > 1) and time.monotonic() < end:
+    time.sleep(0.01)
+    gc.collect()
 assert left() is None, "its memory"
 assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
 assert signal.getsignal(signal.SIGTERM) == before, "its signal handlers"

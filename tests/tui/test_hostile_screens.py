@@ -67,9 +67,9 @@ def test_no_screen_lets_it_through(chat: Terminal) -> None:
         chat.until(lambda screen, known=known: known not in screen)  # type: ignore[misc]
         assert hostile.leaks(chat.raw) == [], name
     chat.type("\x02")  # the history: a stored conversation, its branches, and back into the chat with it
-    chat.until("search: words")
+    chat.until("5 messages")
     chat.type("\x1b[B")
-    chat.until("evil \\x1b]0;PWN")
+    chat.until("3 messages")
     chat.type("b")
     chat.until("─ Branches")
     chat.type("\x1b")

@@ -75,6 +75,18 @@ def settle(chat: Chat) -> None:
     assert chat.recorder.settle(PATIENCE)
 
 
+def next_notices(chat: Chat) -> list[str]:
+    """Those of the next frame that has some. The end of a trouble may come after that of the last write."""
+    said: list[str] = []
+
+    def look() -> object:
+        said.extend(notice.message for notice in chat.frame().notices)
+        return said
+
+    until(look, "a notice")
+    return said
+
+
 def wait_for_locks(store: Store) -> None:
     """Have a write under another program's lock wait for it, longer than a test takes on a busy machine."""
     with store.database.read() as connection:
@@ -424,7 +436,7 @@ def test_a_disk_that_does_not_answer_is_said_and_the_engine_asked_all_the_same(
     assert said == [STALLED]
     answers.set()
     assert recorder.settle(PATIENCE)
-    assert [n.message for n in chat.frame().notices] == [RECOVERED]
+    assert next_notices(chat) == [RECOVERED]
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT text FROM messages WHERE role = 'user'").fetchall()
     assert rows == [("hello",)]
@@ -592,7 +604,7 @@ def test_a_database_that_is_moved_away_is_said_and_nothing_is_lost_once_it_is_ba
     for name in names:
         (away / name).rename(tmp_path / name)
     settle(chat)
-    assert [notice.message for notice in chat.frame().notices] == [RECOVERED]
+    assert next_notices(chat) == [RECOVERED]
     shown = [m.text for m in store.conversations.path(chat.conversation.key or 0)]
     assert shown == ["One", TEXT, "Two", TEXT, "Three", TEXT]
 

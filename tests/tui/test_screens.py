@@ -13,7 +13,7 @@ from typing import BinaryIO, ClassVar
 
 import pytest
 from kits.panel_stage import Stage
-from kits.screen_stage import Host, until
+from kits.screen_stage import Host, until, work_done
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
@@ -159,8 +159,7 @@ def state(app: Host) -> str:
 async def read(app: Host, columns: int = 80) -> AsyncIterator[Pilot[None]]:
     """The log screen once it has read its file."""
     async with app.run_test(size=(columns, 24)) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         yield pilot
 
 
@@ -245,8 +244,7 @@ async def test_a_disk_that_does_not_answer_holds_up_no_key(
 async def test_about_names_versions_places_and_licences(tmp_path: Path) -> None:
     app = Host(AboutScreen([("Settings", tmp_path / "c.toml")]))
     async with app.run_test(size=(100, 40)) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         text = app.screen.query_one("#about-lines", LinesView).text
     assert f"ds4chat {__version__}" in text
     # A long path goes on in the next line.
@@ -262,9 +260,7 @@ async def test_about_cuts_nothing_off_at_the_right(size: tuple[int, int]) -> Non
     long = "/" + "x" * 300
     app = Host(AboutScreen([("settings", Path(long))]))
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await work_done(pilot)
         view = app.screen.query_one("#about-lines", LinesView)
         lines, width = view.text.splitlines(), view.size.width
     assert max(map(cell_len, lines)) <= width
@@ -283,8 +279,7 @@ async def test_about_shows_what_llama_cpp_runs_on() -> None:
     assert built[0].startswith("llama.cpp ") and " of llama-cpp-python " in built[0] and len(built) > 1
     app = Host(AboutScreen())
     async with app.run_test(size=(100, 40)) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         lines = app.screen.query_one("#about-lines", LinesView).text.splitlines()
     at = lines.index(built[0])
     assert lines[at : at + len(built)] == built

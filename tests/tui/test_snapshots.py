@@ -9,6 +9,7 @@ import pytest
 import tiny
 from kits.looks import looks
 from kits.panel_stage import LOADED, OFF, Stage, step
+from kits.screen_stage import work_done
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
@@ -70,8 +71,7 @@ async def filled(pilot: Pilot, theme: str) -> None:
 async def drawn(pilot: Pilot) -> None:
     """Until every worker is done, every figure drawn, and no cursor blinks."""
     app = pilot.app
-    await pilot.pause()
-    await app.workers.wait_for_complete()
+    await work_done(pilot)
     while isinstance(app, Stage) and app.dock.drawing_due:
         await pilot.pause(0.02)
     for field in app.screen.query(Input):

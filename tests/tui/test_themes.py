@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import threading
@@ -273,6 +274,9 @@ async def test_a_changed_file_is_drawn_and_a_bad_one_is_reported(
         while folder.changed():
             await pilot.pause(0.01)
         folder.leave()
+        for thread in threading.enumerate():
+            if thread.name == "themes":
+                await asyncio.to_thread(thread.join, 60)  # it would load the next change too
         await pilot.pause()
         assert app.query_one(".token-bonus").styles.color == Color.parse("#ff0000")
         assert reported == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kits.chat import ReplayEngine
 from kits.explorer_stage import many_rows, source
+from kits.screen_stage import work_done
 from kits.stored import converse
 from textual import events
 from textual.pilot import Pilot
@@ -48,9 +49,7 @@ def over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
         app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine())
         async with app.run_test(size=(80, 24)) as pilot:
             app.push_screen(sheet)
-            await pilot.pause()
-            await app.workers.wait_for_complete()
-            await pilot.pause()
+            await work_done(pilot)
             yield app, pilot
 
     return opened

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
+from kits.chat import PIECES, ReplayEngine, SettledRecorder, ended, loaded, steps_of
 from textual.pilot import Pilot
 
 from ds4chat.engine.events import EngineDied, Generate, Loading, Prefill, Tuning
@@ -153,7 +153,8 @@ def test_picture(
     monkeypatch.setattr("ds4chat.tui.panels.dock.DRAW_SECONDS", 0.0)
     play, kind, load = STATES[state]
     engine = kind(load=load)  # type: ignore[arg-type]
-    app = ChatApp(Settings(model="/models/tiny.gguf", mtp_draft=2, theme=theme), engine)
+    settings = Settings(model="/models/tiny.gguf", mtp_draft=2, theme=theme)
+    app = ChatApp(settings, engine, SettledRecorder())
 
     async def run_before(pilot: Pilot[int]) -> None:
         await pilot.pause()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 from textual import events
 from textual.widgets import OptionList
 
@@ -519,7 +520,7 @@ async def test_enter_and_the_new_line_can_change_places(opened: Open) -> None:
 async def test_an_unknown_action_is_named_with_the_nearest(opened: Open) -> None:
     async with opened(keys={"chat.deepr": "ctrl+b"}) as chat:
         await chat.settle()
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         assert any("chat.deepr" in m and "Did you mean chat.deeper?" in m for m in chat.said())
 
 
@@ -586,8 +587,7 @@ async def test_the_settings_screen_is_told_where_each_value_came_from(tmp_path, 
         changed = await sources()
         assert [changed[key] for key in ("top-p", "min-p", "mtp-margin")] == ["set in chat"] * 3
         app.action_save()
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         saved = await sources()
         assert (saved["top-p"], saved["min-p"]) == ("file", "file")
         assert saved["mtp-margin"] == "set in chat", "at the next start the environment wins again"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.chat_stage import Chat, Open
+from kits.screen_stage import work_done
 
 from ds4chat.engine.events import Load
 from ds4chat.tui.command_table import COMMANDS
@@ -161,7 +162,7 @@ async def test_a_good_argument_is_used(name: str, expected: object, opened: Open
         argument = filled(CASES[name].good, tmp_path)
         assert await effect(chat, name, tmp_path) != expected
         await chat.type(f"/{name} {argument}", "escape", "enter")
-        await chat.pilot.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         assert await effect(chat, name, tmp_path) == expected
         assert f"/{name}" not in chat.prompt
 
@@ -185,8 +186,7 @@ async def test_system_and_explore_take_any_words(opened: Open) -> None:
         assert chat.screen.chat.conversation.system == "Be brief."
         await chat.type("/explore nowhere.log", "escape", "enter")
         assert isinstance(chat.app.screen, ExplorerScreen)
-        await chat.app.workers.wait_for_complete()
-        await chat.pilot.pause()
+        await work_done(chat.pilot)
         strips = chat.app.screen._compositor.render_strips(chat.app.screen.size)
         assert "nowhere.log cannot be read" in "".join(s.text for strip in strips for s in strip)
 

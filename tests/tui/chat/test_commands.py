@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 
 from ds4chat.tui.app import ChatApp
 from ds4chat.tui.chat.screen import ChatScreen
@@ -129,7 +130,7 @@ async def test_a_pipe_or_an_unknown_home_is_refused_and_the_line_stays(opened: O
         for line in ("/read {}", "/model {}", "/mtp {}", "say @{}", "/read ~no-such-user/{}"):
             text, before = line.format(pipe), len(chat.said())
             await chat.type(text, "enter")
-            await chat.app.workers.wait_for_complete()
+            await work_done(chat.pilot)
             await chat.settle()
             assert (chat.prompt, chat.engine.generates) == (text, [])
             said = chat.said()[before:]
@@ -151,7 +152,7 @@ async def test_a_support_choice_that_does_not_fit_keeps_the_drafter_in_use(
         sent = list(chat.engine.sent)
         line = f"/mtp {support.format(other=other)}"
         await chat.type(line, "escape", "enter")
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         await chat.settle()
         assert chat.engine.sent == sent
         assert why in chat.said()[-1]
@@ -183,7 +184,7 @@ async def test_prompts_keep_their_order_while_files_are_read(opened: Open, tmp_p
             chat.screen.post_message(PromptSubmitted(text))
         await chat.pilot.pause()
         for _ in range(3):
-            await chat.app.workers.wait_for_complete()
+            await work_done(chat.pilot)
             await chat.settle()
         quoted = "notes.txt:\n```\ninside\n```"
         asked = [g.messages[-1].content for g in chat.engine.generates]

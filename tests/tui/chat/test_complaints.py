@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from kits.chat import PIECES, ended, steps_of
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 from textual.geometry import Offset
 
 from ds4chat.tui.conversation import Reply, UserTurn
@@ -108,7 +109,7 @@ async def test_copying_goes_both_ways(opened: Open, monkeypatch: pytest.MonkeyPa
     async with opened() as chat:
         await chat.type("Hi", "enter")
         await chat.type("/copy", "enter")
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         assert chat.app.clipboard.startswith("Speculative decoding lets")
         assert taken == [chat.app.clipboard]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kits.chat import PIECES, ReplayEngine, ended, loaded, steps_of
 from kits.chat_stage import Chat, Open
+from kits.screen_stage import work_done
 
 from ds4chat.engine.events import EngineDied
 from ds4chat.settings.schema import Settings
@@ -22,7 +23,7 @@ from ds4chat.tui.recorder import Recorder
 
 async def command(chat: Chat, line: str) -> None:
     await chat.type(line, "escape", "enter")
-    await chat.app.workers.wait_for_complete()
+    await work_done(chat.pilot)
     await chat.settle()
 
 
@@ -51,8 +52,7 @@ async def test_the_last_conversation_is_opened_at_the_start(
     app = ChatApp(Settings(model="/models/tiny.gguf"), ReplayEngine(), Recorder(store))
     app.first_conversation = talk.latest()
     async with app.run_test(size=(80, 24)) as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await work_done(pilot)
         chat = Chat(app, pilot, app.chat.engine)  # type: ignore[arg-type]
         await chat.settle()
         shown = chat.shown()
@@ -70,7 +70,7 @@ async def test_export_proposes_a_name_and_says_the_whole_path(
         await command(chat, "/export")
         assert chat.prompt == "/export why-is-the-sky-blue.md"
         await chat.press("escape", "enter")
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         await chat.settle()
         file = tmp_path / "why-is-the-sky-blue.md"
         assert f"Written to {file}." in chat.said()

@@ -103,7 +103,7 @@ async def test_it_writes_what_textual_writes(
                 if at == 63:
                     await chat.press("f2", "pageup", "a", "ctrl+t")
                 if at == 81:
-                    chat.app.notify("over the text")
+                    chat.app.notify("over the text", timeout=600)  # it stays to the end
                     await chat.press("ctrl+end", "f6", "f4", "left", "escape")
                 while chat.screen.dock_view.drawing_due:
                     await chat.pilot.pause(0.05)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 
 from ds4chat.engine.events import Load
 from ds4chat.models import demo
@@ -37,7 +38,7 @@ async def test_the_card_names_the_models_of_this_disk(opened: Open, tmp_path: Pa
     folder.mkdir(parents=True)
     (folder / "Some-[b]Thing-7B-Q8_0.gguf").write_bytes(tiny.build("llama", tiny_dir).read_bytes())
     async with opened(size=(120, 30), model="") as chat:
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         await chat.settle()
         assert "1 model on this disk: Some [b]Thing 7B" in chat.shown()
 
@@ -69,7 +70,7 @@ async def test_a_model_that_cannot_be_used_leaves_the_loaded_one(
     async with opened(notices=True) as chat:
         for command in (f"/model {broken}", f"/model {support}", f"/model {tmp_path / 'gone.gguf'}"):
             await chat.type(command, "enter")
-            await chat.app.workers.wait_for_complete()
+            await work_done(chat.pilot)
             await chat.settle()
             assert chat.prompt == command
             chat.screen.prompt.text_field.put("")

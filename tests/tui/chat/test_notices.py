@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from kits.chat import ended
 from kits.chat_stage import Open
+from kits.screen_stage import until, work_done
 from textual.widgets._toast import Toast
 
 from ds4chat.tui import app as app_module
@@ -113,11 +114,10 @@ async def test_ctrl_c_leaves_for_as_long_as_it_says_so(opened: Open, monkeypatch
     async with opened() as chat:
         row = chat.screen.legend_row
         monkeypatch.setattr(row, "SAY_SECONDS", 0.01)
-        await chat.press("ctrl+c")
-        while "again leaves" in chat.shown():
-            await chat.pilot.pause(0.02)
-        await chat.press("ctrl+c")
-        assert not chat.app._exit, "it was not said any more"
+        for _ in range(2):
+            await chat.press("ctrl+c")
+            assert not chat.app._exit, "it was not said any more"
+            await until(chat.pilot, lambda: "again leaves" not in chat.shown())
         monkeypatch.setattr(row, "SAY_SECONDS", 600.0)
         await chat.press("ctrl+c")
         assert "again leaves" in chat.shown()
@@ -151,7 +151,7 @@ async def test_keys_for_unknown_actions_are_reported_without_holding_up_the_star
     keys = {"chat.retri": "f6", "explorer.rows": "f7", "history.nothing": "f8"}
     async with opened(keys=keys) as chat:
         await chat.settle()
-        await chat.app.workers.wait_for_complete()
+        await work_done(chat.pilot)
         assert len(asked_by) == 1 and asked_by[0] is not threading.main_thread()
         named = [said.split(",")[1].split(".")[:2] for said in chat.said() if "unknown action" in said]
         assert named == [[" chat", "retri"], [" history", "nothing"]]

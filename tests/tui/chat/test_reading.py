@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kits.chat import ended, steps_of
 from kits.chat_stage import Chat, Open
+from kits.screen_stage import work_done
 
 from ds4chat.engine.events import Message
 from ds4chat.tui.conversation import Reply, UserTurn
@@ -21,7 +22,7 @@ async def answer(chat: Chat, text: str, *, reason: str = "stop") -> None:
 
 
 async def workers(chat: Chat) -> None:
-    await chat.app.workers.wait_for_complete()
+    await work_done(chat.pilot)
     await chat.settle()
     await chat.settle()
 

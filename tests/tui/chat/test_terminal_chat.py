@@ -165,3 +165,18 @@ def test_a_chat_that_was_stopped_by_the_shell_draws_its_whole_screen_again(chat:
     chat.screen.reset()
     chat.child.kill(signal.SIGCONT)
     chat.until(lambda screen: all(part in screen for part in ("F1 help", "╭───", "╰───", "● ready")))
+
+
+@pytest.mark.slow  # a chat in a terminal of its own
+def test_a_chat_that_was_held_draws_its_screen_again_and_takes_keys(chat: Terminal) -> None:
+    """By SIGSTOP, which it cannot see: it has not left its screen, and must not enter it a second time."""
+    chat.until("ready")
+    chat.child.kill(signal.SIGSTOP)
+    os.waitid(os.P_PID, chat.child.pid, os.WSTOPPED)
+    chat.read()
+    chat.screen.reset()  # others have written over it
+    chat.child.kill(signal.SIGCONT)
+    chat.until(lambda screen: all(part in screen for part in ("F1 help", "╭───", "╰───", "● ready")))
+    chat.enter("/quit")
+    assert chat.leave() == 0
+    assert chat.raw.count(b"\x1b[?1049h") == 1

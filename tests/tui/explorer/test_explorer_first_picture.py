@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kits.chat_stage import Open
+from kits.screen_stage import work_done
 
 from ds4chat.tui.explorer.charts import histogram_lines
 from ds4chat.tui.explorer.screen import ExplorerScreen
@@ -41,9 +42,7 @@ async def test_the_first_picture_has_its_right_width(
     async with opened(size=size) as chat:
         await chat.type("one", "enter")
         await chat.press("f11")
-        await chat.app.workers.wait_for_complete()
-        await chat.pilot.pause()
-        await chat.pilot.pause()
+        await work_done(chat.pilot)
         screen = chat.app.screen
         assert isinstance(screen, ExplorerScreen)
         assert set(tables) == {screen.table.size.width}

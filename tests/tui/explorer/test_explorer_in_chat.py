@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kits.chat import ReplayEngine
+from kits.chat import ReplayEngine, SettledRecorder
 from kits.explorer_stage import steps_from
+from kits.screen_stage import work_done
 from textual.pilot import Pilot
 
 from ds4chat.engine.events import Load, Tuning
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 async def chat() -> AsyncIterator[tuple[ChatApp, Pilot[int], ReplayEngine]]:
     """A chat with one reply of 22 tokens, 15 of them judged."""
     engine = ReplayEngine()
-    app = ChatApp(Settings(mtp_draft=2), engine)
+    app = ChatApp(Settings(mtp_draft=2), engine, SettledRecorder())
     async with app.run_test(size=(100, 30)) as pilot:
         app.chat.load(Load("tiny.gguf"))
         app.chat_screen.draw_frame()
@@ -42,9 +43,7 @@ async def say(app: ChatApp, pilot: Pilot[int], text: str) -> None:
 
 
 async def explorer(app: ChatApp, pilot: Pilot[int]) -> ExplorerScreen:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
+    await work_done(pilot)
     assert isinstance(app.screen, ExplorerScreen)
     return app.screen
 

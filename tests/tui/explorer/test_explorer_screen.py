@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kits.explorer_stage import Stage, many_rows, settled, shown, source, steps_from
 from kits.pointer import drag, wheel
+from kits.screen_stage import until
 from rich.cells import cell_len
 from textual.widgets import Button
 
@@ -345,17 +346,16 @@ async def test_a_typed_value_out_of_range_is_refused_beside_the_control() -> Non
 @contextmanager
 def slow_walk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, list[int | None]]]:
     """The real walk behind a gate; the depths that were asked, in order."""
-    gate, asked, walk = threading.Event(), [], whatif.what_if
+    opened, asked, walk = threading.Event(), [], whatif.what_if
 
-    def waiting(rows, *, depth, margin, gate: float | None, times):
+    def waiting(rows, *, depth, **values):
         asked.append(depth)
-        opened.wait(20)
-        return walk(rows, depth=depth, margin=margin, gate=gate, times=times)
+        assert opened.wait(120)
+        return walk(rows, depth=depth, **values)
 
-    opened = gate
     monkeypatch.setattr(whatif, "what_if", waiting)
-    yield gate, asked
-    gate.set()
+    yield opened, asked
+    opened.set()
 
 
 async def test_only_the_last_of_many_changes_is_worked_out(monkeypatch) -> None:
@@ -365,8 +365,7 @@ async def test_only_the_last_of_many_changes_is_worked_out(monkeypatch) -> None:
         async with app.run_test(size=WIDE) as pilot:
             await settled(pilot)
             await pilot.press("w", "right")
-            while not asked:
-                await pilot.pause(0.02)
+            await until(pilot, lambda: asked)
             for _ in range(5):
                 await pilot.press("right")
                 await pilot.pause(whatif.DEBOUNCE_SECONDS * 1.5)

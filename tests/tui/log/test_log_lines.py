@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from kits.screen_stage import Host
+from kits.screen_stage import Host, work_done
 from rich.cells import cell_len
 from textual.geometry import Offset
 from textual.selection import Selection
@@ -65,8 +65,7 @@ async def test_at_80_columns_every_word_can_be_read(tmp_path: Path) -> None:
     path.write_text(LONG + "\n")
     app = Host(LogScreen(path))
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         view = app.screen.query_one(LogView)
         rows = [view.render_line(y).text.rstrip() for y in range(4)]
         assert rows == [
@@ -87,8 +86,7 @@ async def test_hits_and_the_line_on_top_keep_their_place_when_the_width_changes(
     path.write_text("".join(f"2026-11-29 12:00:{i:02},000 INFO x: {i} {'word ' * 30}\n" for i in range(60)))
     app = Host(LogScreen(path))
     async with app.run_test(size=(140, 24)) as pilot:
-        await pilot.pause()
-        await app.workers.wait_for_complete()
+        await work_done(pilot)
         await pilot.press("slash", *"x: 30", "enter")
         await pilot.pause()
         view = app.screen.query_one(LogView)

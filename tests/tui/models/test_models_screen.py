@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from kits.screen_stage import Host
+from kits.screen_stage import Host, work_done
 from textual.widgets import Input, OptionList, Static
 
 from ds4chat.models import demo, search
@@ -31,12 +31,6 @@ def no_store_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the Ollama models of whoever runs the tests."""
     monkeypatch.setattr(search, "OLLAMA_SERVICE", Path("/nonexistent"))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
-
-
-async def searched(app: Host, pilot) -> None:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 def rows(app: Host) -> list[str]:
@@ -159,11 +153,11 @@ async def test_target_then_support_are_chosen_by_keys(tiny_dir: Path, tmp_path: 
     support = tiny.build("deepseek4-support", tmp_path)
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         assert len(rows(app)) == 1 and target.name in rows(app)[0] and "deepseek4" in rows(app)[0]
         assert str(target) in detail(app)
         await pilot.press("enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         assert [row.split()[:2] for row in rows(app)] == [["✓", "none"], ["✓", "lookup"], ["✓", support.name]]
         await pilot.press("enter")
         await pilot.pause()
@@ -178,9 +172,9 @@ async def test_embedded_lookup_and_lookup_first(tmp_path: Path) -> None:
         for toggled in (False, True):
             app = Host(picker_over(tmp_path))
             async with app.run_test(size=(80, 24)) as pilot:
-                await searched(app, pilot)
+                await work_done(pilot)
                 await pilot.press("enter")
-                await searched(app, pilot)
+                await work_done(pilot)
                 await pilot.press("home", *["down"] * place)
                 assert rows(app)[place].split()[1] == label
                 if toggled:
@@ -197,9 +191,9 @@ async def test_what_does_not_fit_cannot_be_taken_and_says_why(tmp_path: Path) ->
     tiny.build("gemma4-assistant", tmp_path)
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         await pilot.press("enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         await pilot.press("end")
         await pilot.pause()
         assert "does not fit" in rows(app)[-1]
@@ -223,11 +217,11 @@ async def test_filter_recent_current_and_bad_files(tmp_path: Path) -> None:
         picker_over(tmp_path, current_model=str(second), recent=[str(first), str(tmp_path / "gone.gguf")])
     )
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         assert [row[0] for row in rows(app)] == ["●", "↺", " "]
         assert "cannot be used" in rows(app)[2]
         await pilot.press(*["down"] * 3, "enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         assert "broken.gguf is not a GGUF file" in detail(app)
         assert app.seen == [] and len(rows(app)) == 3
         await pilot.press(*"deepseek")
@@ -250,10 +244,10 @@ async def test_ollamas_model_is_shown_by_its_name(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({"layers": [layer]}))
     app = Host(ModelPicker("", home=tmp_path / "home"))
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         assert [row.split()[0] for row in rows(app)] == ["tiny:1b"]
         await pilot.press("enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         assert rows(app)[0].split()[:2] == ["✓", "none"]
 
 
@@ -261,14 +255,14 @@ async def test_the_demo_is_offered_after_what_is_there(tmp_path: Path) -> None:
     tiny.build("llama", tmp_path)
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         options = app.sheet.query_one(OptionList)
         assert str(options.get_option_at_index(1).prompt).split()[:2] == ["demo", "llama"]
         await pilot.press("down")
         await pilot.pause()
         assert "SmolLM2 135M Instruct" in detail(app)
         await pilot.press("enter")
-        await pilot.pause()
+        await work_done(pilot)
     assert [type(message) for message in app.seen] == [DemoChosen]
     assert app.results == [None]
 
@@ -279,10 +273,10 @@ async def test_a_demo_that_is_not_installed_says_how_to(
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     app = Host(picker_over(tmp_path / "empty"))
     async with app.run_test(size=(80, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         assert 'pip install "ds4chat[demo]"' in detail(app)
         await pilot.press("enter")
-        await pilot.pause()
+        await work_done(pilot)
     assert app.seen == []
 
 
@@ -292,10 +286,10 @@ async def test_a_typed_path_is_taken_with_its_neighbours(tmp_path: Path) -> None
     support = tiny.build("deepseek4-support", elsewhere)
     app = Host(picker_over(tmp_path / "empty"))
     async with app.run_test(size=(100, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         app.sheet.query_one(Input).value = str(target)
         await pilot.press("enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         assert any(support.name in row for row in rows(app))
         assert target.name in str(app.sheet.query_one(".sheet").border_title)
 
@@ -304,10 +298,10 @@ async def test_a_support_file_typed_as_target_says_what_it_is(tmp_path: Path) ->
     support = tiny.build("deepseek4-support", tmp_path)
     app = Host(picker_over(tmp_path / "empty"))
     async with app.run_test(size=(100, 24)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         app.sheet.query_one(Input).value = str(support)
         await pilot.press("enter")
-        await searched(app, pilot)
+        await work_done(pilot)
         assert "NextN support model" in detail(app)
         assert app.sheet.query_one(Input).display
 
@@ -316,7 +310,7 @@ async def test_a_row_on_a_narrow_screen_is_one_line_with_the_size(tmp_path: Path
     tiny.build("llama", tmp_path).rename(tmp_path / "a-model-with-a-rather-long-name.gguf")
     app = Host(picker_over(tmp_path))
     async with app.run_test(size=(40, 20)) as pilot:
-        await searched(app, pilot)
+        await work_done(pilot)
         (row,) = rows(app)
         width = app.sheet.query_one(OptionList).scrollable_content_region.width
         assert len(row) <= width and row.rstrip().endswith("B") and "…" in row

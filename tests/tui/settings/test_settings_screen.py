@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.screen_stage import Host
+from kits.screen_stage import Host, until, work_done
 from rich.cells import cell_len
 from textual.widgets import Input, OptionList, Static
 
@@ -31,8 +31,7 @@ def sheet(path: Path, settings: Settings | None = None, wanted: str = "") -> Set
 
 async def press_and_save(app: Host, pilot, *keys: str) -> None:
     await pilot.press(*keys)
-    await app.workers.wait_for_complete()
-    await pilot.pause()
+    await work_done(pilot)
 
 
 def rows(app: Host) -> dict[str, str]:
@@ -261,21 +260,27 @@ async def test_an_unknown_theme_names_the_nearest(tmp_path: Path) -> None:
         assert app.sheet.draft.theme == "dusk"
 
 
-@pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Writing the settings file waits for this event."""
-    answers = threading.Event()
+class SlowDisk:
+    """Holds up writing the settings file until it ``answers``."""
 
-    def write(*args: Any, **options: Any) -> None:
-        assert answers.wait(60)
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def write(self, *args: Any, **options: Any) -> None:
+        self.asked.set()
+        assert self.answers.wait(60)
         write_whole(*args, **options)
 
-    monkeypatch.setattr("ds4chat.settings.save.write_whole", write)
-    yield answers
-    answers.set()
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    monkeypatch.setattr("ds4chat.settings.save.write_whole", disk.write)
+    yield disk
+    disk.answers.set()
 
 
-async def test_a_slow_disk_holds_up_no_key(tmp_path: Path, slow_disk: threading.Event) -> None:
+async def test_a_slow_disk_holds_up_no_key(tmp_path: Path, slow_disk: SlowDisk) -> None:
     """What is changed while the file is written is still to be saved then."""
     path = tmp_path / "c.toml"
     app = Host(sheet(path))
@@ -285,9 +290,8 @@ async def test_a_slow_disk_holds_up_no_key(tmp_path: Path, slow_disk: threading.
         assert message(app) == "Saving…"
         await pilot.press("space")
         assert app.sheet.draft.lookup is False and not path.exists()
-        slow_disk.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        slow_disk.answers.set()
+        await work_done(pilot)
         assert load({}, path, {}).settings.lookup is True
         assert app.screen is app.sheet and message(app) == "1 not saved yet: s saves."
         assert rows(app)["lookup"].split() == ["*", "lookup", "off", "not", "saved"]
@@ -297,7 +301,7 @@ async def test_a_slow_disk_holds_up_no_key(tmp_path: Path, slow_disk: threading.
 
 
 async def test_a_screen_closed_during_the_write_leaves_the_settings_saved_and_used(
-    tmp_path: Path, slow_disk: threading.Event
+    tmp_path: Path, slow_disk: SlowDisk
 ) -> None:
     app = Host(sheet(tmp_path / "c.toml"))
     async with app.run_test(size=(100, 40)) as pilot:
@@ -305,37 +309,33 @@ async def test_a_screen_closed_during_the_write_leaves_the_settings_saved_and_us
         await pilot.press("space", "s", "escape", "escape")
         await pilot.pause()
         assert app.results == [None]
-        slow_disk.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        slow_disk.answers.set()
+        await work_done(pilot)
     assert load({}, tmp_path / "c.toml", {}).settings.lookup is True
     assert [m.settings.lookup for m in app.seen if isinstance(m, SettingsSaved)] == [True]
 
 
-async def test_an_error_after_the_screen_was_closed_is_a_notice(
-    tmp_path: Path, slow_disk: threading.Event
-) -> None:
+async def test_an_error_after_the_screen_was_closed_is_a_notice(tmp_path: Path, slow_disk: SlowDisk) -> None:
     folder = tmp_path / "conf"
     folder.mkdir()
     app = Host(sheet(folder / "c.toml"))
     async with app.run_test(size=(100, 40), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("s", "escape")
-        await pilot.pause()
+        await until(pilot, slow_disk.asked.is_set)
         folder.rmdir()
-        slow_disk.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        slow_disk.answers.set()
+        await work_done(pilot)
         assert [n.message.partition(" to ")[0] for n in app._notifications] == ["The settings were not saved"]
 
 
 async def test_saves_are_written_in_the_order_in_which_they_were_asked_for(
-    tmp_path: Path, slow_disk: threading.Event
+    tmp_path: Path, slow_disk: SlowDisk
 ) -> None:
     file = SettingsFile(tmp_path / "c.toml", Settings(), {})
     saves = [file.save(Settings(mtp_draft=depth)) for depth in (3, 5, 7)]
     saves.append(file.save_preset("deep", {"mtp-draft": 9}))
-    slow_disk.set()
+    slow_disk.answers.set()
     await asyncio.gather(*saves)
     assert load({}, file.path, {}).settings == Settings(mtp_draft=7, presets={"deep": {"mtp-draft": 9}})
     assert file.source(BY_KEY["mtp-draft"], 7) == file.source(BY_KEY["presets"], file.given.presets) == "file"

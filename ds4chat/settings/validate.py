@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ds4chat.settings.schema import BY_KEY, PRESET_KEYS, SERVER_KEYS, Option
-from ds4chat.text import shortened
+from ds4chat.text import one_line, shortened
 
 Source = Literal["cli", "file", "env", "chat"]
 """Where a value was written; sentences about it use that spelling."""
@@ -34,6 +34,10 @@ _BEYOND = 10**20
 
 class SettingError(ValueError):
     """A value that its option does not accept; the text is a sentence that says what it accepts."""
+
+    def __init__(self, sentence: str) -> None:
+        """The sentence may quote names from a file; all of it becomes one line."""
+        super().__init__(one_line(sentence))
 
 
 def check(option: Option, raw: object, source: Source = "cli") -> Any:

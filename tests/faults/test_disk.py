@@ -20,8 +20,8 @@ from ds4chat.store.schema import VERSION
 # Whole programs that are killed, locked out or left without a disk, one process or more each.
 pytestmark = pytest.mark.slow
 
-NARROW, WIDE_NOTICES = 80, 100
-"""Columns at which no panel stands beside the sentences, and at which a notice covers none."""
+NARROW = 60
+"""Columns at which neither a panel nor a text stands beside a sentence or a notice."""
 
 
 def fill(folder: Path) -> Path:
@@ -42,7 +42,7 @@ def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
     victim: Callable[..., Victim], mount: Callable[[str], Path]
 ) -> None:
     home = mount("size=4m")
-    chat = victim(home, columns=WIDE_NOTICES)
+    chat = victim(home, columns=NARROW)
     chat.until("● ready")
     chat.answered()
     filler = fill(home)
@@ -51,7 +51,9 @@ def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
     chat.type("\x1b")
     chat.until("● ready")
     chat.type("\x13")  # save the settings
-    chat.until(lambda screen: "were not saved" in screen and "left on device" in screen)
+    chat.until(
+        lambda screen: all(part in one_line(screen) for part in ("were not saved", "left on device"))
+    )
     filler.unlink()
     chat.until("written to disk again")
     chat.answered()

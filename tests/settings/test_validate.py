@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ds4chat.settings.schema import BY_KEY, OPTIONS, PRESET_KEYS
@@ -143,6 +143,9 @@ def test_bytes_that_are_no_utf8_are_refused() -> None:
         ),
     ),
 )
+@example(BY_KEY["servers"], {"\n": 0})
+@example(BY_KEY["presets"], {"\n": 0})
+@example(BY_KEY["keys"], {"\n": 0})
 def test_any_value_is_either_good_and_stays_good_or_refused_in_one_line(option, raw) -> None:
     try:
         value = check(option, raw)

@@ -51,9 +51,7 @@ def test_a_disk_that_fills_up_costs_nothing_once_there_is_room_again(
     chat.type("\x1b")
     chat.until("● ready")
     chat.type("\x13")  # save the settings
-    chat.until(
-        lambda screen: all(part in one_line(screen) for part in ("were not saved", "left on device"))
-    )
+    chat.until(lambda screen: all(part in one_line(screen) for part in ("were not saved", "left on device")))
     filler.unlink()
     chat.until("written to disk again")
     chat.answered()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ds4chat.commands.arguments import Parser, UsageError, add_settings
@@ -115,7 +115,9 @@ def _check(path: Path | None) -> int:
     if "theme" in read.values and (said := _theme_problem(read.values["theme"])):
         problems.append(Problem(said, file=str(file)))
     if "keys" in read.values:
-        problems += [Problem(said, file=str(file)) for said in _key_problems(read.values["keys"])]
+        from ds4chat.tui.actions import unknown_actions
+
+        problems += [Problem(said, file=str(file)) for said in unknown_actions(read.values["keys"])]
     for sentence in (*problems, *read.warnings):
         print(one_line(sentence))
     if problems:
@@ -136,13 +138,6 @@ def _theme_problem(name: str) -> str:
     themes, _ = load_themes(folder("config") / "themes")
     own = [theme.name for theme in themes]
     return "" if name in own or name in BUILTIN_THEMES else unknown_theme(name, own)
-
-
-def _key_problems(names: Iterable[str]) -> list[str]:
-    """A sentence for each name that is no action."""
-    from ds4chat.tui.actions import unknown_actions
-
-    return unknown_actions(names)
 
 
 def _write(settings: dict[str, object], path: Path, *, force: bool) -> int:

@@ -216,8 +216,7 @@ class LlamaReader:
             yield from self._token(thought, ids if not text else (), thinking=True)
         if text or ids:
             yield from self._token(text, ids, thinking=False)
-        reason = choice.get("finish_reason")
-        if isinstance(reason, str) and reason:
+        if reason := text_of(choice.get("finish_reason")):
             self._reason = reason
             self._ended_by_token = reason == "stop"
 

@@ -104,9 +104,8 @@ class OpenAIReader:
             yield from self.blocks(thought, choice, thinking=True)
         if text or not thought:
             yield from self.blocks(text, choice, thinking=False)
-        reason = choice.get("finish_reason")
         self._streams = self._streams or bool(thought or text)
-        if isinstance(reason, str) and reason:  # some servers send an empty one with each chunk
+        if reason := text_of(choice.get("finish_reason")):  # some servers send an empty one with each chunk
             self._reason = reason
 
     def blocks(self, text: str, choice: Mapping[str, Any], *, thinking: bool) -> Iterator[Block]:

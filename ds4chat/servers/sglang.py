@@ -122,8 +122,8 @@ class GenerateReader:
             count_of(meta.get("spec_verify_ct")),
             count_of(meta.get("spec_num_correct_drafts")),
         )
-        reason = object_of(meta.get("finish_reason")).get("type")
-        if self._has_all(text, ids, counted[0] - isinstance(reason, str)):
+        reason = text_of(object_of(meta.get("finish_reason")).get("type"))
+        if self._has_all(text, ids, counted[0] - bool(reason)):
             text, ids = text[len(self._text) :], ids[len(self._ids) :]
         count, verified, correct = (now - before for now, before in zip(counted, self._counted))
         if text or ids:
@@ -131,7 +131,7 @@ class GenerateReader:
             count = min(count, len(ids) + len(text.encode("utf-8", "replace")))
             yield self._block(text, ids, max(count, len(ids), 1), verified, correct)
         self._text, self._ids, self._counted = self._text + text, self._ids + ids, counted
-        if isinstance(reason, str):
+        if reason:
             self._reason = reason
 
     def _has_all(self, text: str, ids: tuple[int, ...], count: int) -> bool:
